@@ -1,0 +1,97 @@
+"""One request as it happened: the row that the worker writes and everything else reads.
+
+Times are seconds since the run's origin on CLOCK_MONOTONIC; missing is None, never 0. The phase is not
+stored: it follows from `sent_s` and the level's frame (see `phase_of`).
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+
+FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning raises it
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A request's whole story; the column names of requests.parquet (contract: a result folder).
+
+    `arrivals` holds one int64 a chunk that carried tokens, nanoseconds since the origin, in order.
+    `tokens` holds one int32 a chunk; empty means one token a chunk (the common case costs nothing).
+    """
+
+    request_id: str
+    level: int
+    repeat: int
+    concurrency: int
+    worker: int
+    url: str
+    scheduled_s: float
+    sent_s: float | None  # None: no byte of it was ever written
+    connect_s: float | None  # connect (and TLS) time when this request had to open its connection
+    first_token_s: float | None
+    first_content_s: float | None
+    last_token_s: float | None
+    done_s: float | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    token_source: str  # continuous | chunks | tokenizer | bytes | "" when there were no tokens
+    status: int | None
+    error: str  # "" is success
+    finish_reason: str
+    bytes_received: int
+    arrivals: bytes = b""
+    tokens: bytes = b""
+    class_: str = ""
+    session_id: str = ""
+    turn: int = 0
+    merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
+
+
+class Level(msgspec.Struct, frozen=True):
+    """Where one level of the ramp lies in time; None while that moment has not come.
+
+    A frame of the spool, written whole at each of its moments; the last one of an index counts.
+    """
+
+    index: int
+    concurrency: int
+    repeat: int
+    begin_s: float
+    window_start_s: float | None = None
+    window_end_s: float | None = None
+    end_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.end_s is not None
+
+
+def arrivals_of(record: Record) -> array[int]:
+    """Arrival stamps of the record's chunks, int64 nanoseconds since the origin, shape [chunks]."""
+    out = array("q")
+    out.frombytes(record.arrivals)
+    return out
+
+
+def tokens_of(record: Record) -> array[int]:
+    """Tokens in each of the record's chunks, int32, shape [chunks]."""
+    if not record.tokens:
+        return array("i", [1]) * (len(record.arrivals) // 8)
+    out = array("i")
+    out.frombytes(record.tokens)
+    return out
+
+
+def phase_of(sent_s: float | None, level: Level) -> str:
+    """warmup | measure | cooldown: by when the request began against its level's window.
+
+    >>> phase_of(5.0, Level(0, 1, 0, 0.0, 4.0, 9.0))
+    'measure'
+    """
+    if sent_s is None or level.window_start_s is None or sent_s < level.window_start_s:
+        return "warmup"
+    return "measure" if level.window_end_s is None or sent_s < level.window_end_s else "cooldown"

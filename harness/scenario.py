@@ -1,0 +1,181 @@
+"""A scenario: everything that repeats a run, as one strict TOML file; every flag of `knee run` is one path in it.
+
+Durations may be written '3s', counts '1.5k'. What a scenario leaves out stays None and is decided (and written
+to the manifest) when the run meets the server. Distributions of lengths, datasets and open loop come later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from harness import units
+from harness.errors import HarnessError, nearest
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The endpoint; secrets are named (`api_key_env`), never written."""
+
+    url: str | None = None
+    model: str | None = None
+    api: str = "chat"  # chat | completions
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+    request_timeout: float = 600.0  # seconds, one request
+    max_rps: float | None = None  # quota of a hosted endpoint, requests per second
+    server_meta: dict[str, str] = {}
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    input_tokens: int = 512
+    output_tokens: int = 128
+    tokenizer: str | None = None
+    seed: int = 0
+
+
+class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    levels: list[int] | None = None  # None: doubling up to max_concurrency
+    max_concurrency: int = 1024
+    level_seconds: float | None = None  # None: 20 request times
+    max_seconds: float | None = None
+    max_requests: int | None = None
+    start: str = "staggered"  # staggered | burst
+    repeat: int = 1
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the prediction and the cost need; without gpu and model_config there is no prediction."""
+
+    gpu: str | None = None
+    gpus: int = 1
+    price: float | None = None  # USD per GPU-hour
+    model_config: str | None = None
+    max_num_seqs: int | None = None
+
+
+class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The embedded simulated endpoint, for `url = "sim:"`."""
+
+    profile: str = "llama-3.1-8b/h100-sxm"
+    max_num_seqs: int = 16
+    speed: float = 1.0  # its clock runs this much faster than the hardware it stands for
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str = "run"
+    target: Target = Target()
+    workload: WorkloadSpec = WorkloadSpec()
+    ramp: Ramp = Ramp()
+    hardware: Hardware = Hardware()
+    sim: Sim = Sim()
+
+
+_SECONDS = [("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds")]
+_COUNTS = [
+    ("workload", "input_tokens"), ("workload", "output_tokens"), ("ramp", "max_concurrency"),
+    ("ramp", "max_requests"), ("ramp", "repeat"),
+]  # fmt: skip
+
+
+def load(path: str) -> Scenario:
+    """The scenario in a TOML file, checked field by field."""
+    try:
+        with open(path, "rb") as file:
+            raw = tomllib.load(file)
+    except OSError as error:
+        raise HarnessError(
+            error.strerror or str(error), place=path, way_out="give the path of a scenario.toml"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise HarnessError(f"not TOML: {error}", place=path, way_out="see scenarios/ for examples") from None
+    return build(raw, place=path)
+
+
+def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
+    """The scenario from plain data; an unknown name is an error with its path and the nearest right one."""
+    tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
+    for paths, convert in ((_SECONDS, units.seconds), (_COUNTS, units.count)):
+        for table, key in paths:
+            section = tree.get(table)
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = convert(section[key], f"{place}: $.{table}.{key}")
+    try:
+        scenario = msgspec.convert(tree, Scenario)
+    except msgspec.ValidationError as error:
+        raise _located(str(error), place) from None
+    check(scenario, place=place)
+    return scenario
+
+
+def _located(message: str, place: str) -> HarnessError:
+    """msgspec's complaint in the project's words: fact, path, nearest right name."""
+    match = re.fullmatch(r"Object contains unknown field `(.*?)`(?: - at `(.*?)`)?", message)
+    if not match:
+        return HarnessError(message.replace("`", "'"), place=place, way_out="see `knee run --print-scenario`")
+    path = match[2] or "$"
+    struct: Any = Scenario
+    for step in path.split(".")[1:]:
+        struct = next(f.type for f in msgspec.structs.fields(struct) if f.encode_name == step)
+    known = [f.encode_name for f in msgspec.structs.fields(struct)]
+    return HarnessError(
+        f"unknown field '{match[1]}' at {path}.{match[1]}", place=place, way_out=nearest(match[1], known)
+    )
+
+
+def check(scenario: Scenario, *, place: str) -> None:
+    """Refuse what cannot be measured, before anything is."""
+
+    def must(holds: bool, path: str, fact: str, way_out: str) -> None:
+        if not holds:
+            raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
+
+    target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
+    must(target.api in ("chat", "completions"), "target.api", f"unknown api '{target.api}'", "known: chat, completions")
+    must(target.request_timeout > 0, "target.request_timeout", "a request needs time", "write it like '600s'")
+    must(target.max_rps is None or target.max_rps > 0, "target.max_rps", "a quota of 0 sends nothing", "leave it out")
+    must(workload.input_tokens >= 1, "workload.input_tokens", "a prompt has at least 1 token", "give 1 or more")
+    must(workload.output_tokens >= 1, "workload.output_tokens", "an answer has at least 1 token", "give 1 or more")
+    must(ramp.start in ("staggered", "burst"), "ramp.start", f"unknown start '{ramp.start}'", "known: staggered, burst")
+    must(
+        ramp.level_seconds is None or ramp.level_seconds > 0, "ramp.level_seconds", "a window needs time", "write '10s'"
+    )
+    must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
+    must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
+    if ramp.levels is not None:
+        must(bool(ramp.levels) and min(ramp.levels) >= 1, "ramp.levels", "a level is at least 1", "write [1, 2, 4, 8]")
+        must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")
+    must(scenario.hardware.gpus >= 1, "hardware.gpus", "something must serve", "give 1 or more")
+    must(
+        scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1, "sim", "the endpoint would stand still", "speed > 0"
+    )
+
+
+def to_toml(scenario: Scenario) -> str:
+    """The resolved scenario as TOML that `load` reads back to the same value; None is left out."""
+    lines = [f"name = {json.dumps(scenario.name)}"]
+    for field in msgspec.structs.fields(scenario)[1:]:
+        section = msgspec.to_builtins(getattr(scenario, field.name))
+        body = [f"{key} = {_value(value)}" for key, value in section.items() if value is not None and value != {}]
+        if body:
+            lines += ["", f"[{field.name}]", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def digest(scenario: Scenario) -> str:
+    """Sixteen hex digits that change when anything about the run changes; for comparing result folders."""
+    return hashlib.sha256(msgspec.json.encode(scenario, order="deterministic")).hexdigest()[:16]

@@ -1,0 +1,297 @@
+"""A result folder: what is written while a run lives, and how any folder, finished or dead, is read back.
+
+While running, everything goes to one file, `requests.spool`: frames of `u32 length, u32 crc32, payload`, appended
+whole. A payload that is a msgpack array is a batch of records, verbatim as the worker sent it; a payload that is a
+map is a header, a level or a handful of telemetry rows. Cut anywhere, every whole frame reads. At the end the spool
+becomes `requests.parquet` and `telemetry.parquet` and goes away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.record import FORMAT, Level, Record, phase_of, tokens_of
+
+SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
+MANIFEST, SUMMARY = "manifest.json", "summary.json"
+_HEAD = struct.Struct("<II")
+_LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
+
+
+class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
+    """The spool's first frame: how to read the rest without this program."""
+
+    format: int
+    fields: tuple[str, ...]
+    monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
+    unix_origin: float
+
+
+class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
+    level: Level
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One telemetry figure: when, who said it (server | client | gpu), its name, its value."""
+
+    time_s: float
+    source: str
+    metric: str
+    value: float
+
+
+class TelemetryFrame(msgspec.Struct, frozen=True, tag="telemetry", tag_field="kind"):
+    samples: list[Sample]
+
+
+Frame = Header | LevelFrame | TelemetryFrame
+_encode = msgspec.msgpack.Encoder().encode
+_decode_map = msgspec.msgpack.Decoder(Frame).decode
+_decode_batch = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload with its length and checksum in front."""
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def batch(records: Sequence[Record]) -> bytes:
+    """The payload of a batch; what a worker sends is what the file holds."""
+    return _encode(list(records))
+
+
+def payloads(data: bytes) -> Iterator[bytes]:
+    """Every whole, undamaged payload from the start of the data; stops at the first that is not."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        length, crc = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if length > _LONGEST or end > len(data):
+            return
+        payload = data[at + _HEAD.size : end]
+        if zlib.crc32(payload) != crc:
+            return
+        yield payload
+        at = end
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A result folder read back."""
+
+    path: Path
+    manifest: dict[str, Any]
+    header: Header
+    levels: list[Level]
+    records: list[Record]
+    samples: list[Sample]
+    complete: bool  # the run ended by itself and wrote its parquet
+
+
+class Spool:
+    """The one writer of a run's folder. Each frame reaches the operating system before the call returns."""
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+        self.write(_encode(header))
+
+    def write(self, payload: bytes) -> None:
+        """Append one payload, verbatim."""
+        view = memoryview(frame(payload))
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def level(self, level: Level) -> None:
+        self.write(_encode(LevelFrame(level)))
+
+    def telemetry(self, samples: list[Sample]) -> None:
+        self.write(_encode(TelemetryFrame(samples)))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def header(monotonic_ns_origin: int, unix_origin: float) -> Header:
+    return Header(FORMAT, tuple(f.name for f in msgspec.structs.fields(Record)), monotonic_ns_origin, unix_origin)
+
+
+def create(path: str | Path) -> Path:
+    """A new result folder; one that holds something is the operator's mistake, nothing is overwritten."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise HarnessError("the folder is not empty", place=str(folder), way_out="choose another --out")
+        (folder / MANIFEST).write_text("{}\n")  # says now, not after the load, that the folder cannot be written
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place=str(folder), way_out="choose another --out") from None
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file in one step, so that a reader never sees half of it."""
+    text = json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def read(path: str | Path) -> Run:
+    """Any result folder: finished (parquet) or dead in the middle (spool)."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
+    manifest: dict[str, Any] = {}
+    if (folder / MANIFEST).exists():
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if (folder / REQUESTS).exists():
+        head, levels, records = _read_requests(folder / REQUESTS)
+        samples = _read_telemetry(folder / TELEMETRY)
+        return Run(
+            path=folder, manifest=manifest, header=head, levels=levels, records=records, samples=samples, complete=True
+        )
+    if (folder / SPOOL).exists():
+        return _read_spool(folder, manifest)
+    raise HarnessError("neither requests.parquet nor requests.spool here", place=str(folder), way_out="was it a run?")
+
+
+def _read_spool(folder: Path, manifest: dict[str, Any]) -> Run:
+    head: Header | None = None
+    levels: dict[int, Level] = {}
+    records: list[Record] = []
+    samples: list[Sample] = []
+    for payload in payloads((folder / SPOOL).read_bytes()):
+        if payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD):  # msgpack's three array heads
+            records += _decode_batch(payload)
+            continue
+        item = _decode_map(payload)
+        if isinstance(item, Header):
+            head = item
+        elif isinstance(item, LevelFrame):
+            levels[item.level.index] = item.level
+        else:
+            samples += item.samples
+    if head is None:
+        raise HarnessError("the spool ends before its first frame", place=str(folder), way_out="nothing was measured")
+    ordered = [levels[index] for index in sorted(levels)]
+    return Run(
+        path=folder, manifest=manifest, header=head, levels=ordered, records=records, samples=samples, complete=False
+    )
+
+
+def finish(folder: Path) -> Run:
+    """Turn the spool into requests.parquet and telemetry.parquet; the spool goes only when both are whole."""
+    run = _read_spool(folder, {})
+    _write_requests(folder / REQUESTS, run)
+    _write_telemetry(folder / TELEMETRY, run.samples)
+    (folder / SPOOL).unlink()
+    return read(folder)
+
+
+# Columns of requests.parquet that do not carry the record's own name or need another type.
+_PLAIN = [
+    ("request_id", "string"), ("level", "int32"), ("repeat", "int32"), ("concurrency", "int32"), ("worker", "int32"),
+    ("url", "string"), ("class_", "string"), ("session_id", "string"), ("turn", "int32"), ("scheduled_s", "float64"),
+    ("sent_s", "float64"), ("connect_s", "float64"), ("first_token_s", "float64"), ("first_content_s", "float64"),
+    ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
+    ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
+    ("error", "string"), ("finish_reason", "string"), ("bytes_received", "int64"), ("merged", "int32"),
+]  # fmt: skip
+
+
+def _write_requests(path: Path, run: Run) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = sorted(run.records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
+    by_index = {level.index: level for level in run.levels}
+    columns: dict[str, Any] = {}
+    for name, kind in _PLAIN:
+        columns[name.rstrip("_")] = pa.array([getattr(r, name) for r in records], type=kind)
+    columns["phase"] = pa.array([phase_of(r.sent_s, by_index[r.level]) for r in records], type="string")
+    counts = np.fromiter((len(r.arrivals) // 8 for r in records), dtype=np.int64, count=len(records))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
+    tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
+    columns["arrivals_s"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(stamps * 1e-9))
+    columns["arrival_tokens"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
+    about = {"header": msgspec.to_builtins(run.header), "levels": msgspec.to_builtins(run.levels)}
+    table = pa.table(columns).replace_schema_metadata({b"knee": json.dumps(about).encode()})
+    times = [n for n, k in _PLAIN if k == "float64"] + ["arrivals_s.list.element"]
+    part = path.with_name(path.name + ".part")
+    pq.write_table(
+        table,
+        part,
+        compression="zstd",
+        # Times share their high bytes: split by byte and compressed, a stamp costs 5 to 6 bytes.
+        column_encoding=dict.fromkeys(times, "BYTE_STREAM_SPLIT"),
+        use_dictionary=[n.rstrip("_") for n, k in _PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"],
+    )
+    part.replace(path)
+
+
+def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        about = json.loads(table.schema.metadata[b"knee"])
+    except (pa.ArrowInvalid, KeyError, TypeError):
+        raise HarnessError(
+            "not a requests.parquet of this project", place=str(path), way_out="was it changed?"
+        ) from None
+    fields = {key: value for key, value in about["header"].items() if key != "kind"}
+    head = msgspec.convert(fields, Header)
+    if head.format != FORMAT:
+        raise HarnessError(
+            f"format {head.format}, this program reads {FORMAT}", place=str(path), way_out="use its version"
+        )
+    levels = msgspec.convert(about["levels"], list[Level])
+    arrivals = table.column("arrivals_s").combine_chunks()
+    offsets = arrivals.offsets.to_pylist() if len(table) else [0]
+    stamps = np.rint(arrivals.values.to_numpy() * 1e9).astype(np.int64) if len(table) else np.empty(0, np.int64)
+    tokens = table.column("arrival_tokens").combine_chunks().values.to_numpy() if len(table) else np.empty(0, np.int32)
+    columns = [table.column(name.rstrip("_")).to_pylist() for name, _ in _PLAIN]
+    names = [name for name, _ in _PLAIN]
+    records = []
+    for i, row in enumerate(zip(*columns, strict=True)):
+        low, high = offsets[i], offsets[i + 1]
+        mine = tokens[low:high]
+        packed = b"" if (mine == 1).all() else mine.astype(np.int32).tobytes()
+        records.append(Record(**dict(zip(names, row, strict=True)), arrivals=stamps[low:high].tobytes(), tokens=packed))
+    return head, levels, records
+
+
+def _write_telemetry(path: Path, samples: list[Sample]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "time_s": pa.array([s.time_s for s in samples], type="float64"),
+        "source": pa.array([s.source for s in samples], type="string"),
+        "metric": pa.array([s.metric for s in samples], type="string"),
+        "value": pa.array([s.value for s in samples], type="float64"),
+    }
+    part = path.with_name(path.name + ".part")
+    pq.write_table(pa.table(columns), part, compression="zstd", use_dictionary=["source", "metric"])
+    part.replace(path)
+
+
+def _read_telemetry(path: Path) -> list[Sample]:
+    if not path.exists():
+        return []
+    import pyarrow.parquet as pq
+
+    columns = pq.read_table(path).to_pydict()
+    return [Sample(*row) for row in zip(*(columns[k] for k in ("time_s", "source", "metric", "value")), strict=True)]

@@ -1,0 +1,72 @@
+"""Scenario files: strict, resolvable, repeatable."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness import scenario
+from harness.errors import HarnessError
+
+
+def build(text: str) -> scenario.Scenario:
+    return scenario.build(tomllib.loads(text), place="x.toml")
+
+
+def test_durations_and_counts_may_be_written_with_units() -> None:
+    got = build('[ramp]\nlevel_seconds = "1.5m"\nmax_concurrency = "1k"\n[workload]\ninput_tokens = "2k"')
+    assert (got.ramp.level_seconds, got.ramp.max_concurrency, got.workload.input_tokens) == (90.0, 1000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[ramp]\nlevles = [1]", "x.toml: unknown field 'levles' at $.ramp.levles; did you mean 'levels'?"),
+        ("[rampp]", "x.toml: unknown field 'rampp' at $.rampp; did you mean 'ramp'?"),
+        ("[ramp]\nlevels = [0]", "x.toml: a level is at least 1 at $.ramp.levels; write [1, 2, 4, 8]"),
+        (
+            "[workload]\noutput_tokens = 0",
+            "x.toml: an answer has at least 1 token at $.workload.output_tokens; give 1 or more",
+        ),
+        ('[target]\napi = "grpc"', "x.toml: unknown api 'grpc' at $.target.api; known: chat, completions"),
+    ],
+)
+def test_a_mistake_is_one_line_with_place_and_way_out(text: str, line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        build(text)
+    assert str(caught.value) == line
+
+
+def test_a_wrong_type_names_its_path() -> None:
+    with pytest.raises(HarnessError, match=r"\$\.ramp\.levels"):
+        build('[ramp]\nlevels = "1,2"')
+
+
+def test_the_resolved_toml_reads_back_to_the_same_scenario() -> None:
+    first = build(
+        'name = "a \\"b\\""\n[target]\nurl = "http://h:1"\n'
+        'extra_body = { top_p = 0.5, stop = ["x"] }\nheaders = { "X-A" = "é" }\n'
+        "[ramp]\nlevels = [1, 2]\n[hardware]\nprice = 2.5"
+    )
+    again = build(scenario.to_toml(first))
+    assert again == first
+    assert scenario.digest(again) == scenario.digest(first)
+
+
+def test_any_change_changes_the_digest() -> None:
+    assert scenario.digest(build("[workload]\nseed = 1")) != scenario.digest(build("[workload]\nseed = 2"))
+
+
+def test_every_shipped_scenario_loads() -> None:
+    files = sorted((Path(__file__).parent.parent / "scenarios").glob("*.toml"))
+    assert files
+    for file in files:
+        scenario.load(str(file))
+
+
+def test_a_missing_file_and_a_broken_one_say_so(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="No such file"):
+        scenario.load(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_text("[ramp\n")
+    with pytest.raises(HarnessError, match="not TOML"):
+        scenario.load(str(tmp_path / "bad.toml"))

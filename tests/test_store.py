@@ -1,0 +1,133 @@
+"""A result folder: frames cut anywhere read whole, parquet gives back what the spool held."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from harness import store
+from harness.errors import HarnessError
+from harness.record import Level, Record, phase_of
+from harness.store import Sample
+
+
+def record(
+    i: int, *, level: int = 0, error: str = "", tokens: list[int] | None = None, sent: float | None = None
+) -> Record:
+    counts = tokens if tokens is not None else [1, 1, 1]
+    arrivals = array("q", [1_000_000_007 * (i + 1) + 13_579_111 * k for k in range(len(counts))])
+    return Record(
+        request_id=f"r-{i}", level=level, repeat=0, concurrency=2, worker=0, url="http://h:1",
+        scheduled_s=float(i), sent_s=float(i) if sent is None else sent, connect_s=None,
+        first_token_s=arrivals[0] * 1e-9 if counts else None, first_content_s=None, last_token_s=None,
+        done_s=i + 0.9, input_tokens=None if i % 2 else 7, cached_tokens=None, output_tokens=sum(counts),
+        reasoning_tokens=None, token_source="chunks", status=200, error=error, finish_reason="length",
+        bytes_received=99, arrivals=arrivals.tobytes(),
+        tokens=b"" if set(counts) <= {1} else array("i", counts).tobytes(),
+    )  # fmt: skip
+
+
+LEVEL = Level(0, 2, 0, 0.0, 2.0, 6.0, 8.0, ("transient_unchecked",))
+
+
+def spooled(folder: Path, records: list[Record]) -> None:
+    spool = store.Spool(folder, store.header(5, 6.5))
+    spool.level(LEVEL)
+    for i in range(0, len(records), 3):
+        spool.write(store.batch(records[i : i + 3]))
+    spool.telemetry([Sample(1.0, "server", "running", 2.0)])
+    spool.close()
+
+
+def test_parquet_gives_back_every_record_the_spool_held(tmp_path: Path) -> None:
+    records = [
+        record(i, tokens=[1, 3] if i == 4 else [] if i == 5 else None, error="reset" if i == 5 else "")
+        for i in range(10)
+    ]
+    spooled(tmp_path, records)
+    before = store.read(tmp_path)
+    assert before.records == records
+    after = store.finish(tmp_path)
+    assert after.records == records
+    assert (after.levels, after.samples, after.header) == (before.levels, before.samples, before.header)
+    assert (before.complete, after.complete) == (False, True)
+    assert not (tmp_path / store.SPOOL).exists()
+
+
+def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> None:
+    spooled(tmp_path, [record(i) for i in range(10)])
+    store.finish(tmp_path)
+    table = pq.read_table(tmp_path / store.REQUESTS)
+    promised = """request_id level repeat concurrency phase worker url class session_id turn scheduled_s sent_s 
+        connect_s first_token_s first_content_s last_token_s done_s input_tokens cached_tokens output_tokens reasoning_tokens
+        token_source status error finish_reason bytes_received arrivals_s arrival_tokens""".split()
+    assert set(promised) <= set(table.column_names)
+    assert table.column("phase").to_pylist() == ["warmup"] * 2 + ["measure"] * 4 + ["cooldown"] * 4
+    assert table.schema.field("arrivals_s").type.value_type == "double"
+    assert table.schema.field("arrival_tokens").type.value_type == "int32"
+
+
+def test_a_spool_cut_at_any_byte_gives_every_whole_frame(tmp_path: Path) -> None:
+    records = [record(i) for i in range(9)]
+    spooled(tmp_path, records)
+    data = (tmp_path / store.SPOOL).read_bytes()
+    whole = len(list(store.payloads(data)))
+    seen = set()
+    for cut in random.Random(0).sample(range(len(data)), 150):
+        payloads = list(store.payloads(data[:cut]))
+        assert payloads == list(store.payloads(data))[: len(payloads)]
+        seen.add(len(payloads))
+    assert max(seen) == whole - 1
+    (tmp_path / store.SPOOL).write_bytes(data[:-1])
+    cut_short = store.read(tmp_path)
+    assert cut_short.records == records
+    assert cut_short.samples == []
+
+
+def test_a_damaged_frame_ends_the_reading_and_keeps_what_stood_before(tmp_path: Path) -> None:
+    spooled(tmp_path, [record(i) for i in range(9)])
+    data = bytearray((tmp_path / store.SPOOL).read_bytes())
+    data[-200] ^= 0xFF
+    (tmp_path / store.SPOOL).write_bytes(bytes(data))
+    assert 3 <= len(store.read(tmp_path).records) < 9
+
+
+def test_the_last_frame_of_a_level_counts(tmp_path: Path) -> None:
+    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    for level in (Level(0, 2, 0, 0.0), Level(0, 2, 0, 0.0, 1.0), LEVEL):
+        spool.level(level)
+    spool.close()
+    assert store.read(tmp_path).levels == [LEVEL]
+
+
+def test_a_record_of_a_level_that_never_got_its_window_is_warm_up() -> None:
+    assert phase_of(3.0, Level(0, 2, 0, 0.0)) == "warmup"
+    assert phase_of(3.0, Level(0, 2, 0, 0.0, 2.0)) == "measure"
+    assert phase_of(None, LEVEL) == "warmup"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(HarnessError, match="not empty"):
+        store.create(tmp_path)
+
+
+def test_folders_that_are_none_say_so(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="no such result folder"):
+        store.read(tmp_path / "none")
+    with pytest.raises(HarnessError, match=r"neither requests\.parquet nor requests\.spool"):
+        store.read(tmp_path)
+    (tmp_path / store.REQUESTS).write_bytes(b"not parquet at all")
+    with pytest.raises(HarnessError, match=r"not a requests\.parquet"):
+        store.read(tmp_path)
+
+
+def test_an_arrival_costs_about_eight_bytes_in_a_batch() -> None:
+    long = record(0, tokens=[1] * 10_000)
+    assert len(store.batch([long])) < 8.1 * 10_000
+    assert msgspec.msgpack.decode(store.batch([long]), type=list[Record]) == [long]
