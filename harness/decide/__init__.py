@@ -1,0 +1,1 @@
+"""Decisions from results: cost and replicas. Pure."""

@@ -1,0 +1,103 @@
+"""What is known beforehand: GPUs from their data sheets, model architectures from their config.json.
+
+The figures lie in `data/`, each GPU with its source and how sure it is. Dense peaks only: adverts often
+print the 2:4-sparse ones, twice as high. Nothing is fetched: a model that is not shipped is read from its
+own config.json.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError, nearest
+
+_DATA = Path(__file__).with_name("data")
+_PEAKS = {
+    "bf16": "bf16_dense_tflops",
+    "fp8": "fp8_dense_tflops",
+    "fp4": "fp4_dense_tflops",
+    "int8": "int8_dense_tops",
+}
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU as its data sheet has it: bytes, bytes/s, FLOP/s (dense)."""
+
+    key: str
+    memory_bytes: float
+    bandwidth: float
+    flops: dict[str, float]  # by compute dtype; a dtype without tensor cores is absent
+    link: float | None = None  # bytes/s in one direction, to the other GPUs of its node
+    certainty: str = ""  # high | medium | low
+    source: str = ""
+
+
+def gpu(key: str, place: str = "--gpu") -> Gpu:
+    """The GPU of that key, in any case.
+
+    >>> gpu("H100-SXM").key, gpu("h100-sxm").bandwidth
+    ('h100-sxm', 3350000000000.0)
+    """
+    known = _gpus()
+    if key.lower() not in known:
+        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=nearest(key.lower(), known))
+    return known[key.lower()]
+
+
+@cache
+def _gpus() -> dict[str, Gpu]:
+    with (_DATA / "gpus.csv").open(newline="", encoding="utf-8") as file:
+        return {row["key"].lower(): _gpu(row) for row in csv.DictReader(file)}
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    # The driver's own figure where it is known: an "80 GB" H100 has 81,559 MiB = 85.5e9 bytes.
+    memory = float(row["mem_mib"]) * 2**20 if row["mem_mib"] else float(row["mem_gb"]) * 1e9
+    return Gpu(
+        key=row["key"].lower(),
+        memory_bytes=memory,
+        bandwidth=float(row["bw_gbs"]) * 1e9,
+        flops={dtype: float(row[column]) * 1e12 for dtype, column in _PEAKS.items() if row[column]},
+        link=float(row["link_bidir_gbs"]) * 1e9 / 2 if row["link_bidir_gbs"] else None,
+        certainty=row["certainty"],
+        source=row["source"],
+    )
+
+
+def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
+    """The config.json of a model, as a dict: a shipped name, a config.json, or the folder that holds one.
+
+    An organisation in front and `-instruct` behind are no difference of architecture.
+
+    >>> model_config("meta-llama/Llama-3.1-8B-Instruct")["num_hidden_layers"]
+    32
+    """
+    shipped = _models()
+    short = name.rsplit("/", 1)[-1].lower().removesuffix("-instruct")
+    path = Path(name)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _read(path, place)
+    if short in shipped:
+        return dict(shipped[short])
+    way_out = nearest(short, shipped) + "; or give the path of its config.json"
+    raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
+
+
+def _read(path: Path, place: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        way_out = "give the config.json that lies beside the model's weights"
+        raise HarnessError(f"{path} is no model config ({error})", place=place, way_out=way_out) from None
+
+
+@cache
+def _models() -> dict[str, dict[str, Any]]:
+    return msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])

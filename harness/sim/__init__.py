@@ -1,0 +1,1 @@
+"""The simulated endpoint: the step machine of predict.batching behind plain sockets, with its own write log."""

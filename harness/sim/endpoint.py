@@ -1,0 +1,441 @@
+"""The simulated endpoint: the step machine of predict.batching on the wall clock, behind plain sockets.
+
+One thread, one epoll. A step's tokens are written when the step is due; due times are absolute (the next
+step begins when the last one was due, not when its writes were done), so the sum of the step times does not
+drift. Bytes that a slow reader does not take wait in its connection's own queue and hold up nobody. A
+client that closes its connection, or its sending half, cancels its request.
+
+Left out: TLS, HTTP/2, chunked request bodies.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic_ns
+
+from harness import __version__
+from harness.errors import HarnessError
+from harness.predict.batching import Machine, Request, Step
+from harness.sim.api import Ask, Counts, RefusalError, Voice, metrics, models, read
+from harness.sim.profile import Profile
+from harness.sim.writelog import Entry, WriteLog
+
+_SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
+_READ = 262_144
+_HEAD_LIMIT, _BODY_LIMIT = 65_536, 64_000_000
+_SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\n" + _SERVER + b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    411: b"Length Required",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+}
+_GENERATE = ("/v1/chat/completions", "/v1/completions")
+_READABLE = ("/health", "/metrics", "/v1/models")
+
+
+class _Job:
+    """A request that is being answered."""
+
+    __slots__ = ("ask", "connection", "id", "name", "received", "tokens", "voice", "writes")
+
+    def __init__(self, id: int, name: str, ask: Ask, voice: Voice, connection: _Connection) -> None:
+        self.id = id  # in the machine
+        self.name = name  # the client's X-Request-Id
+        self.ask = ask
+        self.voice = voice
+        self.connection = connection
+        self.received = connection.received
+        self.writes: list[int] = []
+        self.tokens = 0
+
+
+class _Piece:
+    """Bytes of an answer on their way out; `tokens` until the first of them has left."""
+
+    __slots__ = ("data", "job", "last", "tokens")
+
+    def __init__(self, data: bytes, job: _Job | None, tokens: int, last: bool) -> None:
+        self.data, self.job, self.tokens, self.last = data, job, tokens, last
+
+
+class _Connection:
+    """One client's socket: one request at a time, what came early waits in `inbox`."""
+
+    __slots__ = ("closing", "inbox", "job", "need", "outbox", "received", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.inbox = bytearray()
+        self.need = 0  # bytes of inbox below which looking at it again is useless
+        self.outbox: deque[_Piece] = deque()
+        self.job: _Job | None = None
+        self.closing = False  # once the answer is out
+        self.received = 0
+
+
+class _Head:
+    """The head of one HTTP request."""
+
+    __slots__ = ("fields", "method", "path", "version")
+
+    def __init__(self, raw: bytes) -> None:
+        first, *rest = raw.decode("latin-1").split("\r\n")
+        parts = first.split(" ")
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+            raise RefusalError(400, "BadRequestError", "this is not HTTP/1.1")
+        self.method, target, self.version = parts
+        self.path = target.partition("?")[0]
+        self.fields = {}
+        for line in rest:
+            name, _, value = line.partition(":")
+            self.fields[name.strip().lower()] = value.strip()
+
+    @property
+    def closes(self) -> bool:
+        return self.version == "HTTP/1.0" or self.fields.get("connection", "").lower() == "close"
+
+    def body_length(self) -> int:
+        if "transfer-encoding" in self.fields:
+            raise RefusalError(411, "BadRequestError", "send the body with a Content-Length")
+        length = self.fields.get("content-length", "0")
+        if not length.isdecimal():
+            raise RefusalError(400, "BadRequestError", f"Content-Length {length!r} is no number")
+        if int(length) > _BODY_LIMIT:
+            raise RefusalError(413, "BadRequestError", f"a body of {length} bytes is too large")
+        return int(length)
+
+
+class Endpoint:
+    """The server's state and its loop; see the module."""
+
+    def __init__(self, profile: Profile, listener: socket.socket, log: WriteLog) -> None:
+        self.profile = profile
+        self._machine = Machine(profile.model, profile.deployment)
+        self._counts = Counts()
+        self._listener, self._log = listener, log
+        self._connections: dict[int, _Connection] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._issued = 0
+        self._step: Step | None = None  # the one that is running
+        self._due = 0  # when it ends
+        self._stopped = False
+        self._stops: set[int] = set()
+        listener.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def stop_when_readable(self, fd: int) -> None:
+        """End the loop as soon as `fd` can be read or is closed at its other end."""
+        self._stops.add(fd)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def run(self) -> None:
+        """Serve until stopped; then cut what is left, and log it."""
+        try:
+            while not self._stopped:
+                self._wait()
+                for fd, events in self._epoll.poll(0, 4096):
+                    self._on_event(fd, events)
+                if self._step is None and self._machine.waiting:
+                    self._begin(monotonic_ns())  # it was idle
+                elif self._step is not None and monotonic_ns() >= self._due:
+                    self._deliver(self._step)
+                    self._begin(self._due)
+                if self._log.due is not None and monotonic_ns() >= self._log.due:
+                    self._log.flush()
+        finally:
+            for connection in list(self._connections.values()):
+                self._drop(connection)
+            self._epoll.close()
+
+    # ---- the clock --------------------------------------------------------------------------------------
+
+    def _begin(self, now: int) -> None:
+        self._step = self._machine.step()
+        if self._step is not None:
+            self._due = now + round(self._step.duration * 1e9)
+
+    def _wait(self) -> None:
+        """Sleep until a socket stirs or something is due; the last stretch before a step's end is spun."""
+        times = [self._due - _SPIN_NS] if self._step is not None else []
+        times += [self._log.due] if self._log.due is not None else []
+        ahead = (min(times) - monotonic_ns()) / 1e9 if times else None
+        if ahead is None or ahead > 0:
+            # select on the epoll itself: it sleeps by the microsecond, epoll.poll by the millisecond.
+            select.select([self._epoll.fileno()], [], [], ahead)
+        elif self._step is not None and self._due - monotonic_ns() <= _SPIN_NS:
+            while monotonic_ns() < self._due:
+                pass
+
+    def _deliver(self, step: Step) -> None:
+        """Write the tokens of a step that has ended."""
+        jobs, counts = self._jobs, self._counts
+        for request, position, finished in step.tokens:
+            job = jobs.get(request)
+            if job is None:
+                continue  # cancelled while the step ran
+            counts.generation_tokens += 1
+            if position == 0:
+                counts.prompt_tokens += job.ask.prompt_tokens
+            if finished:
+                del jobs[request]
+                counts.success[job.ask.finish_reason] += 1
+            if job.ask.stream:
+                self._send(job.connection, job.voice.chunk(position, finished), job, 1, finished)
+            elif finished:
+                self._answer(job.connection, 200, job.voice.whole(), job=job)
+            if finished:
+                self._serve(job.connection)
+
+    # ---- sockets ----------------------------------------------------------------------------------------
+
+    def _on_event(self, fd: int, events: int) -> None:
+        if fd in self._stops:
+            self._stopped = True
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif connection := self._connections.get(fd):
+            if events & select.EPOLLOUT:
+                self._flush(connection)
+            if events & ~select.EPOLLOUT and fd in self._connections:
+                self._receive(connection)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                return  # nobody is left, or no descriptor is: then the backlog keeps them
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connections[sock.fileno()] = _Connection(sock)
+            self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data = connection.sock.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        connection.received = monotonic_ns()
+        connection.inbox += data
+        if len(connection.inbox) > _HEAD_LIMIT + _BODY_LIMIT:
+            self._drop(connection)
+        else:
+            self._serve(connection)
+
+    def _serve(self, connection: _Connection) -> None:
+        """Answer what the inbox holds, in order, up to a request that takes time."""
+        while connection.inbox and not (connection.job or connection.outbox or connection.closing):
+            if len(connection.inbox) < connection.need or not self._serve_one(connection):
+                return
+
+    def _serve_one(self, connection: _Connection) -> bool:
+        """Take one request from the inbox and begin its answer; False while it is not all here."""
+        inbox = connection.inbox
+        end = inbox.find(b"\r\n\r\n")
+        if end < 0:
+            if len(inbox) > _HEAD_LIMIT:
+                self._refuse(connection, RefusalError(431, "BadRequestError", "the head has no end"), close=True)
+            return False
+        try:
+            head = _Head(bytes(inbox[:end]))
+            total = end + 4 + head.body_length()
+        except RefusalError as refusal:
+            self._refuse(connection, refusal, close=True)  # where the next request begins is unknown
+            return False
+        if len(inbox) < total:
+            if connection.need != total and head.fields.get("expect", "").lower() == "100-continue":
+                self._send(connection, b"HTTP/1.1 100 Continue\r\n\r\n")
+            connection.need = total
+            return False
+        body = bytes(inbox[end + 4 : total])
+        del inbox[:total]
+        connection.need = 0
+        connection.closing = head.closes
+        try:
+            self._route(connection, head, body)
+        except RefusalError as refusal:
+            self._refuse(connection, refusal, close=head.closes)
+        return True
+
+    def _route(self, connection: _Connection, head: _Head, body: bytes) -> None:
+        if head.path not in _GENERATE + _READABLE:
+            raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
+        if head.method != ("POST" if head.path in _GENERATE else "GET"):
+            raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
+        key = self.profile.api_key
+        if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":
+            raise RefusalError(401, "AuthenticationError", "this endpoint needs its API key")
+        if head.path == "/health":
+            self._answer(connection, 200, b"")
+        elif head.path == "/metrics":
+            text = metrics(self._machine, self._counts, self.profile.model.name)
+            self._answer(connection, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
+        elif head.path == "/v1/models":
+            self._answer(connection, 200, models(self.profile))
+        else:
+            self._generate(connection, head, read(head.path, body, self.profile))
+
+    def _generate(self, connection: _Connection, head: _Head, ask: Ask) -> None:
+        self._issued += 1
+        name = head.fields.get("x-request-id") or f"sim-{self._issued}"
+        voice = Voice(ask, name, self.profile.model.name, int(time.time()))
+        job = _Job(self._issued, name, ask, voice, connection)
+        self._machine.submit(Request(job.id, ask.prompt_tokens, ask.output_tokens))
+        self._jobs[job.id] = connection.job = job
+        if ask.stream:
+            self._send(connection, _STREAM_HEAD)  # at once, however long the queue is
+
+    def _refuse(self, connection: _Connection, refusal: RefusalError, *, close: bool) -> None:
+        connection.closing = close
+        self._answer(connection, refusal.status, refusal.body)
+
+    def _answer(
+        self,
+        connection: _Connection,
+        status: int,
+        body: bytes,
+        kind: bytes = b"application/json",
+        *,
+        job: _Job | None = None,
+    ) -> None:
+        """A whole answer in one write."""
+        head = b"HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%s\r\n" % (
+            status,
+            _REASONS[status],
+            _SERVER,
+            kind,
+            len(body),
+            b"connection: close\r\n" if connection.closing else b"",
+        )
+        self._send(connection, head + body, job, job.ask.output_tokens if job else 0, last=True)
+
+    def _send(
+        self,
+        connection: _Connection,
+        data: bytes,
+        job: _Job | None = None,
+        tokens: int = 0,
+        last: bool = False,
+    ) -> None:
+        """Write now what the socket takes; the rest waits in the outbox. `last` ends an answer."""
+        if connection.outbox:
+            connection.outbox.append(_Piece(data, job, tokens, last))
+            return
+        stamp = monotonic_ns()
+        try:
+            sent = connection.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # reset by the client
+            self._drop(connection)
+            return
+        if job is not None and tokens and sent:
+            job.writes.append(stamp)
+            job.tokens += tokens
+        if sent < len(data):
+            connection.outbox.append(_Piece(data[sent:], job, 0 if sent else tokens, last))
+            self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        elif last:
+            self._answered(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        """Write what has waited, as far as the socket takes it."""
+        waiting, connection.outbox = connection.outbox, deque()
+        while waiting and not connection.outbox and connection.sock.fileno() >= 0:
+            piece = waiting.popleft()
+            if not waiting:
+                self._epoll.modify(connection.sock.fileno(), select.EPOLLIN)
+            self._send(connection, piece.data, piece.job, piece.tokens, piece.last)
+        connection.outbox.extend(waiting)
+        self._serve(connection)
+
+    def _answered(self, connection: _Connection) -> None:
+        """An answer has left whole: log it; whoever called goes on to the next request."""
+        job, connection.job = connection.job, None
+        if job is not None:
+            self._note(job, finished=True)
+        if connection.closing:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        """Close a connection; what it was waiting for is cancelled."""
+        fd = connection.sock.fileno()
+        if fd < 0:
+            return
+        job, connection.job = connection.job, None
+        if job is not None:
+            self._jobs.pop(job.id, None)
+            self._machine.cancel(job.id)
+            self._note(job, finished=False)
+        connection.outbox.clear()
+        connection.inbox.clear()
+        del self._connections[fd]
+        connection.sock.close()  # which takes it out of the epoll too
+
+    def _note(self, job: _Job, *, finished: bool) -> None:
+        entry = Entry(job.name, job.received, job.writes, job.tokens, finished, monotonic_ns())
+        self._log.append(entry)
+
+
+def serve(
+    profile: Profile,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    log: str | Path | None = None,
+    ready: Callable[[str], object] = lambda url: None,
+    lifeline: int | None = None,
+) -> None:
+    """Serve in this thread, the main one, until SIGTERM, SIGINT or the end of `lifeline`; port 0 takes any.
+
+    `ready` is called with the URL as soon as connections are taken.
+    """
+    log_file = WriteLog(log)
+    try:
+        listener = socket.create_server((host, port), backlog=4096)
+    except OSError as error:
+        fact = f"cannot listen on {host}:{port} ({error.strerror})"
+        raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    endpoint = Endpoint(profile, listener, log_file)
+    endpoint.stop_when_readable(wake)
+    if lifeline is not None:
+        endpoint.stop_when_readable(lifeline)
+    # The byte that a signal puts into the pipe ends the loop; the handler only keeps it from ending us.
+    old = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    old_fd = signal.set_wakeup_fd(woken)
+    try:
+        ready(f"http://{host}:{listener.getsockname()[1]}")
+        endpoint.run()
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        log_file.close()
+        listener.close()
+        os.close(wake)
+        os.close(woken)

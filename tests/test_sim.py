@@ -1,0 +1,576 @@
+import contextlib
+import http.client
+import itertools
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+import pytest
+
+from harness.errors import HarnessError
+from harness.predict.batching import Machine, Request
+from harness.predict.roofline import Workload, batch_cap, caps, predict, steady_state, step_cost
+from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
+from harness.sim.process import running
+from harness.sim.profile import profile
+from harness.sim.writelog import entries
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+fresh_id = map("request-{}".format, itertools.count()).__next__
+
+
+class Server:
+    def __init__(self, url, log):
+        self.url, self.log = url, log
+        self.address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+
+    def ask(self, path, body, **headers):
+        """Status and body of one POST (or GET, without a body) on a connection of its own."""
+        connection = http.client.HTTPConnection(*self.address, timeout=10)
+        raw = json.dumps(body) if isinstance(body, dict) else body
+        connection.request("GET" if raw is None else "POST", path, raw, headers)
+        with contextlib.closing(connection), connection.getresponse() as response:
+            return response.status, response.read()
+
+    def stream(self, words, tokens, *, id=None, path=CHAT, **more):
+        """The events of a streamed answer."""
+        body = asking(words, tokens, path=path, **{**WITH_USAGE, **more})
+        status, raw = self.ask(path, body, **{"X-Request-Id": id or fresh_id()})
+        assert status == 200
+        return events(raw)
+
+    def connect(self):
+        sock = socket.create_connection(self.address, timeout=10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def metrics(self):
+        _, text = self.ask("/metrics", None)
+        rows = (line.rsplit(" ", 1) for line in text.decode().splitlines() if line[0] != "#")
+        return {name.split("{")[0]: float(value) for name, value in rows if "finished_reason" not in name}
+
+    def until(self, seen, seconds=5):
+        """Wait until `seen()` is true; its value."""
+        end = time.monotonic() + seconds
+        while not (value := seen()):
+            assert time.monotonic() < end, "it never came"
+            time.sleep(0.002)
+        return value
+
+    def entry(self, id):
+        return self.until(lambda: next((each for each in entries(self.log) if each.id == id), None))
+
+
+def asking(words, tokens, *, path=CHAT, **more):
+    text = " ".join(["word"] * words)
+    prompt = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
+    return {**prompt, "max_tokens": tokens, "ignore_eos": True, **more}
+
+
+def posting(body, id="", path=CHAT):
+    """The bytes of a request."""
+    raw = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Request-Id: {id}\r\nContent-Length: {len(raw)}\r\n\r\n"
+    return head.encode() + raw
+
+
+def events(raw):
+    *parts, done, end = raw.decode().split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    return [json.loads(part.removeprefix("data: ")) for part in parts]
+
+
+@contextlib.contextmanager
+def server_of(tmp_path_factory, **figures):
+    log = tmp_path_factory.mktemp("sim") / "writes.jsonl"
+    with running(profile(**figures), log=log) as url:
+        yield Server(url, log)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with server_of(tmp_path_factory, speed=40, max_num_seqs=8, kv_tokens=4096) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """One request at a time; a step takes a few milliseconds."""
+    with server_of(tmp_path_factory, speed=4, max_num_seqs=1) as server:
+        yield server
+
+
+# ---- what it says ---------------------------------------------------------------------------------------
+
+
+def test_a_chat_stream_has_vllms_shape(server):
+    role, *texts, usage = server.stream(5, 6, id="abc")
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [len(each["choices"][0]["delta"]["content"].split()) for each in texts] == [1] * 6
+    assert [each["choices"][0]["finish_reason"] for each in texts] == [None] * 5 + ["length"]
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+    assert {each["id"] for each in [role, *texts, usage]} == {"chatcmpl-abc"}
+
+
+def test_a_completion_stream_has_text_and_no_role(server):
+    *texts, usage = server.stream(5, 4, path=COMPLETIONS)
+    assert [each["object"] for each in texts] == ["text_completion"] * 4
+    assert all(each["choices"][0]["text"] for each in texts)
+    assert usage["usage"]["prompt_tokens"] == 5
+
+
+def test_without_include_usage_there_is_none(server):
+    answer = server.stream(5, 3, stream_options={"continuous_usage_stats": True})
+    assert len(answer) == 1 + 3
+    assert not any("usage" in each for each in answer)
+
+
+def test_continuous_usage_counts_up_with_the_tokens(server):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    answer = server.stream(5, 4, stream_options=options)
+    assert [each["usage"]["completion_tokens"] for each in answer] == [0, 1, 2, 3, 4, 4]
+
+
+def test_a_prompt_has_its_words_and_a_fixed_overhead(server):
+    for words in (1, 17, 300):
+        assert server.stream(words, 1)[-1]["usage"]["prompt_tokens"] == words + CHAT_OVERHEAD
+
+
+def test_the_role_chunk_leaves_in_the_same_write_as_the_first_token(server):
+    with server.connect() as sock:
+        sock.sendall(posting(asking(5, 2, stream=True)))
+        while b"assistant" not in (data := sock.recv(65536)):
+            pass
+    assert data.count(b'"content":') >= 2
+
+
+def test_an_answer_that_is_not_streamed_comes_whole(server):
+    status, raw = server.ask(CHAT, asking(5, 7))
+    answer = json.loads(raw)
+    assert status == 200
+    assert len(answer["choices"][0]["message"]["content"].split()) == 7
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {
+        "prompt_tokens": 13, "total_tokens": 20, "completion_tokens": 7, "prompt_tokens_details": None
+    }  # fmt: skip
+
+
+def test_max_completion_tokens_is_taken_too(server):
+    _, raw = server.ask(CHAT, {**asking(5, 50), "max_completion_tokens": 3})
+    assert json.loads(raw)["usage"]["completion_tokens"] == 3
+
+
+def test_the_model_list_names_the_model_and_its_context(server):
+    _, raw = server.ask("/v1/models", None)
+    (card,) = json.loads(raw)["data"]
+    assert (card["id"], card["max_model_len"]) == ("llama-3.1-8b", 4096)
+
+
+LLAMA = profile(kv_tokens=4096)
+
+
+def test_without_ignore_eos_an_answer_ends_by_itself_and_its_length_varies():
+    def ask(words):
+        return read(CHAT, json.dumps(asking(words, 3000, ignore_eos=False)).encode(), LLAMA)
+
+    asks = [ask(words) for words in range(1, 30)]
+    assert {each.finish_reason for each in asks} == {"stop"}
+    assert len({each.output_tokens for each in asks}) > 20
+    assert asks[0] == ask(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        (CHAT, b"{", 400, "truncated"),
+        (CHAT, asking(5, 5) | {"max_tokens": "many"}, 400, "max_tokens"),
+        (CHAT, asking(5, 0), 400, "max_tokens must be at least 1"),
+        (CHAT, asking(4000, 200), 400, "4008 in the prompt and 200 in the answer"),
+        (CHAT, {"max_tokens": 5}, 400, "messages"),
+        (CHAT, asking(5, 5, n=2), 400, "n = 1"),
+        (COMPLETIONS, {"prompt": "", "max_tokens": 5}, 400, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5}, 400, "prompt"),
+        (CHAT, asking(5, 5, model="gpt-9"), 404, "gpt-9"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_its_reason(path, body, status, says):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(RefusalError) as refused:
+        read(path, raw, LLAMA)
+    assert refused.value.status == status
+    assert says in json.loads(refused.value.body)["error"]["message"]
+
+
+def test_a_prompt_may_be_token_ids_and_content_may_come_in_parts():
+    ids = {"prompt": [1, 2, 3], "max_tokens": 5}
+    assert read(COMPLETIONS, json.dumps(ids).encode(), LLAMA).prompt_tokens == 3
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a b"}]}], "max_tokens": 1}
+    assert read(CHAT, json.dumps(parts).encode(), LLAMA).prompt_tokens == 2 + CHAT_OVERHEAD
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    "options", [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
+)
+def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options):
+    ask = read(path, json.dumps(asking(5, 70, path=path, stream=True, stream_options=options)).encode(), LLAMA)
+    voice = Voice(ask, 'a "quoted" id about ä', "llama-3.1-8b", 1)
+    data, seen = b"".join(voice.chunk(each, each == 69) for each in range(70)), b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        seen += data[: int(size, 16)]
+        assert data[int(size, 16) :][:2] == b"\r\n"
+        data = data[int(size, 16) + 2 :]
+    ids = {each["id"] for each in events(seen)}
+    assert len(ids) == 1
+    assert ids.pop().endswith('a "quoted" id about ä')
+
+
+def test_the_words_are_all_different_and_of_one_length():
+    assert len(set(WORDS)) == 64
+    assert {len(word) for word in WORDS} == {6}
+
+
+# ---- how it behaves on the wire --------------------------------------------------------------------------
+
+
+def test_what_does_not_exist_is_404_and_a_wrong_method_405(server):
+    assert server.ask("/v2", None)[0] == 404
+    assert server.ask(CHAT, None)[0] == 405
+    assert server.ask("/metrics", b"{}")[0] == 405
+
+
+def test_a_wrong_request_leaves_the_connection_usable(server):
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    with contextlib.closing(connection):
+        for body, status in ((b"{", 400), (json.dumps(asking(5, 2)).encode(), 200)):
+            connection.request("POST", CHAT, body)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == status
+
+
+@pytest.mark.parametrize("raw", [b"NONSENSE\r\n\r\n", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"])
+def test_what_cannot_be_read_as_a_request_is_refused_and_closed(server, raw):
+    with server.connect() as sock:
+        sock.sendall(raw)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 4")
+
+
+def test_the_key_guards_the_api_and_not_health_or_metrics(tmp_path_factory):
+    with server_of(tmp_path_factory, speed=40, api_key="s3cret") as guarded:
+        assert guarded.ask("/health", None)[0] == 200
+        assert guarded.ask("/metrics", None)[0] == 200
+        assert guarded.ask("/v1/models", None)[0] == 401
+        assert guarded.ask(CHAT, asking(5, 2))[0] == 401
+        assert guarded.ask(CHAT, asking(5, 2), Authorization="Bearer s3cret")[0] == 200
+
+
+def test_pipelined_requests_are_answered_in_order(server):
+    with server.connect() as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\n\r\n" * 2000 + posting(asking(5, 3)) + posting(asking(6, 4)))
+        seen = b""
+        while b'"completion_tokens":4' not in seen:
+            seen += sock.recv(65536)
+    assert seen.count(b"HTTP/1.1 200 OK") == 2002
+    assert 0 < seen.find(b'"completion_tokens":3') < seen.find(b'"completion_tokens":4')
+
+
+def test_a_request_may_come_a_byte_at_a_time(server):
+    with server.connect() as sock:
+        for byte in posting(asking(1, 2)):
+            sock.sendall(bytes([byte]))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_client_that_asks_first_is_told_to_continue(server):
+    head, _, body = posting(asking(5, 2)).partition(b"\r\n\r\n")
+    with server.connect() as sock:
+        sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(body)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_connection_close_is_kept_to(server):
+    with server.connect() as sock:
+        sock.sendall(posting(asking(5, 2)).replace(b"Host: x", b"Connection: close"))
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert b'"completion_tokens":2' in answer
+
+
+def test_headers_come_at_once_while_the_request_is_queued(single):
+    with single.connect() as first, single.connect() as second:
+        first.sendall(posting(asking(5, 5000, stream=True)))
+        first.recv(65536)
+        second.sendall(posting(asking(5, 2, stream=True)))
+        assert second.recv(65536).endswith(b"transfer-encoding: chunked\r\n\r\n")
+        seen = single.metrics()
+        assert (seen["vllm:num_requests_running"], seen["vllm:num_requests_waiting"]) == (1, 1)
+    single.until(lambda: single.metrics()["vllm:num_requests_running"] == 0)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_goes_away_frees_its_slot(single, how):
+    id = fresh_id()
+    with single.connect() as first:
+        first.sendall(posting(asking(5, 5000, stream=True), id))
+        data = first.recv(65536)
+        while b"assistant" not in data:
+            data += first.recv(65536)
+        if how == "reset":
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert single.stream(5, 2)[-1]["usage"]["completion_tokens"] == 2  # there is only one slot
+    cut = single.entry(id)
+    assert not cut.finished
+    assert 1 <= cut.tokens == len(cut.writes_ns) < 5000
+
+
+def test_a_queued_request_that_goes_away_is_forgotten(single):
+    with single.connect() as first:
+        first.sendall(posting(asking(5, 5000, stream=True)))
+        first.recv(65536)
+        with single.connect() as second:
+            second.sendall(posting(asking(5, 5000, stream=True)))
+            second.recv(65536)
+        single.until(lambda: single.metrics()["vllm:num_requests_waiting"] == 0)
+    single.until(lambda: single.metrics()["vllm:num_requests_running"] == 0)
+    assert single.metrics()["vllm:kv_cache_usage_perc"] == 0
+
+
+def test_the_write_log_agrees_with_what_was_received(server):
+    ids = [fresh_id() for _ in range(24)]
+    lengths = {id: 1 + 7 * k % 60 for k, id in enumerate(ids)}
+    received = {}
+
+    def client(mine):
+        for id in mine:
+            answer = server.stream(5, lengths[id], id=id)
+            received[id] = sum(1 for each in answer if each["choices"] and each["choices"][0]["delta"]["content"])
+
+    clients = [threading.Thread(target=client, args=(ids[k::12],)) for k in range(12)]
+    begun = time.monotonic_ns()
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    for id in ids:
+        entry = server.entry(id)
+        assert entry.finished
+        assert entry.tokens == received[id] == lengths[id] == len(entry.writes_ns)
+        times = [begun, entry.received_ns, *entry.writes_ns, entry.end_ns, time.monotonic_ns()]
+        assert times == sorted(times)
+
+
+def test_a_finished_request_is_in_the_log_within_a_tenth_of_a_second(server):
+    id = fresh_id()
+    server.stream(5, 3, id=id)
+    time.sleep(0.1)
+    assert entries(server.log)[-1].id == id
+
+
+def test_an_answer_in_one_piece_is_one_write_of_all_its_tokens(server):
+    id = fresh_id()
+    server.ask(CHAT, asking(5, 9), **{"X-Request-Id": id})
+    entry = server.entry(id)
+    assert (entry.tokens, len(entry.writes_ns), entry.finished) == (9, 1, True)
+
+
+def test_the_counters_conserve_tokens_and_requests(server):
+    before = server.metrics()
+    for words, tokens in ((5, 1), (9, 20), (30, 3)):
+        server.stream(words, tokens)
+    after = server.metrics()
+    gained = {name: after[name] - before[name] for name in after}
+    assert gained["vllm:generation_tokens_total"] == 24
+    assert gained["vllm:prompt_tokens_total"] == 44 + 3 * CHAT_OVERHEAD
+    assert gained["vllm:prefix_cache_queries_total"] == gained["vllm:prompt_tokens_total"]
+    assert gained["vllm:prefix_cache_hits_total"] == 0
+
+
+def test_successes_are_counted_by_reason_and_cut_requests_are_not(single):
+    def successes():
+        _, text = single.ask("/metrics", None)
+        return [line for line in text.decode().splitlines() if line.startswith("vllm:request_success_total")]
+
+    before = successes()
+    with single.connect() as cut:
+        cut.sendall(posting(asking(5, 5000, stream=True)))
+        cut.recv(65536)
+    single.until(lambda: single.metrics()["vllm:num_requests_running"] == 0)
+    assert successes() == before
+    single.stream(5, 2)
+    changed = [new for old, new in zip(before, successes(), strict=True) if old != new]
+    assert len(changed) == 1
+    assert 'finished_reason="length"' in changed[0]
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_everything_and_holds_up_nobody(tmp_path_factory):
+    id, tokens = fresh_id(), 30_000  # 9 MB: more than the kernel keeps for one socket
+    with server_of(tmp_path_factory, speed=1000) as quick, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(quick.address)
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        slow.sendall(posting(asking(5, tokens, stream=True, stream_options=options), id))
+        quick.until(lambda: quick.metrics()["vllm:generation_tokens_total"] == tokens, seconds=60)
+        assert quick.stream(5, 3)[-1]["usage"]["completion_tokens"] == 3
+        assert id not in [each.id for each in entries(quick.log)]  # not all of it has left
+        seen = b""
+        while not seen.endswith(b"0\r\n\r\n"):
+            piece = slow.recv(1 << 20)
+            assert piece
+            seen = seen[-64:] + piece
+        assert quick.entry(id).tokens == tokens
+
+
+# ---- the clock -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_steps_follow_the_machine_and_do_not_drift(single):
+    figures = profile(speed=4, max_num_seqs=1)
+    machine = Machine(figures.model, figures.deployment)
+    machine.submit(Request(1, 5 + CHAT_OVERHEAD, 400))
+    machine.step()
+    planned = sum(machine.step().duration for _ in range(399))
+    id = fresh_id()
+    single.stream(5, 400, id=id)
+    writes = single.entry(id).writes_ns
+    # Within two of 399 steps: had each step waited for the writes of the one before, it would be many more.
+    assert (writes[-1] - writes[0]) / 1e9 == pytest.approx(planned, abs=2 * planned / 399)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("C", [8, 24])
+def test_steady_throughput_is_the_predicted_one(tmp_path_factory, C):
+    figures, shape = profile(speed=2, max_num_seqs=12), Workload(64, 64)
+    cap = batch_cap(caps(figures.model, figures.deployment, shape))
+    point = steady_state(step_cost(figures.model, figures.deployment), shape, C, cap)
+    one_request = point.ttft + 63 * point.itl
+    with server_of(tmp_path_factory, speed=2, max_num_seqs=12) as server:
+        begin = time.monotonic() + 2 * one_request  # staggered over one request, and one more
+        end = begin + 1.5
+
+        def user(k):
+            time.sleep(k / C * one_request)
+            while time.monotonic() < end:
+                server.stream(64 - CHAT_OVERHEAD, 64)
+
+        users = [threading.Thread(target=user, args=(k,)) for k in range(C)]
+        for each in users:
+            each.start()
+        for each in users:
+            each.join()
+        server.until(lambda: server.metrics()["vllm:generation_tokens_total"] == _logged_tokens(server))
+        inside = sum(begin <= write / 1e9 < end for each in entries(server.log) for write in each.writes_ns)
+    assert inside / (end - begin) == pytest.approx(point.throughput, rel=0.1)
+
+
+def _logged_tokens(server):
+    return sum(each.tokens for each in entries(server.log))
+
+
+# ---- the process -----------------------------------------------------------------------------------------
+
+
+def test_the_process_ends_with_its_block_and_logs_what_it_cut(tmp_path):
+    log, id = tmp_path / "writes.jsonl", fresh_id()
+    with running(profile(), log=log) as url:
+        server = Server(url, log)
+        with server.connect() as sock:
+            sock.sendall(posting(asking(5, 5000, stream=True), id))
+            sock.recv(65536)
+            server.until(lambda: server.metrics()["vllm:generation_tokens_total"] > 3)
+    (cut,) = entries(log)
+    assert (cut.id, cut.finished) == (id, False)
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
+
+
+def launched(*arguments, **more):
+    command = [sys.executable, "-m", "harness.sim", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(number):
+    with launched() as process:
+        assert process.stdout.readline().startswith("ready http://127.0.0.1:")
+        process.send_signal(number)
+        assert process.wait(5) == 0
+        assert process.stderr.read() == ""
+
+
+def test_it_ends_when_the_one_that_started_it_is_gone():
+    with launched("--stdin", stdin=subprocess.PIPE) as process:
+        process.stdin.write(msgspec.json.encode(profile()).decode() + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("ready ")
+        process.stdin.close()
+        assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--profile", "llama-3.1-8b"], "'llama-3.1-8b' is not MODEL/GPU"),
+        (["--profile", "llama-3.1-8b/h100"], "unknown GPU 'h100'"),
+        (["--log", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
+        (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+    ],
+)
+def test_an_operators_mistake_is_one_line_and_status_1(arguments, says):
+    with launched(*arguments) as process:
+        _, stderr = process.communicate(timeout=10)
+        assert process.returncode == 1
+    assert stderr.startswith("error: ")
+    assert says in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_an_operators_mistake():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with launched("--port", str(port)) as process:
+            _, stderr = process.communicate(timeout=10)
+    assert stderr.startswith(f"error: --port: cannot listen on 127.0.0.1:{port}")
+
+
+def test_it_starts_without_the_heavy_imports():
+    heavy = {"numpy", "httpx", "click", "rich", "asyncio"}
+    code = f"import sys, harness.sim.__main__; print(*{heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_an_endpoint_that_cannot_start_says_so(tmp_path):
+    with pytest.raises(HarnessError, match="ended with status 1"), running(profile(), log=tmp_path / "no" / "log"):
+        pass
+
+
+def test_a_profile_travels_unchanged():
+    served = profile(max_num_seqs=3, kv_tokens=999, speed=1.7, seed=5)
+    assert msgspec.json.decode(msgspec.json.encode(served), type=type(served)) == served
+
+
+@pytest.mark.parametrize("figures", [{"max_num_seqs": 0}, {"speed": 0}])
+def test_a_profile_that_serves_nobody_is_refused(figures):
+    with pytest.raises(HarnessError):
+        profile(**figures)
+
+
+def test_the_prediction_for_a_profile_names_its_max_num_seqs():
+    served = profile(max_num_seqs=16)
+    prediction = predict(served.model, served.deployment, Workload(128, 64), [1, 16, 32], simulated=True)
+    assert prediction.binding_cap == "max_num_seqs"
+    assert prediction.simulated
+    assert Machine(served.model, served.deployment).max_num_seqs == prediction.hinge_concurrency == 16
