@@ -1,0 +1,241 @@
+"""How a worker sleeps: asyncio on a selector of our own.
+
+Slots, deadlines and schedules are ordinary coroutines; the one special thing is `select`. It decodes waiting bytes
+in the time it would sleep, sleeps exactly to the next tick or timer, reads the hot sockets with the kernel's
+receive stamps, and only then hands asyncio its own descriptors. The order matters: decoding first and sending last
+keeps the send lag under the tick; reading inside `select` spares asyncio a callback per event.
+
+Linux only (epoll). Where the kernel gives no stamps the clock serves, and the source says `user`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import ctypes
+import select
+import selectors
+import socket
+import struct
+import time
+from typing import Any, Protocol
+
+SO_TIMESTAMPNS = 35  # asm-generic/socket.h; SOL_SOCKET, ancillary struct timespec on CLOCK_REALTIME
+PR_SET_TIMERSLACK = 29  # linux/prctl.h
+FAR_BEHIND = 4096  # undecoded pieces above which an eighth is decoded before reading on: TCP holds the server back
+LATE_BINS, LATE_SHIFT = 1024, 16  # read-delay histogram: 1,024 bins of 65.5 µs
+_timespec = struct.Struct("qq").unpack_from
+now = time.monotonic_ns
+
+
+class Decodable(Protocol):
+    def take(self, stamp: int, piece: bytes | None) -> int:
+        """Decode one piece (None: the answer is over); returns the token-carrying chunks in it."""
+
+
+class Hot(Protocol):
+    """A socket on the measured path."""
+
+    fd: int
+    recvmsg_into: Any
+
+    def arrived(self, data: bytes, stamp: int) -> None: ...
+
+    def lost(self, error: OSError | None, stamp: int) -> None: ...
+
+    def writable(self) -> None: ...
+
+
+class HotSelector(selectors.BaseSelector):
+    """asyncio's selector and the measured path's in one epoll."""
+
+    def __init__(self, tick_ns: int = 1_000_000) -> None:
+        self.tick_ns = tick_ns
+        self.debt: collections.deque[tuple[Decodable, int, bytes | None]] = collections.deque()
+        self.busy = 0  # requests in flight; with none, sleep in the kernel instead of by ticks
+        self.events = 0  # token-carrying chunks decoded
+        self.reads = 0
+        self.unstamped = 0
+        self.late = [0] * LATE_BINS
+        self._epoll = select.epoll()
+        self._keys: dict[int, selectors.SelectorKey] = {}
+        self._hot: dict[int, Hot] = {}
+        self._buffer = bytearray(262_144)
+        self._view = memoryview(self._buffer)
+        self._offset = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC, read anew every second
+        self._offset_until = 0
+        self._next_tick = 0
+
+    # asyncio's side: the documented BaseSelector interface
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        self._epoll.register(fd, _mask(events))
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys.pop(fd)
+        with contextlib.suppress(OSError):  # a closed descriptor left the epoll by itself
+            self._epoll.unregister(fd)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._keys[fd] = selectors.SelectorKey(fileobj, fd, events, data)
+        self._epoll.modify(fd, _mask(events))
+        return key
+
+    def get_map(self) -> dict[int, selectors.SelectorKey]:  # type: ignore[override]  # asyncio only reads it
+        return self._keys
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    # the measured path
+    def add(self, hot: Hot) -> None:
+        self._hot[hot.fd] = hot
+        self._epoll.register(hot.fd, select.EPOLLIN)
+
+    def want_write(self, hot: Hot, wanted: bool) -> None:
+        self._epoll.modify(hot.fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def drop(self, hot: Hot) -> None:
+        if self._hot.pop(hot.fd, None) is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(hot.fd)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        t = now()
+        if self.busy or self.debt:
+            wake = self._next_tick
+            if timeout is not None:
+                wake = min(wake, t + int(timeout * 1e9))
+            if self.debt:
+                self.decode_until(wake)
+                t = now()
+            if wake > t:
+                time.sleep((wake - t) / 1e9)
+                t = now()
+            if t >= self._next_tick:
+                self._next_tick = t + self.tick_ns
+            wait = 0.0
+        else:  # nothing to stamp: the kernel wakes us, a little early so that a timer is met to the microsecond
+            wait = -1.0 if timeout is None else max(0.0, timeout - 0.002)
+            if timeout is not None and wait == 0.0 and timeout > 0.0:
+                time.sleep(timeout)
+        polled = self._epoll.poll(wait, 8192)
+        if now() > self._offset_until:
+            self._offset = time.time_ns() - now()
+            self._offset_until = now() + 1_000_000_000
+        ready = []
+        hot, keys = self._hot, self._keys
+        for fd, mask in polled:
+            stream = hot.get(fd)
+            if stream is not None:
+                self._read(stream, mask)
+            elif fd in keys:
+                key = keys[fd]
+                events = (1 if mask & ~select.EPOLLOUT else 0) | (2 if mask & ~select.EPOLLIN else 0)
+                ready.append((key, events & key.events))
+        return ready
+
+    def _read(self, stream: Hot, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            stream.writable()
+            if not mask & ~select.EPOLLOUT:
+                return
+        try:
+            size, ancillary, _, _ = stream.recvmsg_into([self._buffer], 64)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            stream.lost(error, now())
+            return
+        stamp = t = now()
+        if size == 0:
+            stream.lost(None, t)
+            return
+        self.reads += 1
+        if ancillary:
+            sec, nsec = _timespec(ancillary[0][2])
+            # The stamp of the last segment consumed. Later than now only if the wall clock was set: then ours.
+            stamp = min(t, sec * 1_000_000_000 + nsec - self._offset)
+        else:
+            self.unstamped += 1
+        late = (t - stamp) >> LATE_SHIFT
+        self.late[late if late < LATE_BINS else LATE_BINS - 1] += 1
+        stream.arrived(bytes(self._view[:size]), stamp)
+
+    def decode_until(self, wake: int) -> None:
+        """Decode until it is time to wake; far behind, an eighth of the debt whatever the time."""
+        debt = self.debt
+        must = len(debt) >> 3 if len(debt) > FAR_BEHIND else 0
+        while debt:
+            for _ in range(min(16, len(debt))):
+                answer, stamp, piece = debt.popleft()
+                self.events += answer.take(stamp, piece)
+                must -= 1
+            if must <= 0 and now() > wake:
+                return
+
+    def decode_all(self) -> None:
+        while self.debt:
+            answer, stamp, piece = self.debt.popleft()
+            self.events += answer.take(stamp, piece)
+
+
+def _mask(events: int) -> int:
+    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (
+        select.EPOLLOUT if events & selectors.EVENT_WRITE else 0
+    )
+
+
+def new_loop(selector: selectors.BaseSelector) -> asyncio.AbstractEventLoop:
+    """The event loop of a worker."""
+    return asyncio.SelectorEventLoop(selector)
+
+
+def sharpen_timers() -> None:
+    """Let this thread's sleeps end within a microsecond instead of the kernel's default 50."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1000))
+
+
+class Stamping:
+    """Keeps the kernel's receive stamping switched on, for as long as it is open.
+
+    The kernel turns stamping on some time after the first socket asks, so the first reads of a run would have
+    none: one loopback pair asks ahead and waits for its first stamped byte. `source` is `kernel` or `user`.
+    """
+
+    def __init__(self, patience_s: float = 0.2) -> None:
+        self._sockets: list[socket.socket] = []
+        self.source = "user"
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near = socket.create_connection(listener.getsockname())
+            far, _ = listener.accept()
+        self._sockets = [near, far]
+        if not ask_for_stamps(near):
+            return
+        until = now() + int(patience_s * 1e9)
+        while now() < until:
+            far.send(b"x")
+            _, ancillary, _, _ = near.recvmsg(16, 64)
+            if ancillary:
+                self.source = "kernel"
+                return
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+
+
+def ask_for_stamps(sock: socket.socket) -> bool:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""What is asked: distinct prompts of an exact length, made from a seed and a number. Pure.
+
+A prompt is a run of words, each one token with a space before it, drawn at random: no two prompts share a prefix
+worth caching, on any level, trial or worker. Which words are one token is asked of the tokenizer where there is
+one; else they are short common English words, which nearly every vocabulary holds whole, and the server's usage
+says what they came to. Real datasets and length distributions come later.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+from harness.errors import HarnessError
+
+# Short, common, unambiguous: one token each, space included, in the vocabularies of the models people serve.
+COMMON = tuple(
+    """time year people way day man thing woman life child world school state family student group country problem
+    hand part place case week company system program question work number night point home water room mother area
+    money story fact month lot right study book eye job word business issue side kind head house service friend
+    father power hour game line end member law car city community name president team minute idea body information
+    back parent face level office door health person art war history party result change morning reason research
+    girl guy moment air teacher force education foot boy age policy music market sense nation plan college interest
+    death experience effect use class control field development role effort rate heart drug show leader light voice
+    wife police mind price report decision son view town road arm difference value building action model season
+    society tax director position player record paper space ground form event official matter center couple site
+    project activity star table need court oil situation cost industry figure street image phone data picture
+    practice piece land product doctor wall patient worker news test movie north love support technology step baby
+    computer type attention film tree source hair look window culture chance brother energy period course summer
+    plant opportunity term letter condition choice rule daughter south husband floor campaign material population
+    call economy hospital church risk fire future bank board subject century blood lawyer island top card""".split()
+)
+
+
+def single_token_words(tokens_of: Callable[[str], int], candidates: Sequence[str]) -> tuple[str, ...]:
+    """The candidates that are one token each when words follow each other, by the tokenizer's own count."""
+    # Measured between other words, because the first word of a text often counts differently.
+    base = tokens_of(" the the")
+    return tuple(word for word in candidates if tokens_of(f" the {word} the") == base + 1)
+
+
+class Prompts:
+    """An endless supply of prompts: the n-th one is a function of (seed, n) alone, so any worker can make it."""
+
+    def __init__(self, words: Sequence[str], length: int, seed: int) -> None:
+        if length < 1:
+            raise HarnessError(
+                f"no prompt is left: the server adds more tokens than were asked ({length})",
+                place="--input-tokens",
+                way_out="ask for longer prompts",
+            )
+        self._words = tuple(" " + word for word in words)
+        self._length = length
+        self._seed = seed
+
+    def text(self, number: int) -> str:
+        """The n-th prompt: `length` words.
+
+        >>> Prompts(["a", "b"], 3, seed=0).text(7) == Prompts(["a", "b"], 3, seed=0).text(7)
+        True
+        """
+        return "".join(random.Random(f"{self._seed}:{number}").choices(self._words, k=self._length))
+
+    def quoted(self, number: int) -> bytes:
+        """The n-th prompt as a JSON string, ready to be put into a body."""
+        return json.dumps(self.text(number)).encode()

@@ -1,0 +1,199 @@
+"""The worker's tasks on a virtual clock, over a transport that keeps the contract of the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.load import dialects
+from harness.load.driver import Command, Driver, Hold, Plan, Progress, Stop
+from harness.load.transport import Answer
+from harness.load.workload import COMMON
+from harness.record import Record, arrivals_of
+from tests import virtual
+from tests.streams import delta, usage
+
+BEFORE, AFTER = dialects.body("chat", "toy", 4)
+
+
+def plan(**changes: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "worker": 0, "run_id": "run", "host": "h", "port": 1, "path": "/v1/chat/completions", "url": "http://h:1",
+        "headers": {}, "body_before": BEFORE, "body_after": AFTER, "words": COMMON, "prompt_words": 5, "seed": 0,
+        "first_prompt": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered", "tick_ns": 1_000_000,
+        "origin_ns": 0,
+    }  # fmt: skip
+    return Plan(**fields | changes)
+
+
+class FakeServer:
+    """A transport without sockets: each request takes `takes` seconds and streams four tokens in it."""
+
+    def __init__(self, takes: float = 1.0, fails: bool = False) -> None:
+        self.takes, self.fails = takes, fails
+        self.bodies: list[bytes] = []
+        self.in_flight = self.most = self.prepared = 0
+        self.sent_at: list[float] = []
+
+    async def prepare(self, connections: int) -> None:
+        self.prepared = max(self.prepared, connections)
+
+    async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
+        answer.sent_ns = max(1, virtual.clock_ns())
+        self.sent_at.append(asyncio.get_running_loop().time())
+        self.bodies.append(data.partition(b"\r\n\r\n")[2])
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            if self.fails:
+                answer.fail("refused", "nobody there")
+                return
+            answer.response.status = 200
+            for i in range(4):
+                await asyncio.sleep(self.takes / 4)
+                last = i == 3
+                piece = delta("length" if last else None, usage=usage(7, i + 1) if last else None, content="x")
+                answer.take(virtual.clock_ns(), piece)
+        except asyncio.CancelledError:
+            answer.fail("cancelled", "cut by us")
+            raise
+        finally:
+            self.in_flight -= 1
+            answer.done_ns = max(1, virtual.clock_ns())
+            answer.take(answer.done_ns, None)
+
+    def close(self) -> None:
+        pass
+
+
+def drive(
+    script: list[tuple[float, Command]], server: FakeServer, *, run: Callable[..., Any] = virtual.run, **changes: Any
+) -> tuple[list[Record], list[Progress]]:
+    """Run a driver whose commands come at the given times; its records and reports."""
+    records: list[Record] = []
+    reports: list[Progress] = []
+
+    async def send(payload: bytes) -> None:
+        value = msgspec.msgpack.decode(payload)
+        if isinstance(value, list):
+            records.extend(msgspec.msgpack.decode(payload, type=list[Record]))
+        else:
+            reports.append(msgspec.msgpack.decode(payload, type=Progress))
+
+    async def main() -> None:
+        commands: asyncio.Queue[Command] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for at, command in script:
+            loop.call_later(at, commands.put_nowait, command)
+        await Driver(plan(**changes), server, send, clock=virtual.clock_ns).run(commands)
+
+    run(main())
+    return records, reports
+
+
+def hold(index: int, concurrency: int, spread: float = 1.0) -> Hold:
+    return Hold(index, concurrency, 0, spread, 1_000_000)
+
+
+def test_a_level_keeps_exactly_its_requests_in_flight() -> None:
+    server = FakeServer()
+    records, reports = drive([(0.0, hold(0, 5)), (10.0, Stop())], server)
+    assert server.most == 5
+    steady = [p.in_flight for p in reports if 1.0 < p.time_s < 9.9]
+    assert set(steady) == {5}
+    assert sum(r.error == "" for r in records) in range(45, 51)
+    assert server.prepared == 5
+
+
+def test_every_request_ends_as_one_record() -> None:
+    server = FakeServer()
+    records, _ = drive([(0.0, hold(0, 5)), (3.0, hold(1, 8)), (7.3, Stop())], server)
+    assert len(records) == len(server.bodies)
+    assert len({r.request_id for r in records}) == len(records)
+    assert Counter(r.error for r in records)["cancelled"] == 8
+
+
+def test_starts_are_spread_over_one_request_time_and_a_burst_is_not() -> None:
+    server = FakeServer()
+    drive([(0.0, hold(0, 4, spread=2.0)), (1.9, Stop())], server)
+    assert server.sent_at[:1] + server.sent_at[1:3] == pytest.approx([0.0, 0.5, 1.0])
+    burst = FakeServer()
+    drive([(0.0, hold(0, 4, spread=2.0)), (0.5, Stop())], burst, start="burst")
+    assert burst.sent_at == [0.0] * 4
+
+
+def test_a_rising_level_drains_nothing_and_tags_requests_by_when_they_were_sent() -> None:
+    server = FakeServer()
+    records, reports = drive([(0.0, hold(0, 2)), (5.25, hold(1, 4)), (10.0, Stop())], server)
+    around = [p.in_flight for p in reports if 5.0 < p.time_s < 6.5]
+    assert min(around) == 2
+    for r in records:
+        assert r.sent_s is not None
+        assert (r.level, r.concurrency) == ((0, 2) if r.sent_s < 5.25 else (1, 4))
+    assert any(r.level == 0 and r.done_s is not None and r.done_s > 5.25 for r in records)
+
+
+def test_a_falling_level_lets_the_surplus_end_by_itself() -> None:
+    server = FakeServer()
+    records, reports = drive([(0.0, hold(0, 6)), (5.0, hold(1, 2)), (10.0, Stop())], server)
+    assert {p.in_flight for p in reports if 6.2 < p.time_s < 9.9} == {2}
+    assert Counter(r.error for r in records)["cancelled"] == 2
+
+
+def test_prompts_are_never_repeated_across_levels() -> None:
+    server = FakeServer(takes=0.1)
+    drive([(0.0, hold(0, 3)), (2.0, hold(1, 6)), (5.0, Stop())], server)
+    prompts = [json.loads(b)["messages"][0]["content"] for b in server.bodies]
+    assert len(prompts) > 150
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_lag_in_closed_loop_is_the_turnaround_of_the_slot() -> None:
+    records, _ = drive([(0.0, hold(0, 2)), (6.0, Stop())], FakeServer())
+    for r in records:
+        assert r.sent_s is not None
+        assert r.sent_s - r.scheduled_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_arrivals_are_times_since_the_origin() -> None:
+    records, _ = drive([(0.0, hold(0, 1, spread=0.0)), (2.5, Stop())], FakeServer())
+    first = min(records, key=lambda r: r.sent_s or 0.0)
+    assert [t * 1e-9 for t in arrivals_of(first)] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert (first.output_tokens, first.input_tokens, first.token_source) == (4, 7, "chunks")
+
+
+def test_a_server_that_refuses_is_not_flooded_and_nothing_is_hidden() -> None:
+    server = FakeServer(fails=True)
+    records, reports = drive([(0.0, hold(0, 3, spread=0.0)), (10.0, Stop())], server)
+    assert {r.error for r in records} == {"refused"}
+    assert len(records) == len(server.bodies)
+    # 0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1 …: about 13 tries a slot in ten seconds.
+    assert 3 * 10 <= len(records) <= 3 * 16
+    assert reports[-1].failed == reports[-1].ended > 0
+
+
+@pytest.mark.slow
+def test_a_quota_is_kept_and_waiting_for_it_is_lag() -> None:
+    server = FakeServer(takes=0.01)  # in real time: the quota's clock is not ours
+    script: list[tuple[float, Command]] = [(0.0, hold(0, 8, spread=0.0)), (1.5, Stop())]
+    records, _ = drive(script, server, run=asyncio.run, max_rps=40.0)
+    assert 40 < len(server.sent_at) <= 80
+    first = server.sent_at[0]
+    assert sum(t - first < 0.99 for t in server.sent_at) == 40
+    assert max(r.sent_s - r.scheduled_s for r in records if r.sent_s is not None) > 0.5
+
+
+def test_the_oldest_request_is_told() -> None:
+    _, reports = drive([(0.0, hold(0, 2)), (4.0, Stop())], FakeServer())
+    for before, after in itertools.pairwise(p for p in reports if p.oldest_sent_s is not None):
+        assert after.oldest_sent_s is not None
+        assert before.oldest_sent_s is not None
+        assert after.oldest_sent_s >= before.oldest_sent_s
+        assert after.time_s - after.oldest_sent_s <= 1.0 + 1e-6
