@@ -1,0 +1,128 @@
+"""A toy causal language model, made offline: config.json and a tokenizer trained on the spot.
+
+A server that is told to invent its weights (`vllm serve DIR --load-format dummy`) runs the same code paths,
+batching and timing on this folder as on a downloaded model of that shape; only the text is noise. Left out:
+weights, and any wish that the vocabulary be the same on two machines (it is trained on the standard library's
+sources of whichever Python runs this).
+
+    python scripts/make_model.py OUT --size tiny|mid|small
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+
+class Shape(NamedTuple):
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 64
+
+
+SHAPES = {
+    "tiny": Shape(256, 704, 4, 4, 2),
+    "mid": Shape(512, 1408, 8, 8, 4),
+    "small": Shape(1024, 2816, 12, 16, 8),
+}
+VOCAB = 8192
+CONTEXT = 8192
+END, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def corpus(limit: int = 6_000_000) -> Iterator[str]:
+    """English and code that every machine has: the standard library's modules, about `limit` characters."""
+    read = 0
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(stdlib.glob("*.py")) + sorted(stdlib.glob("[a-z]*/*.py")):
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        yield text
+        read += len(text)
+        if read >= limit:
+            return
+
+
+def train(vocab: int = VOCAB) -> Tokenizer:
+    """A byte-level BPE tokenizer of `vocab` entries: every text has tokens, none is unknown."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END, TURN_START, TURN_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return tokenizer
+
+
+def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
+    """The Llama config.json of a shape; embeddings tied, so the head costs no parameters of its own."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": CONTEXT,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": tokenizer.token_to_id(END),
+        "eos_token_id": tokenizer.token_to_id(TURN_END),
+        "pad_token_id": tokenizer.token_to_id(END),
+    }
+
+
+def write(out: Path, size: str) -> None:
+    """The model folder `out`, whole or not at all: config.json is the last file written."""
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = train()
+    tokenizer.save(str(out / "tokenizer.json"))
+    special = {"bos_token": END, "eos_token": TURN_END, "pad_token": END}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": CONTEXT,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+        **special,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    (out / "special_tokens_map.json").write_text(json.dumps(special, indent=1) + "\n")
+    (out / "config.json").write_text(json.dumps(config(SHAPES[size], tokenizer), indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make a toy model folder, offline.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--size", choices=SHAPES, default="mid")
+    arguments = parser.parse_args()
+    write(arguments.out, arguments.size)
+    print(f"{arguments.out}: {arguments.size}, vocabulary {VOCAB}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""What every test shares: which ones wait to be asked for, and how hypothesis behaves on a busy machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent.parent
+VLLM_BUILT = ROOT / ".live/vllm/.knee-installed"
+
+settings.register_profile("knee", deadline=None)  # a deadline would test the machine, not the claim
+settings.load_profile("knee")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A live test runs where vLLM is built and `-m live` asks for it; elsewhere it says what it waits for."""
+    if not VLLM_BUILT.exists():
+        reason = "the CPU vLLM is not built: scripts/live-vllm --build-only"
+    elif "live" not in config.option.markexpr:
+        reason = "measures the CPU vLLM, a minute: scripts/test -m live"
+    else:
+        return
+    for item in items:
+        if "live" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,189 @@
+"""The frame around the program: pins, scripts that work from a bare clone, and the size of the install."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import harness
+from harness.summary import Value
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SHELL = [ROOT / "scripts" / name for name in ("_env", "test", "check", "demo", "install-size", "live-vllm")]
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pins(requirements: list[str]) -> dict[str, str]:
+    """Name → version of requirements that each say == exactly once; anything looser is an error."""
+    found: dict[str, str] = {}
+    for requirement in map(Requirement, requirements):
+        (only,) = requirement.specifier
+        assert only.operator == "==", requirement
+        found[canonicalize_name(requirement.name)] = only.version
+    return found
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "scripts/constraints.txt").read_text().splitlines()
+    return pins([line for line in lines if line and not line.startswith("#")])
+
+
+def test_what_pyproject_pins_is_what_the_constraints_pin() -> None:
+    declared = pins(PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["dev"])
+    assert declared.items() <= constraints().items()
+
+
+def test_a_loose_requirement_is_no_pin() -> None:
+    with pytest.raises(AssertionError):
+        pins(["numpy>=2"])
+
+
+def test_every_base_dependency_gives_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    block = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    assert [line for line in block[1].splitlines() if not re.search(r'",\s+# \w+', line)] == []
+
+
+def test_the_base_install_brings_no_torch_and_nothing_unpinned() -> None:
+    size = script("install_size")
+    needed = {name for line in PYPROJECT["dependencies"] for name in size.closure(Requirement(line).name)}
+    assert {"numpy", "tokenizers", "h11"} <= needed  # direct, and needed by what is direct
+    assert needed <= constraints().keys()
+    assert needed & {"torch", "vllm", "ray", "scipy"} == set()
+
+
+def test_the_size_counts_what_the_wheel_brought_and_not_its_bytecode(tmp_path: Path) -> None:
+    for name, length in {"thing/__init__.py": 700, "thing/data.bin": 300, "thing/__init__.pyc": 5000}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * length)
+    info = tmp_path / "thing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+    (info / "RECORD").write_text("thing/__init__.py,,700\nthing/data.bin,,300\nthing/__init__.pyc,,\ngone.py,,9\n")
+    size = script("install_size")
+    (thing,) = size.Distribution.discover(name="thing", path=[str(tmp_path)])
+    assert size.wheel_bytes(thing) == 1000
+    assert size.disk_bytes(tmp_path / "thing") == 6000
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert harness.__version__ == PYPROJECT["version"]
+
+
+def test_the_license_is_the_whole_apache_text() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.parametrize("path", [*SHELL, ROOT / ".ci/run"], ids=lambda path: path.name)
+def test_a_shell_script_parses_and_stops_at_the_first_failure(path: Path) -> None:
+    subprocess.run(["bash", "-n", path], check=True)
+    assert "set -euo pipefail" in path.read_text() or "/_env" in path.read_text()
+    assert path.name in ("_env", "run") or os.access(path, os.X_OK)
+
+
+class Clone:
+    """A bare clone with an interpreter that writes down what it is asked instead of installing it."""
+
+    def __init__(self, root: Path, version: str) -> None:
+        self.root, self.log = root, root / "log"
+        (root / "scripts").mkdir()
+        (root / "bin").mkdir()
+        for name in ("scripts/_env", "scripts/constraints.txt", "pyproject.toml"):
+            (root / name).write_bytes((ROOT / name).read_bytes())
+        (root / "scripts/where").write_text('source "$(dirname "$0")/_env"\necho "$PY"\npwd\n')
+        for name in ("python3.13", "python3.12", "python3.11", "python3"):
+            self.interpreter(root / "bin" / name, version if name == "python3" else "")
+
+    def interpreter(self, path: Path, version: str) -> None:
+        """A fake `python`: of some version ('' is a shim with nothing behind it), able to 'make' environments."""
+        path.write_text(
+            f"""#!/bin/bash
+            case "$1 $2" in
+              "-c "*) [[ -n "{version}" ]] && exec {sys.executable} -c "import sys
+sys.version_info = tuple(map(int, '{version}'.split('.')))
+$2" ;;
+              "-m venv") echo venv >>{self.log}; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+              "-m pip") [[ $3 == --version ]] || echo "${{@:3}}" >>{self.log} ;;
+            esac"""
+        )
+        path.chmod(0o755)
+
+    def run(self, cwd: Path) -> subprocess.CompletedProcess[str]:
+        path = f"{self.root / 'bin'}:/usr/bin:/bin"
+        return subprocess.run(
+            ["bash", self.root / "scripts/where"], cwd=cwd, env={"PATH": path}, capture_output=True, text=True
+        )
+
+    def installs(self) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.startswith("install")]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path, "3.12.1")
+
+
+def test_the_environment_is_made_once_from_any_directory(clone: Clone, tmp_path: Path) -> None:
+    first, second = clone.run(Path("/")), clone.run(tmp_path / "bin")
+    assert first.stdout.splitlines() == [f"{tmp_path}/.venv/bin/python", str(tmp_path)] == second.stdout.splitlines()
+    assert len(clone.installs()) == 1
+    assert "installed in" in first.stderr
+    assert second.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "scripts/constraints.txt"])
+def test_a_changed_pin_installs_again_without_a_new_environment(clone: Clone, tmp_path: Path, name: str) -> None:
+    clone.run(tmp_path)
+    with (tmp_path / name).open("a") as file:
+        file.write("# changed\n")
+    clone.run(tmp_path)
+    assert len(clone.installs()) == 2
+    assert clone.log.read_text().count("venv\n") == 1
+
+
+def test_an_old_python_is_one_clear_line(tmp_path: Path) -> None:
+    run = Clone(tmp_path, "3.10.9").run(tmp_path)
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "error: no Python ≥ 3.11 among: python3.13 python3.12 python3.11 python3; install one, "
+        f"or name it: PYTHON=/path/to/python3 {tmp_path}/scripts/where"
+    ]
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("hinge", "found"),
+    [
+        (Value(16.5, (15.0, 19.0)), ("16.5 [15.0, 19.0]", True, True)),
+        (Value(16.0, (12.0, 20.0)), ("16.0 [12.0, 20.0]", True, True)),
+        (Value(16.0, (11.9, 20.0)), ("16.0 [11.9, 20.0]", True, False)),
+        (Value(19.0, (17.0, 21.0)), ("19.0 [17.0, 21.0]", False, True)),
+        (Value(12.0, (11.0, None)), ("12.0 [11.0, ∞]", True, False)),
+        (Value(None), ("–", False, False)),
+    ],
+)
+def test_a_live_run_is_judged_by_its_interval(hinge: Value, found: tuple[str, bool, bool]) -> None:
+    assert script("live_table").judge(hinge, 16.0) == found

@@ -1,0 +1,156 @@
+"""Imports point down the rooms, and the command line starts without the heavy packages.
+
+Read from the sources (`ast`), so that an import inside a function or under TYPE_CHECKING counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).parent.parent / "harness"
+
+# A room may import itself and what stands to its right.
+ROOMS = ("cli", "experiment", "report", "decide", "analysis", "sim", "predict", "observe", "load", "ground")
+GROUND = {"errors", "units", "scenario", "record", "store", "summary"}
+READERS = {"analysis", "decide", "report"}  # they read what load has written, and never import it
+PURE_ROOMS = {"predict", "decide", "analysis"}
+PURE_LOAD = {"workload", "schedule", "http1", "sse", "dialects"}
+IMPURE = {"socket", "asyncio", "time"}
+HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "torch"}
+
+
+def imports(module: str, source: str) -> Iterator[tuple[str, bool]]:
+    """Every dotted name that a module imports, and whether it does so as soon as it is imported itself."""
+    tree = ast.parse(source)
+    later = {id(inner) for outer in ast.walk(tree) if waits(outer) for inner in ast.walk(outer)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from ((name, id(node) not in later) for name in names)
+
+
+def waits(node: ast.AST) -> bool:
+    """Whether what stands inside is run later than the module, or only ever read by a type checker."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted name inside harness; None where it has none."""
+    name = (*module.split("."), "")[1]
+    if name in GROUND or name in ("", "__init__", "__version__"):
+        return "ground"
+    if name == "__main__":
+        return "cli"
+    return name if name in ROOMS else None
+
+
+def faults(module: str, source: str) -> list[str]:
+    """What a module's imports break, a line each; a module is named like 'harness.load.sse'."""
+    room = room_of(module)
+    if room is None:
+        return [f"{module} stands in no room"]
+    found = []
+    for name, at_once in imports(module, source):
+        top = name.split(".")[0]
+        if top == "harness":
+            target = room_of(name)
+            if target is None:
+                found.append(f"{module} imports {name}, which stands in no room")
+            elif ROOMS.index(target) < ROOMS.index(room):
+                found.append(f"{module} imports {name}: up from {room} to {target}")
+            elif room in READERS and target == "load":
+                found.append(f"{module} imports {name}: {room} reads what load wrote, from the file")
+        elif room in PURE_ROOMS and top in IMPURE | {"random"}:
+            found.append(f"{module} imports {name}: {room} is pure")
+        elif room == "load" and module.split(".")[2] in PURE_LOAD and top in IMPURE:
+            found.append(f"{module} imports {name}: it is one of load's pure modules")
+        elif top in HEAVY and at_once:
+            found.append(f"{module} imports {name} at its top; import it where it is used")
+    return found
+
+
+def modules() -> dict[str, str]:
+    """Every module of harness by dotted name, with its source."""
+    paths = sorted(HARNESS.rglob("*.py"))
+    names = [".".join(("harness", *path.relative_to(HARNESS).with_suffix("").parts)) for path in paths]
+    return {name: path.read_text() for name, path in zip(names, paths, strict=True)}
+
+
+def imported_by(*command: str) -> set[str]:
+    """Top-level packages that a Python command imports, as the interpreter itself reports them."""
+    run = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True)
+    lines = [line.split("|") for line in run.stderr.splitlines() if line.startswith("import time:")]
+    return {line[2].strip().split(".")[0] for line in lines}
+
+
+def test_imports_point_down_the_rooms() -> None:
+    sources = modules()
+    assert len(sources) > 10
+    assert [fault for name, source in sources.items() for fault in faults(name, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("harness.predict.model", "from harness.report import page", "up from predict to report"),
+        ("harness.errors", "import harness.cli", "up from ground to cli"),
+        ("harness.load.driver", "from harness.analysis.window import steady", "up from load to analysis"),
+        ("harness.load.driver", "from ..analysis import window", "up from load to analysis"),
+        ("harness.analysis.window", "from harness.load import sse", "reads what load wrote"),
+        ("harness.decide.cost", "from harness.load.sse import Decoder", "reads what load wrote"),
+        ("harness.report.tables", "def f():\n    import harness.load.workers", "reads what load wrote"),
+        ("harness.load.sse", "import time", "pure modules"),
+        ("harness.load.http1", "from asyncio import sleep", "pure modules"),
+        ("harness.load.workload", "async def f():\n    import socket", "pure modules"),
+        ("harness.predict.batching", "import random", "predict is pure"),
+        ("harness.decide.cost", "from time import monotonic", "decide is pure"),
+        ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
+        ("harness.store", "import pyarrow.parquet as pq", "at its top"),
+        ("harness.report.plots", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
+        ("harness.helpers", "", "stands in no room"),
+        ("harness.report.page", "from harness import helpers", "stands in no room"),
+    ],
+)
+def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: str) -> None:
+    assert [fault in found for found in faults(module, source)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("harness.cli", "from harness import __version__\nfrom harness.experiment import run"),
+        ("harness.experiment.run", "from harness.load import driver\nfrom harness.analysis import window"),
+        ("harness.sim.server", "import asyncio, socket, time\nfrom harness.predict import batching"),
+        ("harness.load.transport", "import asyncio, socket, time"),
+        ("harness.load.workload", "import random"),
+        ("harness.store", "def read():\n    import pyarrow.parquet"),
+        ("harness.observe.server", "if TYPE_CHECKING:\n    import httpx"),
+        ("harness.analysis.curve", "import numpy as np\nfrom . import stats\nfrom harness.summary import Value"),
+    ],
+)
+def test_an_import_that_keeps_the_rules_is_none(module: str, source: str) -> None:
+    assert faults(module, source) == []
+
+
+@pytest.mark.slow
+def test_knee_help_imports_no_heavy_package() -> None:
+    assert imported_by("-m", "harness", "--help") & (HEAVY | {"numpy"}) == set()
+
+
+@pytest.mark.slow
+def test_a_heavy_import_would_be_seen() -> None:
+    assert {"numpy", "msgspec"} <= imported_by("-c", "import msgspec, numpy.linalg")
