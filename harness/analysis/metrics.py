@@ -1,0 +1,220 @@
+"""One level's figures from the records, word by word as the contract defines them.
+
+Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the
+requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), SLOs on
+percentiles, and open-loop latencies from the schedule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from harness.analysis import verdicts
+from harness.analysis.stats import batch_means, fit_error, spread
+from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
+from harness.analysis.window import in_flight, little
+from harness.record import Level
+from harness.summary import ClientView, Estimate, LevelSummary, ServerView, Spread
+
+
+def ttft(sent: Floats, first: Floats) -> Floats:
+    """Time to first token: first arrival that carries a token - send; seconds, shape [n]."""
+    return first - sent
+
+
+def tpot(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Floats) -> Floats:
+    """Time per output token after the first chunk; seconds, shape [n].
+
+    (last - first) / (output tokens - tokens in the first chunk); nan where that is < 1.
+
+    >>> tpot(np.array([0.1]), np.array([2.1]), np.array([101.0]), np.array([1.0]))
+    array([0.02])
+    """
+    after = output_tokens - first_tokens
+    return np.asarray(np.divide(last - first, after, out=np.full(len(after), np.nan), where=after >= 1))
+
+
+def mean_itl(first: Floats, last: Floats, output_tokens: Floats, first_tokens: Floats) -> float | None:
+    """Mean inter-token latency, token-weighted; seconds.
+
+    Σ(last - first) / Σ(output tokens - tokens in the first chunk), over requests where that is >= 1.
+
+    >>> mean_itl(np.array([0.0, 0.0]), np.array([1.0, 8.0]), np.array([11.0, 41.0]), np.array([1.0, 1.0]))
+    0.18
+    """
+    after = output_tokens - first_tokens
+    counts = after >= 1  # nan is not
+    return float((last - first)[counts].sum() / after[counts].sum()) if counts.any() else None
+
+
+def peak_rate(arrival: Floats, tokens: Floats, start: float, end: float, seconds: float = 1.0) -> float | None:
+    """Most tokens in any whole second counted from the window's start, per second; None in a shorter window."""
+    n = int((end - start) / seconds + 1e-9)
+    if n < 1:
+        return None
+    index = ((arrival - start) / seconds).astype(np.int64)
+    whole = (index >= 0) & (index < n)
+    return float(np.bincount(index[whole], weights=tokens[whole], minlength=n).max()) / seconds
+
+
+def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bools:
+    """Which requests met every limit (seconds a request, by name); a figure that a request lacks meets its limit."""
+    met = np.ones(n, dtype=np.bool_)
+    for name, limit in slo.items():
+        met &= ~(figures[name] > limit)
+    return met
+
+
+def level_summary(
+    table: Table,
+    level: Level,
+    *,
+    gpus: int | None = None,
+    replicas: int = 1,
+    slo: Mapping[str, float] | None = None,
+    server: ServerView | None = None,
+    client: ClientView | None = None,
+    input_tokens_asked: float | None = None,
+    output_tokens_asked: float | None = None,
+) -> LevelSummary:
+    """Everything the records say of one level whose window is closed; `table` holds the whole run.
+
+    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request) and e2e to seconds a request.
+    """
+    if level.window_start_s is None or level.window_end_s is None:
+        raise ValueError(f"level {level.index} has no closed window")
+    start, end = level.window_start_s, level.window_end_s
+    T = end - start
+
+    began = (table.level == level.index) & (table.began >= start) & (table.began < end)
+    good = began & table.ok
+    failed = began & table.failed
+    cancelled = began & table.cancelled
+    counted = int(began.sum()) - int(cancelled.sum())
+    errors = Counter(table.error[row] for row in np.flatnonzero(failed))
+
+    # Latencies, of the requests that began in the window and succeeded.
+    output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
+    shape = table.first[good], table.last[good], output[good], table.first_tokens[good]
+    figures = {
+        "ttft": ttft(table.sent, table.first)[good],
+        "ttfat": ttft(table.sent, table.first_content)[good],
+        "tpot": tpot(*shape),
+        "e2e": (table.done - table.sent)[good],
+    }
+    figures["itl"] = figures["tpot"]  # of one request they are the same
+    e2e = spread(figures["e2e"])
+    icls = gaps(table, good)
+    steps = _steps(icls, T, replicas)
+    icl = spread(icls, steps)
+    chunks = int(table.chunks[good].sum())
+    tokens_per_chunk = float(np.nansum(placed_tokens(table)[good])) / chunks if chunks else None
+    itl_mean = mean_itl(*shape)
+    itl = Spread(itl_mean, None, None, None, None, None, steps)
+    if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK:
+        itl = msgspec.structs.replace(icl, mean=itl_mean)
+
+    # Rates, of everything that arrived in the window.
+    inside = (table.arrival >= start) & (table.arrival < end)
+    void = table.failed[table.owner]
+    arrival = table.arrival[inside & ~void]
+    tokens = table.tokens[inside & ~void].astype(np.float64)
+    rate = batch_means(arrival, tokens, start, end, e2e.mean)
+    done = table.ok & (table.done >= start) & (table.done < end)
+    se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()))
+    firsts = ~table.failed & (table.first >= start) & (table.first < end)
+    prompts = _known(table.input_tokens[firsts])
+    hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
+    cached = float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None
+    if cached is None and server is not None:
+        cached = server.prefix_hit_fraction
+    client = client or ClientView()
+    if client.merged_fraction is None and chunks:
+        client = msgspec.structs.replace(client, merged_fraction=int(table.merged[good].sum()) / chunks)
+
+    placed = good & ~np.isnan(table.output_tokens)
+    usage = float(table.output_tokens[placed].sum())
+    met = meets(slo, figures, len(figures["e2e"])) if slo else None
+    N = little(table, level, start, end)
+    summary = LevelSummary(
+        concurrency=level.concurrency,
+        repeat=level.repeat,
+        in_flight=in_flight(table, start, end),
+        little_in_flight=N.by_law,
+        window_s=T,
+        window=(start, end),
+        requests=int(began.sum()),
+        errors=int(failed.sum()),
+        error_rate=float(failed.sum()) / counted if counted else None,
+        errors_by_type=dict(errors.most_common()),
+        cancelled=int(cancelled.sum()),
+        output_tokens_per_s=rate,
+        output_tokens_per_s_se=se,
+        output_tokens_per_s_per_gpu=rate.mean / gpus if gpus and rate.mean is not None else None,
+        tokens_per_s_per_user=1 / itl_mean if itl_mean else None,
+        peak_output_tokens_per_s=peak_rate(arrival, tokens, start, end),
+        input_tokens_per_s=batch_means(table.first[firsts], prompts, start, end, e2e.mean)
+        if prompts is not None
+        else Estimate(None),
+        cached_input_fraction=cached,
+        decode_tokens_per_s=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / T,
+        prefill_tokens_per_s=None,
+        requests_per_s=batch_means(table.done[done], np.ones(int(done.sum())), start, end, e2e.mean),
+        discarded_tokens_per_s=float(table.tokens[inside & void].sum()) / T,
+        unplaced_tokens=round(usage - float(placed_tokens(table)[placed].sum())),
+        input_tokens_mean=_mean(table.input_tokens[good]),
+        output_tokens_mean=_mean(output[good]),
+        ttft_s=spread(figures["ttft"]),
+        ttfat_s=spread(figures["ttfat"]),
+        itl_s=itl,
+        icl_s=icl,
+        tpot_s=spread(figures["tpot"]),
+        e2e_s=e2e,
+        lag_s=spread((table.sent - table.scheduled)[good]),
+        goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
+        goodput_tokens_per_s=float(output[good][met].sum()) / T if met is not None else None,
+        slo_met_fraction=float(met.sum()) / counted if met is not None and counted else None,
+        tokens_per_chunk=tokens_per_chunk,
+        server=server,
+        client=client,
+        verdicts=[],
+    )
+    known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction)
+    limited = verdicts.client_limited(summary, client) is not None
+    if any(value is not None for value in known):
+        client = msgspec.structs.replace(client, limited=limited)
+    found = verdicts.of_level(
+        summary,
+        little=N,
+        notes=level.notes,
+        assumed_error=assumed,
+        usage_tokens=usage,
+        input_tokens_asked=input_tokens_asked,
+        output_tokens_asked=output_tokens_asked,
+    )
+    return msgspec.structs.replace(summary, client=client, verdicts=found)
+
+
+def _steps(icls: Floats, T: float, replicas: int) -> int:
+    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica."""
+    if not len(icls):
+        return 0
+    median = float(np.median(icls))
+    return min(len(icls), int(T / median * replicas)) if median > 0 else len(icls)
+
+
+def _known(values: Floats) -> Floats | None:
+    """Nans (requests that we cut before their usage came) at the mean of the rest; None where none is known."""
+    missing = np.isnan(values)
+    if missing.all():
+        return None
+    return np.where(missing, values[~missing].mean(), values)
+
+
+def _mean(values: Floats) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None

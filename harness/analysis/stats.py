@@ -1,0 +1,174 @@
+"""Intervals that keep their promise: Student's t, Wilson, percentiles by sample count, batch means.
+
+Written out because numpy has none of them. Left out: the bootstrap over time blocks, which belongs to SLOs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from harness.analysis.table import Floats
+from harness.summary import Estimate, Spread
+
+Z95 = 1.959964  # two-sided 95 % of the normal distribution
+
+# Samples that a percentile q needs: P(Bin(n, 1-q) <= 1) <= 0.01, so at least two lie beyond it.
+SAMPLES = {50: 11, 75: 24, 90: 64, 95: 130, 99: 662, 99.9: 6636}
+
+_BATCHES, _REQUEST_TIMES = 10, 2  # an interval: at least 10 batches of at least 2 mean request times
+_FEW_BATCHES = 4  # the fit's own error: at least 4 batches of at least 1
+_CORRELATED = 0.2  # lag-1 correlation above which batches are doubled
+FLOOR = 0.005  # no throughput is known better than this, relative
+_ASSUMED = 0.02  # relative error of a level too short to have measured its own
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Regularised incomplete beta I_x(a, b), by Lentz's continued fraction (Numerical Recipes §6.4).
+
+    >>> round(incomplete_beta(2.0, 3.0, 0.5), 6)    # 1 - P(Bin(4, 1/2) < 2) = 11/16
+    0.6875
+    """
+    if x <= 0 or x >= 1:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on this side
+        return 1 - incomplete_beta(b, a, 1 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    total = d
+    for m in range(1, 300):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d, c = 1 / (1 + even * d), 1 + even / c
+        total *= d * c
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        d, c = 1 / (1 + odd * d), 1 + odd / c
+        total *= d * c
+        if abs(d * c - 1) < 1e-14:
+            break
+    return front * total / a
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(p: float, nu: float) -> float:
+    """Quantile p of Student's t with nu degrees of freedom, by bisection on its distribution.
+
+    >>> round(t_quantile(0.975, 9), 4)
+    2.2622
+    """
+    if p < 0.5:
+        return -t_quantile(1 - p, nu)
+    low, high = 0.0, 1.0
+    while _t_above(high, nu) > 1 - p:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_above(middle, nu) > 1 - p else (low, middle)
+    return (low + high) / 2
+
+
+def _t_above(t: float, nu: float) -> float:
+    return incomplete_beta(nu / 2, 0.5, nu / (nu + t * t)) / 2
+
+
+def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float] | None:
+    """Wilson's score interval of a proportion (Wilson 1927); None without trials.
+
+    >>> [round(end, 4) for end in wilson(8, 10)]
+    [0.4902, 0.9433]
+    """
+    if n == 0:
+        return None
+    p, w = hits / n, z * z / n
+    half = z * math.sqrt(p * (1 - p) / n + w / (4 * n))
+    return max(0.0, (p + w / 2 - half) / (1 + w)), min(1.0, (p + w / 2 + half) / (1 + w))
+
+
+def percentile(values: Floats, q: float, n: int | None = None) -> float | None:
+    """Percentile q, linearly interpolated; None where n samples do not carry it (`SAMPLES`)."""
+    n = len(values) if n is None else n
+    return float(np.percentile(values, q)) if len(values) and n >= SAMPLES[q] else None
+
+
+def spread(values: Floats, n: int | None = None) -> Spread:
+    """The distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
+
+    >>> spread(np.arange(11.0))
+    Spread(mean=5.0, p50=5.0, p90=None, p95=None, p99=None, max=10.0, n=11)
+    """
+    values = values[~np.isnan(values)]
+    n = len(values) if n is None else min(n, len(values))
+    if not len(values):
+        return Spread(None, None, None, None, None, None, 0)
+    p50, p90, p95, p99 = (percentile(values, q, n) for q in (50, 90, 95, 99))
+    return Spread(float(values.mean()), p50, p90, p95, p99, float(values.max()), n)
+
+
+def lag1(x: Floats) -> float:
+    """Correlation of a series with itself one step later; 0 where it does not vary."""
+    d = x - x.mean()
+    total = float(d @ d)
+    return float(d[1:] @ d[:-1]) / total if total > 0 else 0.0
+
+
+def batches(times: Floats, amounts: Floats, start: float, end: float, n: int) -> Floats:
+    """Rates (amount per second) in n equal parts of [start, end), shape [n]."""
+    inside = (times >= start) & (times < end)
+    index = ((times[inside] - start) * (n / (end - start))).astype(np.int64)
+    sums = np.bincount(np.minimum(index, n - 1), weights=amounts[inside], minlength=n)
+    return sums.astype(np.float64) * (n / (end - start))
+
+
+def _uncorrelated(times: Floats, amounts: Floats, start: float, end: float, n: int, fewest: int) -> Floats:
+    """Batches, halved in number while they are correlated; may end at fewer than `fewest`."""
+    x = batches(times, amounts, start, end, n)
+    while lag1(x) > _CORRELATED and n >= fewest:
+        n //= 2
+        x = batches(times, amounts, start, end, n)
+    return x
+
+
+def batch_means(times: Floats, amounts: Floats, start: float, end: float, request_s: float | None) -> Estimate:
+    """Mean rate over [start, end) with its 95 % interval by batch means (analytic.md §7).
+
+    At least 10 batches of at least 2 mean request times, doubled in length while the lag-1 correlation is
+    above 0.2; where that leaves fewer than 10, the interval is None.
+
+    >>> t = np.arange(0.0, 40.0, 0.5)
+    >>> batch_means(t, np.ones(80), 0.0, 40.0, 2.0)     # perfectly even: no width
+    Estimate(mean=2.0, ci95=(2.0, 2.0))
+    """
+    mean = float(batches(times, amounts, start, end, 1)[0])
+    n = _fitting(end - start, _REQUEST_TIMES, request_s)
+    if n < _BATCHES:
+        return Estimate(mean)
+    x = _uncorrelated(times, amounts, start, end, n, _BATCHES)
+    if len(x) < _BATCHES:
+        return Estimate(mean)
+    half = t_quantile(0.975, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    return Estimate(mean, (mean - half, mean + half))
+
+
+def fit_error(
+    times: Floats, amounts: Floats, start: float, end: float, request_s: float | None, completions: int
+) -> tuple[float | None, bool]:
+    """One standard error of the rate for the fit, and whether it had to be assumed (analytic.md §5).
+
+    Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal
+    so that few batches do not feign precision, at least 0.5 %; else max(2 %, 1/sqrt(completions)), assumed.
+    """
+    mean = float(batches(times, amounts, start, end, 1)[0])
+    if mean <= 0:
+        return None, True
+    n = _fitting(end - start, 1, request_s)
+    if n < _FEW_BATCHES:
+        return mean * max(_ASSUMED, 1 / math.sqrt(max(completions, 1))), True
+    x = _uncorrelated(times, amounts, start, end, n, 2 * _FEW_BATCHES)
+    se = float(x.std(ddof=1)) / math.sqrt(len(x)) * t_quantile(0.975, len(x) - 1) / Z95
+    return max(se, FLOOR * mean), False
+
+
+def _fitting(span: float, request_times: float, request_s: float | None) -> int:
+    """How many batches of so many request times fit into the span; 0 where the request time is not known."""
+    return math.floor(span / (request_times * request_s) + 1e-9) if request_s else 0

@@ -1,0 +1,104 @@
+"""A whole run as columns: one row a request, one flat entry a chunk.
+
+All levels share one table, because a request of the warm-up or of the level before puts tokens into a window
+that it did not begin in. Nothing is derived here but the tokens of the first chunk; missing is nan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from harness.record import Record
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+CANCELLED = "cancelled"  # cut by us at a run's end: neither a success nor a failure
+_ONE = np.int32(1).tobytes()
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Columns of shape [requests] (seconds since the origin, tokens), then of shape [chunks]."""
+
+    sent: Floats
+    scheduled: Floats
+    connect: Floats
+    first: Floats
+    first_content: Floats
+    last: Floats
+    done: Floats
+    input_tokens: Floats
+    cached_tokens: Floats
+    output_tokens: Floats
+    ok: Bools
+    cancelled: Bools
+    error: tuple[str, ...]
+    level: Ints
+    merged: Ints
+    chunks: Ints  # chunks that carried tokens
+    first_tokens: Floats  # tokens in the first of them; nan where there is none
+
+    arrival: Floats
+    tokens: npt.NDArray[np.int32]
+    owner: Ints  # row of the request the chunk belongs to
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Table:
+        """The records as columns; one pass in Python a request, none a token."""
+
+        def column(name: str) -> Floats:
+            return np.array([getattr(r, name) for r in records], dtype=np.float64)  # None becomes nan
+
+        chunks = np.array([len(r.arrivals) // 8 for r in records], dtype=np.int64)
+        stamps = np.frombuffer(b"".join([r.arrivals for r in records]), dtype=np.int64)
+        tokens = np.frombuffer(b"".join([r.tokens or _ONE * (len(r.arrivals) // 8) for r in records]), dtype=np.int32)
+        first_tokens = np.full(len(records), np.nan)
+        first_tokens[chunks > 0] = tokens[(np.cumsum(chunks) - chunks)[chunks > 0]]
+        return cls(
+            sent=column("sent_s"),
+            scheduled=column("scheduled_s"),
+            connect=column("connect_s"),
+            first=column("first_token_s"),
+            first_content=column("first_content_s"),
+            last=column("last_token_s"),
+            done=column("done_s"),
+            input_tokens=column("input_tokens"),
+            cached_tokens=column("cached_tokens"),
+            output_tokens=column("output_tokens"),
+            ok=np.array([r.error == "" for r in records], dtype=np.bool_),
+            cancelled=np.array([r.error == CANCELLED for r in records], dtype=np.bool_),
+            error=tuple([r.error for r in records]),
+            level=np.array([r.level for r in records], dtype=np.int64),
+            merged=np.array([r.merged for r in records], dtype=np.int64),
+            chunks=chunks,
+            first_tokens=first_tokens,
+            arrival=stamps.astype(np.float64) * 1e-9,
+            tokens=tokens,
+            owner=np.repeat(np.arange(len(records)), chunks),
+        )
+
+    @property
+    def failed(self) -> Bools:
+        """Requests that ended in an error which was not our own cut."""
+        return np.logical_not(self.ok | self.cancelled)
+
+    @property
+    def began(self) -> Floats:
+        """When each request began: its send, or its schedule where no byte could be sent (refused connections)."""
+        return np.asarray(np.where(np.isnan(self.sent), self.scheduled, self.sent))
+
+
+def gaps(table: Table, rows: Bools) -> Floats:
+    """ICL: seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
+    same = (table.owner[1:] == table.owner[:-1]) & rows[table.owner[1:]]
+    return np.asarray(np.diff(table.arrival)[same])
+
+
+def placed_tokens(table: Table) -> Floats:
+    """Tokens of each request that have an arrival, shape [requests]."""
+    return np.bincount(table.owner, weights=table.tokens, minlength=len(table.sent)).astype(np.float64)

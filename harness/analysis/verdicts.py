@@ -1,0 +1,327 @@
+"""What the figures cannot say for themselves: notes, doubts and invalids, as values with advice.
+
+One small function a verdict: it returns the verdict, or None when there is nothing to say. A message states
+the fact with its figures, the advice what to do. Left out: deciding what a run's exit status is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.analysis.stats import SAMPLES
+from harness.analysis.window import Little
+from harness.summary import ClientView, LevelSummary, Verdict
+
+ERROR_RATE = 0.01
+IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
+TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
+CPU, MERGED = 0.80, 0.05  # above these the client was the limit
+_REQUEST_TIMES = 20  # that a window needs for an interval
+
+
+# A level
+
+
+def window_too_short(s: LevelSummary) -> Verdict | None:
+    if s.output_tokens_per_s.ci95 is not None:
+        return None
+    request = s.e2e_s.mean
+    if request is None:
+        return _doubt(
+            "window_too_short",
+            f"no request that began in the window of {s.window_s:.3g} s succeeded: no interval",
+            "hold the level longer, or look at its errors",
+            s,
+        )
+    if s.window_s < _REQUEST_TIMES * request:
+        return _doubt(
+            "window_too_short",
+            f"window of {s.window_s:.3g} s is {s.window_s / request:.1f} request times of {request:.3g} s; "
+            f"an interval needs {_REQUEST_TIMES}",
+            f"hold each level for at least {_REQUEST_TIMES * request:.3g} s",
+            s,
+        )
+    return _doubt(
+        "window_too_short",
+        f"throughput is still correlated over a tenth of the window of {s.window_s:.3g} s: no interval",
+        "hold each level longer",
+        s,
+    )
+
+
+def fit_error_assumed(s: LevelSummary, assumed: bool) -> Verdict | None:
+    if not assumed or not s.output_tokens_per_s_se or not s.output_tokens_per_s.mean:
+        return None
+    share = s.output_tokens_per_s_se / s.output_tokens_per_s.mean
+    return _doubt(
+        "fit_error_assumed",
+        f"window of {s.window_s:.3g} s is too short to measure its own error; the fit assumes {share:.1%}",
+        "hold each level for at least 4 request times, better 20",
+        s,
+    )
+
+
+def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
+    if s.error_rate is None or s.error_rate <= ERROR_RATE:
+        return None
+    kinds = ", ".join(f"{kind} {n}" for kind, n in s.errors_by_type.items())
+    return _invalid(
+        "errors_above_1_percent",
+        f"{s.errors} of {s.requests} requests failed ({s.error_rate:.1%}): {kinds}",
+        "find out what the server refuses; its throughput here is not that of the asked load",
+        s,
+    )
+
+
+def in_flight_low(s: LevelSummary) -> Verdict | None:
+    """Voids a plateau, not the level's own point: the curve is fitted against the measured in flight."""
+    if s.in_flight is None or s.in_flight >= IN_FLIGHT * s.concurrency:
+        return None
+    return _invalid(
+        "in_flight_low",
+        f"{s.in_flight:.1f} of {s.concurrency} asked requests were in flight "
+        f"({s.in_flight / s.concurrency:.0%}, at least {IN_FLIGHT:.0%} is needed for a plateau)",
+        "look for refused requests or a slow client, or make the requests longer",
+        s,
+    )
+
+
+def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
+    if not little.mismatch or little.apart is None:
+        return None
+    message = (
+        f"{little.counted:.2f} requests counted in flight, {little.by_law:.2f} by Little's law "
+        f"({little.apart:.0%} apart)"
+    )
+    if not little.enough:
+        return _note(
+            "little_mismatch",
+            message + f", with fewer than {_REQUEST_TIMES} requests a slot",
+            "hold the level longer before reading much into it",
+            s,
+        )
+    return _invalid(
+        "little_mismatch",
+        message,
+        "the level was not in steady state, or times were lost: hold it longer and look at the records",
+        s,
+    )
+
+
+def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
+    """Invalid where the load generator, not the server, may have set the figures (analytic.md §7)."""
+    reasons = []
+    if client.cpu_fraction is not None and client.cpu_fraction > CPU:
+        reasons.append(f"its CPU was {client.cpu_fraction:.0%} busy (limit {CPU:.0%})")
+    if client.merged_fraction is not None and client.merged_fraction > MERGED:
+        reasons.append(f"{client.merged_fraction:.1%} of the events shared a read (limit {MERGED:.0%})")
+    delay, itl = client.read_delay_p99_s, s.itl_s.mean
+    if delay is not None and itl is not None and delay > itl / 2:
+        reasons.append(f"read delay p99 {delay * 1e3:.2f} ms is above half of ITL {itl * 1e3:.2f} ms")
+    if not reasons:
+        return None
+    return _invalid(
+        "client_limited",
+        "the load generator was the limit: " + "; ".join(reasons),
+        "free its cores, give it more workers, or use a lower level",
+        s,
+    )
+
+
+def itl_chunked(s: LevelSummary) -> Verdict | None:
+    if s.tokens_per_chunk is None or s.tokens_per_chunk <= TOKENS_PER_CHUNK:
+        return None
+    return _note(
+        "itl_chunked",
+        f"{s.tokens_per_chunk:.2f} tokens a chunk: ITL percentiles are not given, mean ITL, TPOT and ICL are",
+        "read TPOT for the pace and ICL for the stalls",
+        s,
+    )
+
+
+def unplaced_tokens(s: LevelSummary, output_tokens: float) -> Verdict | None:
+    """`output_tokens`: what usage counted for the requests that the unplaced tokens belong to."""
+    if not output_tokens or abs(s.unplaced_tokens) <= 0.01 * output_tokens:
+        return None
+    return _doubt(
+        "unplaced_tokens",
+        f"{s.unplaced_tokens} of {output_tokens:.0f} tokens in the server's usage have no arrival "
+        f"({s.unplaced_tokens / output_tokens:.1%})",
+        "name the tokenizer, or ask for usage in every chunk",
+        s,
+    )
+
+
+def output_length_off(s: LevelSummary, asked: float | None) -> Verdict | None:
+    if not asked or s.output_tokens_mean is None or abs(s.output_tokens_mean / asked - 1) <= 0.10:
+        return None
+    return _doubt(
+        "output_length_off",
+        f"{s.output_tokens_mean:.1f} output tokens a request, {asked:.1f} were asked for",
+        "check that the server honours ignore_eos and max_tokens",
+        s,
+    )
+
+
+def input_length_off(s: LevelSummary, asked: float | None) -> Verdict | None:
+    if not asked or s.input_tokens_mean is None or abs(s.input_tokens_mean / asked - 1) <= 0.10:
+        return None
+    return _note(
+        "input_length_off",
+        f"{s.input_tokens_mean:.1f} input tokens a request by the server's count, {asked:.1f} were asked for",
+        "name the model's tokenizer; chat templates add some tokens of their own",
+        s,
+    )
+
+
+def prefix_cache_hits(s: LevelSummary) -> Verdict | None:
+    if s.cached_input_fraction is None or s.cached_input_fraction < 0.01:
+        return None
+    return _doubt(
+        "prefix_cache_hits",
+        f"{s.cached_input_fraction:.1%} of the input tokens came from the prefix cache",
+        "switch the cache off, or ask for a workload that means to hit it",
+        s,
+    )
+
+
+def token_counts_disagree(s: LevelSummary) -> Verdict | None:
+    if s.server is None:
+        return None
+    ratios = {"output": s.server.generation_tokens_ratio, "input": s.server.prompt_tokens_ratio}
+    off = [f"{name} {ratio:.3f}" for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) > 0.01]
+    if not off:
+        return None
+    return _doubt(
+        "token_counts_disagree",
+        f"the server's own token counters over ours: {', '.join(off)}",
+        "make sure that nobody else uses the server",
+        s,
+    )
+
+
+def too_few_samples(s: LevelSummary) -> Verdict | None:
+    n = s.ttft_s.n
+    if n >= SAMPLES[99]:
+        return None
+    carried = [q for q, needed in SAMPLES.items() if n >= needed]
+    upto = f"percentiles up to p{carried[-1]:g}" if carried else "no percentile"
+    return _note(
+        "too_few_samples",
+        f"{n} requests carry {upto}; p99 needs {SAMPLES[99]}",
+        "hold the level longer for higher percentiles",
+        s,
+    )
+
+
+def not_settled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if "not_settled" not in notes:
+        return None
+    return _doubt(
+        "not_settled",
+        "throughput had not settled by half of warm-up and window",
+        "hold the level longer",
+        s,
+    )
+
+
+def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if "transient_unchecked" not in notes:
+        return None
+    return _note(
+        "transient_unchecked",
+        "fewer than 20 bins: the transient at the start was not looked for",
+        "hold the level longer",
+        s,
+    )
+
+
+# The whole run
+
+
+def plateau_not_reached(reasons: Sequence[str], last: float) -> Verdict:
+    return Verdict(
+        "plateau_not_reached",
+        "note",
+        f"plateau not reached up to {last:.4g} in flight: {'; '.join(reasons)}",
+        "raise --max-concurrency, or hold the levels above the hinge longer",
+    )
+
+
+def knee_not_identifiable(levels: int) -> Verdict:
+    return Verdict(
+        "knee_not_identifiable",
+        "note",
+        f"hinge not identifiable: {levels} distinct valid levels, at least 6 are needed",
+        "measure more levels, some of them around the bend",
+    )
+
+
+def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
+    """A doubt where one concurrency, measured again, differs by > 5 % and by > 3 of its standard errors."""
+    worst: tuple[float, LevelSummary, LevelSummary] | None = None
+    seen: dict[int, LevelSummary] = {}
+    for s in levels:
+        first = seen.setdefault(s.concurrency, s)
+        x, y = first.output_tokens_per_s.mean, s.output_tokens_per_s.mean
+        if first is s or not x or y is None:
+            continue
+        error = math.hypot(first.output_tokens_per_s_se or 0.0, s.output_tokens_per_s_se or 0.0)
+        change = y / x - 1
+        if abs(change) > max(0.05, 3 * error / x) and (worst is None or abs(change) > abs(worst[0])):
+            worst = change, first, s
+    if worst is None:
+        return None
+    change, first, s = worst
+    return Verdict(
+        "drift",
+        "doubt",
+        f"{first.output_tokens_per_s.mean:.4g} tok/s, measured again {s.output_tokens_per_s.mean:.4g} ({change:+.1%})",
+        "look for other load, a warming cache or a throttling GPU",
+        s.concurrency,
+    )
+
+
+def of_level(
+    s: LevelSummary,
+    *,
+    little: Little,
+    notes: Sequence[str],
+    assumed_error: bool,
+    usage_tokens: float,
+    input_tokens_asked: float | None,
+    output_tokens_asked: float | None,
+) -> list[Verdict]:
+    """Every verdict on one level, the gravest first."""
+    found = [
+        errors_above_1_percent(s),
+        client_limited(s, s.client),
+        in_flight_low(s),
+        little_mismatch(s, little),
+        not_settled(s, notes),
+        window_too_short(s),
+        fit_error_assumed(s, assumed_error),
+        unplaced_tokens(s, usage_tokens),
+        output_length_off(s, output_tokens_asked),
+        input_length_off(s, input_tokens_asked),
+        prefix_cache_hits(s),
+        token_counts_disagree(s),
+        itl_chunked(s),
+        too_few_samples(s),
+        transient_unchecked(s, notes),
+    ]
+    rank = {"invalid": 0, "doubt": 1, "note": 2}
+    return sorted([v for v in found if v is not None], key=lambda v: rank[v.level])
+
+
+def _note(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
+    return Verdict(code, "note", message, advice, s.concurrency)
+
+
+def _doubt(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
+    return Verdict(code, "doubt", message, advice, s.concurrency)
+
+
+def _invalid(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
+    return Verdict(code, "invalid", message, advice, s.concurrency)

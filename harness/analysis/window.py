@@ -1,0 +1,108 @@
+"""The steady window of a level: where it begins, and how many requests were really in flight in it.
+
+Pure and incremental enough for the ramp to ask while a level runs. Left out: when to stop a level.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from harness.analysis.stats import batches
+from harness.analysis.table import Bools, Floats, Table
+from harness.record import Level
+
+_FEWEST_BINS = 20  # below this the transient is not looked for
+_LITTLE_APART = 0.05
+_REQUESTS_A_SLOT = 20
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """How many leading bins are transient; settled only if the minimum lies before the search's end."""
+
+    cut: int
+    settled: bool
+    checked: bool
+
+
+class Little(msgspec.Struct, frozen=True):
+    """In flight of the successes, counted and by Little's law; both None without successes."""
+
+    counted: float | None
+    by_law: float | None
+    apart: float | None  # |by_law - counted| / counted
+    mismatch: bool  # apart beyond 5 % and beyond 2·C/requests
+    enough: bool  # at least 20 requests a slot, so a mismatch is more than a note
+
+
+def bin_width(median_icl: float) -> float:
+    """Seconds of one bin of the transient search: max(50 ms, 5 × median ICL); each is one MSER-5 batch.
+
+    >>> bin_width(0.004), bin_width(0.04)
+    (0.05, 0.2)
+    """
+    return max(0.050, 5 * median_icl)
+
+
+def bins(table: Table, start: float, end: float, width: float) -> Floats:
+    """Tokens that arrived in each whole bin of [start, end), shape [bins]; every request's, whatever its end."""
+    n = int((end - start) / width + 1e-9)
+    if n < 1:
+        return np.zeros(0)
+    return batches(table.arrival, table.tokens.astype(np.float64), start, start + n * width, n) * width
+
+
+def truncation(counts: npt.ArrayLike) -> Truncation:
+    """The transient by MSER (White 1997): the cut d that minimises Σ_{i>=d} (x_i - mean)² / (n - d)².
+
+    Searched in the first half only; a minimum at its end means not settled, fewer than 20 bins not checked.
+
+    >>> truncation([0, 2, 5] + [9, 11] * 15)
+    Truncation(cut=3, settled=True, checked=True)
+    """
+    x = np.asarray(counts, dtype=np.float64)
+    n = len(x)
+    if n < _FEWEST_BINS:
+        return Truncation(0, settled=True, checked=False)
+    x = x - x.mean()  # keeps the two sums below from cancelling
+    left = np.arange(n, 0, -1)
+    total, squares = np.cumsum(x[::-1])[::-1], np.cumsum(x[::-1] ** 2)[::-1]
+    scatter = np.maximum(squares - total**2 / left, 0) / left**2
+    cut = int(np.argmin(scatter[: n // 2 + 1]))
+    return Truncation(cut, settled=cut < n // 2, checked=True)
+
+
+def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:
+    """Time-mean requests in flight, ∫N(t)dt/T over [start, end): from send to last byte, failures included.
+
+    A request that is still open counts to the end, one that was never sent not at all.
+    """
+    inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
+    inside = np.where(np.isnan(table.sent), 0.0, np.maximum(inside, 0.0))
+    return float(inside.sum() if rows is None else inside[rows].sum()) / (end - start)
+
+
+def little(table: Table, level: Level, start: float, end: float) -> Little:
+    """Little's check (analytic.md §7): λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL).
+
+    Successes only on both sides. (G - first)·ITL, token-weighted, is the mean of last - first, so the time in
+    system is the mean of last - send over the successes that began in the window.
+    """
+    ok = table.ok
+    starts = ok & (table.sent >= start) & (table.sent < end)
+    ends = ok & (table.done >= start) & (table.done < end)
+    span = (table.last - table.sent)[starts & ~np.isnan(table.last)]
+    if not len(span):
+        return Little(None, None, None, mismatch=False, enough=False)
+    counted = in_flight(table, start, end, ok)
+    by_law = float(starts.sum() + ends.sum()) / (2 * (end - start)) * float(span.mean())
+    apart = abs(by_law - counted) / counted
+    requests, C = int(starts.sum()), level.concurrency
+    return Little(
+        counted,
+        by_law,
+        apart,
+        mismatch=apart > _LITTLE_APART and apart > 2 * C / requests,
+        enough=requests >= _REQUESTS_A_SLOT * C,
+    )

@@ -1,0 +1,210 @@
+"""The figures of a level, each held against a count by hand (contract: words)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.analysis.metrics import level_summary, mean_itl, peak_rate, tpot
+from harness.analysis.table import Table, gaps
+from harness.record import Level, Record
+from harness.summary import ClientView, LevelSummary, ServerView
+from tests.records import request, steady
+
+
+def level(records: list[Record], start: float, end: float, C: int = 1, **changes: Any) -> LevelSummary:
+    return level_summary(Table.of(records), Level(0, C, 0, 0.0, start, end, end + 1.0), **changes)
+
+
+def codes(s: LevelSummary) -> set[str]:
+    return {v.code for v in s.verdicts}
+
+
+def test_a_steady_loop_has_the_rates_that_its_times_give() -> None:
+    # Four slots, one request a second each (0.2 + 8·0.1), nine tokens a request.
+    s = level(steady(4, 60.0), 5.0, 45.0, 4)
+    assert s.output_tokens_per_s.mean == pytest.approx(36.0)
+    assert s.output_tokens_per_s.ci95 is not None
+    assert s.requests_per_s.mean == pytest.approx(4.0)
+    assert s.input_tokens_per_s.mean == pytest.approx(40.0)
+    assert s.decode_tokens_per_s == pytest.approx(32.0)
+    assert (s.in_flight, s.little_in_flight) == (pytest.approx(4.0), pytest.approx(4.0))
+    assert s.requests == 160
+    assert (s.ttft_s.p50, s.itl_s.mean, s.tpot_s.p50) == tuple(pytest.approx(x) for x in (0.2, 0.1, 0.1))
+    assert s.e2e_s.p99 is None, "160 requests do not carry it"
+    assert s.tokens_per_s_per_user == pytest.approx(10.0)
+    assert (s.error_rate, s.cancelled, s.unplaced_tokens, s.discarded_tokens_per_s) == (0.0, 0, 0, 0.0)
+    assert codes(s) == {"too_few_samples"}
+
+
+def test_tokens_count_by_arrival_and_latencies_by_when_the_request_began() -> None:
+    before = request(0.0, [0.5, 1.5, 2.5, 3.5])  # began before the window [1, 3): two of its tokens are inside
+    inside = request(1.2, [1.4, 2.0])
+    across = request(2.8, [2.9, 4.0])
+    s = level([before, inside, across], 1.0, 3.0, 2)
+    assert s.output_tokens_per_s.mean == pytest.approx(5 / 2)
+    assert s.requests == 2
+    assert s.ttft_s.mean == pytest.approx((0.2 + 0.1) / 2)
+    assert s.in_flight == pytest.approx((2.0 + 0.8 + 0.2) / 2)
+
+
+def test_failed_requests_are_out_of_throughput_and_in_the_denominators() -> None:
+    good = [request(0.1 * i, [0.1 * i + 0.05]) for i in range(8)]
+    bad = [
+        request(0.15, [0.2, 0.3], error="truncated"),
+        request(0.35, [], done=0.4, error="http_5xx", status=500),
+    ]
+    s = level(good + bad, 0.0, 1.0)
+    assert (s.requests, s.errors, s.error_rate) == (10, 2, pytest.approx(0.2))
+    assert s.errors_by_type == {"truncated": 1, "http_5xx": 1}
+    assert s.output_tokens_per_s.mean == pytest.approx(8.0)
+    assert s.discarded_tokens_per_s == pytest.approx(2.0)
+    assert "errors_above_1_percent" in codes(s)
+
+
+def test_requests_that_we_cut_are_no_errors_and_their_tokens_count() -> None:
+    good = [request(0.1 * i, [0.1 * i + 0.05]) for i in range(8)]
+    cut = request(0.5, [0.6, 0.7], done=0.9, error="cancelled", output_tokens=None)
+    s = level([*good, cut], 0.0, 1.0)
+    assert (s.errors, s.error_rate, s.cancelled) == (0, 0.0, 1)
+    assert s.output_tokens_per_s.mean == pytest.approx(10.0)
+    assert s.ttft_s.n == 8
+
+
+def test_a_refused_connection_began_when_it_was_due_and_holds_nothing_in_flight() -> None:
+    refused = request(0.5, [], done=0.5, error="refused", sent_s=None, status=None)
+    s = level([request(0.0, [0.2, 0.9]), refused], 0.0, 1.0)
+    assert (s.requests, s.errors) == (2, 1)
+    assert s.in_flight == pytest.approx(0.9)
+
+
+def test_itl_percentiles_are_given_only_where_a_chunk_is_a_token() -> None:
+    chunked = [request(float(i), [i + 0.1, i + 0.3, i + 0.5], tokens=[2, 4, 4]) for i in range(70)]
+    s = level(chunked, 0.0, 70.0)
+    assert s.tokens_per_chunk == pytest.approx(10 / 3)
+    assert (s.itl_s.p50, s.icl_s.p50) == (None, pytest.approx(0.2))
+    # 8 tokens after the first chunk in 0.4 s.
+    assert s.itl_s.mean == pytest.approx(0.05)
+    assert s.tpot_s.p50 == pytest.approx(0.05)
+    assert "itl_chunked" in codes(s)
+
+
+def test_gaps_stay_within_a_request() -> None:
+    table = Table.of([request(0.0, [1.0, 2.0]), request(0.0, []), request(0.0, [10.0, 10.5, 12.0])])
+    assert gaps(table, np.array([True, True, True])).tolist() == pytest.approx([1.0, 0.5, 1.5])
+    assert gaps(table, np.array([True, True, False])).tolist() == pytest.approx([1.0])
+
+
+def test_the_samples_of_a_gap_are_the_engine_s_steps() -> None:
+    # 64 streams share each step of 0.1 s: a window of 40 s has 400 independent gaps, not 64 times as many.
+    s = level(steady(64, 60.0), 5.0, 45.0, 64)
+    assert s.icl_s.n <= 400
+    assert s.icl_s.p99 is None
+
+
+def test_tpot_leaves_out_the_first_chunk_s_tokens_and_is_missing_below_two() -> None:
+    got = tpot(
+        np.array([0.0, 0.0, 0.0]), np.array([1.0, 1.0, 0.0]), np.array([11.0, 12.0, 1.0]), np.array([1.0, 2.0, 1.0])
+    )
+    assert got[:2].tolist() == pytest.approx([0.1, 0.1])
+    assert np.isnan(got[2])
+
+
+def test_the_mean_itl_weighs_by_tokens() -> None:
+    # 10 tokens after the first in 1 s, and 1 token in 1 s: 2 s over 11 tokens.
+    got = mean_itl(np.array([0.0, 0.0]), np.array([1.0, 1.0]), np.array([11.0, 2.0]), np.array([1.0, 1.0]))
+    assert got == pytest.approx(2 / 11)
+
+
+def test_the_peak_is_of_one_whole_second() -> None:
+    arrivals = np.array([0.1, 0.9, 1.1, 1.2, 1.3, 2.9, 3.05])
+    assert peak_rate(arrivals, np.ones(7), 0.0, 3.1) == pytest.approx(3.0)
+    assert peak_rate(arrivals, np.ones(7), 0.0, 0.5) is None
+
+
+def test_reasoning_moves_the_first_answer_token_only() -> None:
+    records = [request(float(i), [i + 0.1, i + 0.5], first_content_s=i + 0.5) for i in range(12)]
+    s = level(records, 0.0, 12.0)
+    assert (s.ttft_s.p50, s.ttfat_s.p50) == (pytest.approx(0.1), pytest.approx(0.5))
+
+
+def test_lag_is_send_minus_schedule() -> None:
+    records = [request(float(i), [i + 0.5], scheduled_s=i - 0.25) for i in range(1, 13)]
+    assert level(records, 0.5, 13.0).lag_s.p50 == pytest.approx(0.25)
+
+
+def test_goodput_counts_requests_that_met_every_limit_over_all_that_began() -> None:
+    fast = [request(float(i), [i + 0.1, i + 0.2]) for i in range(6)]
+    slow = [request(i + 0.5, [i + 0.9, i + 0.95]) for i in range(3)]
+    dead = [request(i + 0.6, [], done=i + 0.7, error="reset") for i in range(1)]
+    s = level(fast + slow + dead, 0.0, 10.0, slo={"ttft": 0.2})
+    assert s.slo_met_fraction == pytest.approx(0.6)
+    assert s.goodput_requests_per_s == pytest.approx(0.6)
+    assert s.goodput_tokens_per_s == pytest.approx(1.2)
+    assert level(fast, 0.0, 10.0).slo_met_fraction is None
+
+
+def test_cached_input_comes_from_usage_else_from_the_server() -> None:
+    records = [request(float(i), [i + 0.5], cached_tokens=4) for i in range(12)]
+    assert level(records, 0.0, 12.0).cached_input_fraction == pytest.approx(0.4)
+    plain = [request(float(i), [i + 0.5]) for i in range(12)]
+    got = level(plain, 0.0, 12.0, server=ServerView(prefix_hit_fraction=0.25))
+    assert got.cached_input_fraction == 0.25
+    assert "prefix_cache_hits" in codes(got)
+
+
+def test_tokens_without_an_arrival_are_told() -> None:
+    s = level([request(float(i), [i + 0.5], output_tokens=3) for i in range(12)], 0.0, 12.0)
+    assert s.unplaced_tokens == 24
+    assert "unplaced_tokens" in codes(s)
+
+
+@pytest.mark.parametrize(
+    ("client", "limited"),
+    [
+        (ClientView(cpu_fraction=0.81), True),
+        (ClientView(cpu_fraction=0.79, read_delay_p99_s=0.049, merged_fraction=0.04), False),
+        (ClientView(read_delay_p99_s=0.051), True),
+        (ClientView(merged_fraction=0.06), True),
+    ],
+)
+def test_the_client_s_limits_are_the_rules_(client: ClientView, limited: bool) -> None:
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, client=client)
+    assert s.client.limited is limited
+    assert ("client_limited" in codes(s)) is limited
+
+
+def test_a_window_shorter_than_twenty_request_times_has_no_interval_and_says_so() -> None:
+    s = level(steady(4, 60.0), 5.0, 24.0, 4)
+    assert s.output_tokens_per_s.ci95 is None
+    assert s.output_tokens_per_s.mean == pytest.approx(36.0, rel=0.02)
+    assert "window_too_short" in codes(s)
+    assert "fit_error_assumed" not in codes(s)
+    assert "fit_error_assumed" in codes(level(steady(4, 60.0), 5.0, 8.0, 4))
+
+
+def test_fewer_in_flight_than_asked_voids_a_plateau() -> None:
+    assert "in_flight_low" in codes(level(steady(4, 60.0), 5.0, 45.0, 5))
+    assert "in_flight_low" not in codes(level(steady(20, 60.0), 5.0, 45.0, 21))
+
+
+def test_lengths_and_counts_that_are_off_are_doubts() -> None:
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, output_tokens_asked=12, server=ServerView(generation_tokens_ratio=1.02))
+    assert {"output_length_off", "token_counts_disagree"} <= codes(s)
+    fine = level(steady(4, 60.0), 5.0, 45.0, 4, output_tokens_asked=9, server=ServerView(generation_tokens_ratio=1.005))
+    assert not {"output_length_off", "token_counts_disagree"} & codes(fine)
+
+
+def test_per_gpu_is_all_gpus() -> None:
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, gpus=2)
+    assert s.output_tokens_per_s_per_gpu == pytest.approx(18.0)
+    assert level(steady(4, 60.0), 5.0, 45.0, 4).output_tokens_per_s_per_gpu is None
+
+
+def test_nothing_at_all_is_nulls_not_zeros() -> None:
+    s = level([], 0.0, 10.0)
+    assert (s.ttft_s.mean, s.e2e_s.p50, s.error_rate, s.tokens_per_chunk, s.itl_s.mean) == (None,) * 5
+    assert s.output_tokens_per_s.mean == 0.0
+    assert s.output_tokens_per_s_se is None

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.stats import (
+    SAMPLES,
+    batch_means,
+    batches,
+    fit_error,
+    incomplete_beta,
+    lag1,
+    percentile,
+    spread,
+    t_quantile,
+    wilson,
+)
+
+
+@pytest.mark.parametrize(
+    ("p", "nu", "table"),
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.3027),
+        (0.975, 5, 2.5706),
+        (0.975, 9, 2.2622),
+        (0.975, 30, 2.0423),
+        (0.975, 120, 1.9799),
+        (0.95, 10, 1.8125),
+        (0.995, 4, 4.6041),
+        (0.025, 9, -2.2622),
+    ],
+)
+def test_t_quantiles_are_those_of_the_printed_table(p: float, nu: int, table: float) -> None:
+    assert t_quantile(p, nu) == pytest.approx(table, abs=6e-5)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.floats(0.01, 0.99))
+def test_the_incomplete_beta_is_the_binomial_tail(a: int, b: int, x: float) -> None:
+    n = a + b - 1
+    tail = sum(math.comb(n, k) * x**k * (1 - x) ** (n - k) for k in range(a, n + 1))
+    assert incomplete_beta(a, b, x) == pytest.approx(tail, abs=1e-10)
+
+
+def test_wilson_s_interval_is_the_published_one() -> None:
+    low, high = wilson(15, 148) or (0.0, 0.0)  # Newcombe 1998, table I: 0.0624 to 0.1605
+    assert (low, high) == (pytest.approx(0.0624, abs=5e-5), pytest.approx(0.1605, abs=5e-5))
+    assert wilson(0, 20) == (0.0, pytest.approx(0.1611, abs=5e-5))
+    assert wilson(0, 0) is None
+
+
+@pytest.mark.parametrize("q", sorted(SAMPLES))
+def test_a_percentile_needs_the_fewest_samples_that_leave_two_beyond_it(q: float) -> None:
+    def at_most_one_beyond(n: int) -> float:
+        p = 1 - q / 100
+        return (1 - p) ** n + n * p * (1 - p) ** (n - 1)
+
+    assert at_most_one_beyond(SAMPLES[q]) <= 0.01 < at_most_one_beyond(SAMPLES[q] - 1)
+
+
+def test_a_percentile_that_the_samples_do_not_carry_is_null() -> None:
+    values = np.arange(700.0)
+    for q, needed in SAMPLES.items():
+        if needed <= 700:
+            assert percentile(values[:needed], q) is not None
+        assert percentile(values[: needed - 1], q) is None
+
+
+def test_a_spread_leaves_out_nans_and_counts_what_is_left() -> None:
+    s = spread(np.array([math.nan, *range(64)]))
+    assert (s.mean, s.p50, s.p90, s.p95, s.max, s.n) == (31.5, 31.5, pytest.approx(56.7), None, 63.0, 64)
+    empty = spread(np.array([math.nan]))
+    assert (empty.mean, empty.max, empty.n) == (None, None, 0)
+
+
+def test_the_effective_count_decides_on_percentiles_but_not_on_the_mean() -> None:
+    s = spread(np.arange(1000.0), n=30)
+    assert (s.mean, s.p50, s.p90, s.n) == (499.5, 499.5, None, 30)
+
+
+def series(counts: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """One arrival in the middle of each second."""
+    return np.arange(len(counts)) + 0.5, np.array(counts, dtype=float)
+
+
+def test_batches_leave_out_what_lies_outside_the_window() -> None:
+    times = np.array([-0.1, 0.0, 0.9, 1.0, 1.999, 2.0])
+    assert batches(times, np.array([1.0, 2, 4, 8, 16, 32]), 0.0, 2.0, 2).tolist() == [6.0, 24.0]
+
+
+def test_the_interval_is_student_s_t_over_the_batches() -> None:
+    estimate = batch_means(*series([8, 12] * 5), 0.0, 10.0, 0.5)
+    half = 2.2622 * math.sqrt(40 / 9) / math.sqrt(10)  # s² = 10·2²/9
+    assert estimate.mean == 10.0
+    assert estimate.ci95 == (pytest.approx(10 - half, abs=1e-3), pytest.approx(10 + half, abs=1e-3))
+
+
+def test_a_window_below_twenty_request_times_has_no_interval() -> None:
+    assert batch_means(*series([10] * 10), 0.0, 10.0, 0.5).ci95 is not None
+    assert batch_means(*series([10] * 10), 0.0, 10.0, 0.51).ci95 is None
+    assert batch_means(*series([10] * 10), 0.0, 10.0, None).ci95 is None
+
+
+def test_correlated_batches_are_doubled_until_they_are_not() -> None:
+    counts = [9.0, 9, 11, 11] * 10  # correlated second by second, opposed in pairs
+    assert lag1(np.array(counts[:40])) == pytest.approx(0.0, abs=0.05)
+    drifting = [float(v) for v in np.repeat([9, 11, 11, 9, 9, 11, 9, 11, 11, 9], 4)]
+    assert lag1(np.array(drifting)) > 0.2
+    estimate = batch_means(*series(drifting), 0.0, 40.0, 0.5)
+    pairs = np.array(drifting).reshape(-1, 4).mean(1)  # doubled twice: 40 batches, 20, 10
+    half = 2.2622 * pairs.std(ddof=1) / math.sqrt(10)
+    assert estimate.ci95 == (pytest.approx(10 - half, abs=1e-3), pytest.approx(10 + half, abs=1e-3))
+
+
+def test_a_throughput_that_drifts_all_along_has_no_interval() -> None:
+    assert batch_means(*series([float(i) for i in range(40)]), 0.0, 40.0, 0.5).ci95 is None
+
+
+def test_the_fit_s_error_is_widened_for_few_batches() -> None:
+    se, assumed = fit_error(*series([90, 110, 90, 110]), 0.0, 4.0, 1.0, 40)
+    assert not assumed
+    assert se == pytest.approx(math.sqrt(400 / 3) / 2 * 3.18245 / 1.959964, rel=1e-4)
+
+
+def test_no_level_is_known_better_than_half_a_percent() -> None:
+    assert fit_error(*series([100] * 20), 0.0, 20.0, 1.0, 40) == (0.5, False)
+
+
+def test_a_level_too_short_for_four_batches_assumes_its_error() -> None:
+    assert fit_error(*series([100] * 3), 0.0, 3.0, 1.0, 100) == (10.0, True)
+    assert fit_error(*series([100] * 3), 0.0, 3.0, 1.0, 10**6) == (2.0, True)
+    assert fit_error(*series([0] * 30), 0.0, 30.0, 1.0, 0) == (None, True)
+
+
+@pytest.mark.slow
+def test_the_interval_covers_the_rate_of_a_poisson_stream() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(400):
+        times = np.sort(rng.uniform(0, 100, rng.poisson(5000)))
+        ci95 = batch_means(times, np.ones(len(times)), 0.0, 100.0, 2.5).ci95
+        assert ci95 is not None
+        hits += ci95[0] <= 50 <= ci95[1]
+    assert 0.92 <= hits / 400 <= 0.98

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from records import WINDOW, closed_loop, request
+
+from harness.analysis.table import Table
+from harness.analysis.window import Truncation, bin_width, bins, in_flight, little, truncation
+from harness.record import Level
+
+
+def test_a_bin_is_five_gaps_and_at_least_50_ms() -> None:
+    assert (bin_width(0.002), bin_width(0.01), bin_width(0.02)) == (0.05, 0.05, 0.1)
+
+
+def test_the_transient_is_cut_off_where_the_level_is_flat_behind_it() -> None:
+    assert truncation([0, 0, 3, 6] + [10, 11, 9, 10] * 9) == Truncation(4, settled=True, checked=True)
+
+
+def test_a_flat_level_loses_nothing() -> None:
+    assert truncation([10.0] * 40).cut == 0
+
+
+def test_a_level_that_never_stops_rising_is_not_settled() -> None:
+    assert truncation(np.arange(40.0) ** 2) == Truncation(20, settled=False, checked=True)
+
+
+def test_fewer_than_twenty_bins_are_not_checked() -> None:
+    assert truncation([0] * 10 + [10] * 9) == Truncation(0, settled=True, checked=False)
+    assert truncation([0] * 5 + [10] * 15).checked
+
+
+@given(st.lists(st.integers(0, 1000), min_size=20, max_size=60))
+def test_the_cut_minimises_the_mser_statistic_over_the_first_half(counts: list[int]) -> None:
+    x = np.array(counts, dtype=float)
+    z = [float(((x[d:] - x[d:].mean()) ** 2).sum()) / (len(x) - d) ** 2 for d in range(len(x) // 2 + 1)]
+    assert z[truncation(counts).cut] == pytest.approx(min(z), abs=1e-9)
+
+
+def test_bins_count_tokens_in_whole_bins_only() -> None:
+    table = Table.of([request(0.0, [0.95, 1.0, 1.04, 1.05, 1.19], [1, 2, 4, 8, 16])])
+    np.testing.assert_allclose(bins(table, 1.0, 1.19, 0.05), [6, 8, 0])
+    assert len(bins(table, 1.0, 1.01, 0.05)) == 0
+
+
+def test_in_flight_is_the_time_mean_with_failures_and_cut_requests() -> None:
+    table = Table.of(
+        [
+            request(0.0, done=5.0),  # 4 s of the window from 1 to 11
+            request(2.0, done=4.0, error="http_500"),  # 2 s
+            request(8.0, error="cancelled"),  # still open: 3 s
+            request(None, error="refused"),  # never in flight
+            request(20.0, done=30.0),
+        ]
+    )
+    assert in_flight(table, 1.0, 11.0) == pytest.approx(0.9)
+    assert in_flight(table, 1.0, 11.0, table.ok) == pytest.approx(0.4)
+
+
+def test_a_closed_loop_in_steady_state_obeys_little() -> None:
+    level = Level(0, 4, 0, 0.0, 2.0, 22.0, 22.0)
+    found = little(Table.of(closed_loop(4, 30.0)), level, 2.0, 22.0)
+    assert found.counted == pytest.approx(4.0, rel=1e-6)
+    assert found.by_law == pytest.approx(4.0, rel=0.01)
+    assert not found.mismatch
+    assert found.enough
+
+
+def test_requests_that_hang_after_their_last_token_break_little() -> None:
+    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(60)]
+    found = little(Table.of(records), Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0)
+    assert found.by_law == pytest.approx(0.5)
+    assert found.apart == pytest.approx(0.5)
+    assert found.mismatch
+    assert found.enough
+
+
+def test_few_requests_do_not_accuse() -> None:
+    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(10)]
+    found = little(Table.of(records), WINDOW, 0.0, 10.0)
+    assert found.mismatch
+    assert not found.enough
+    nothing = little(Table.of([request(0.0, done=1.0, error="http_500")]), WINDOW, 0.0, 10.0)
+    assert (nothing.counted, nothing.mismatch) == (None, False)
