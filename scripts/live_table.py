@@ -16,7 +16,7 @@ import msgspec
 
 from harness import units
 from harness.analysis import curve
-from harness.summary import Curve, Estimate, Summary, Value
+from harness.summary import Curve, LevelSummary, Summary, Value
 
 WITHIN = 0.25  # both ends of the interval, of the estimate
 
@@ -48,18 +48,21 @@ def judge(hinge: Value, knee: float) -> Found:
     )
 
 
-def half_width(rate: Estimate) -> str:
-    """Half of the 95 % interval in per cent of the mean."""
-    if rate.ci95 is None or not rate.mean:
+def half_width(level: LevelSummary) -> str:
+    """Half of the 95 % interval in per cent of the mean; with ~ from the fit's own error where there is no interval."""
+    rate, se = level.output_tokens_per_s, level.output_tokens_per_s_se
+    if not rate.mean:
         return "–"
-    return f"{50 * (rate.ci95[1] - rate.ci95[0]) / rate.mean:.1f}"
+    if rate.ci95 is not None:
+        return f"{50 * (rate.ci95[1] - rate.ci95[0]) / rate.mean:.1f}"
+    return "–" if se is None else f"~{196 * se / rate.mean:.1f}"
 
 
 def fit_columns(fitted: Curve, knee: float) -> list[str]:
     found = judge(fitted.hinge_concurrency, knee)
-    lack = fitted.parameters.get("lack_of_fit")
+    lack, low = (fitted.parameters.get(name) for name in ("lack_of_fit", "lack_of_fit_low"))
     said = ["yes" if yes else "no" for yes in (found.holds, found.tight, fitted.plateau_reached)]
-    return [found.text, *said, "–" if lack is None else f"{100 * lack:.1f}"]
+    return [found.text, *said, "–" if lack is None or low is None else f"{100 * lack:.1f}, {100 * low:.0f}"]
 
 
 def host(folder: Path) -> list[str]:
@@ -89,7 +92,7 @@ def main() -> None:
     widths: dict[str, dict[int, str]] = {}
     for folder in arguments.folders:
         summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
-        widths[folder.name] = {s.concurrency: half_width(s.output_tokens_per_s) for s in summary.levels}
+        widths[folder.name] = {s.concurrency: half_width(s) for s in summary.levels}
         points = curve.points_of(summary.levels)
         fitted = summary.curve or curve.fit(points).curve
         found = judge(fitted.hinge_concurrency, knee)
@@ -99,10 +102,11 @@ def main() -> None:
         beside.append([folder.name, *fit_columns(some.curve, knee)])
     grid = sorted({concurrency for run in widths.values() for concurrency in run})
 
-    judged = ["hinge [95 %]", f"holds {knee:g}", "ends within ±25 %", "plateau reached", "lack of fit %"]
+    judged = ["hinge [95 %]", f"holds {knee:g}", "ends within ±25 %", "plateau reached", "lack-of-fit σ %: all, low N"]
     print("The measured grid, with the cores that others kept busy before and during it:\n")
     print(table(["run", *judged, "others before", "others during", "steal"], rows))
-    print("\nHalf-widths of the levels' 95 % intervals, % of output tok/s:\n")
+    print("\nHalf-widths of the levels' 95 % intervals, % of output tok/s; ~ is 1.96 times the fit's own error,")
+    print("where the window is shorter than the 20 request times that an interval needs:\n")
     by_level = [[name, *(run.get(concurrency, "–") for concurrency in grid)] for name, run in widths.items()]
     print(table(["run", *map(str, grid)], by_level))
     print(f"\nThe same runs, only the levels {', '.join(map(str, arguments.subset))}:\n")

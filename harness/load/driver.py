@@ -125,7 +125,7 @@ class Driver:
         self._selector = selector
         self._clock = clock
         self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed)
-        self._head = request_head("POST", plan.path, f"{plan.host}:{plan.port}", plan.headers)
+        self._head = request_head("POST", plan.path, plan.url.removeprefix("http://"), plan.headers)
         self._number = plan.first_prompt
         self._ready: collections.deque[tuple[str, bytes]] = collections.deque()
         self._hold: Hold | None = None

@@ -20,6 +20,7 @@ from harness.load.http1 import ProtocolError, Response
 from harness.load.loop import HotSelector, ask_for_stamps, now
 
 _KEPT_ERROR_BODY = 4096
+_PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
 
 
 class Answer:
@@ -209,13 +210,15 @@ class SocketTransport:
         """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
         self._streams = {stream for stream in self._streams if stream.open}
         missing = connections - len(self._streams)
-        while missing > 0:
-            group = min(missing, 64)  # within the usual listen backlog
-            opened = await asyncio.gather(*(self.open() for _ in range(group)), return_exceptions=True)
-            self._free += [stream for stream in opened if isinstance(stream, Stream)]
-            if any(isinstance(stream, BaseException) for stream in opened):
-                return
-            missing -= group
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PREPARE_S):
+                while missing > 0:
+                    group = min(missing, 64)  # within the usual listen backlog
+                    opened = await asyncio.gather(*(self.open() for _ in range(group)), return_exceptions=True)
+                    self._free += [stream for stream in opened if isinstance(stream, Stream)]
+                    if any(isinstance(stream, BaseException) for stream in opened):
+                        return
+                    missing -= group
 
     def _take(self) -> Stream | None:
         while self._free:

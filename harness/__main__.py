@@ -1,0 +1,5 @@
+"""`python -m harness` is `knee`."""
+
+from harness.cli import main
+
+main()

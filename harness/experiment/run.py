@@ -1,0 +1,206 @@
+"""One run: checks, prediction, levels, result folder.
+
+The parent process decides and writes; a worker process measures. What the worker sends goes to the spool as it
+came. Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
+folder's files and summarised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import harness
+from harness import scenario as scenarios
+from harness import store
+from harness.errors import HarnessError
+from harness.experiment import launch as launching
+from harness.experiment.launch import Launch
+from harness.experiment.levels import Levels, View, cpus
+from harness.experiment.summarise import exit_status, summarise
+from harness.observe import host
+from harness.predict import catalog, model, roofline
+from harness.record import FORMAT
+from harness.scenario import Scenario
+from harness.sim import profile as profiles
+from harness.sim.process import running
+from harness.summary import Prediction, Summary
+
+_HEADERS_SHOWN = {"user-agent", "content-type", "accept"}  # every other header may be a secret
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    folder: Path
+    summary: Summary
+    manifest: dict[str, Any]
+    status: int
+
+
+def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcome:
+    """Measure; HarnessError when nothing could be, else an outcome, however the run ended."""
+    if scenario.target.url is None:
+        raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder = store.create(out or f"results/{scenario.name}-{stamp}")
+    try:
+        with contextlib.ExitStack() as stack:
+            url, profile = scenario.target.url, None
+            if url == "sim:":
+                profile = profiles.profile(
+                    scenario.sim.profile, max_num_seqs=scenario.sim.max_num_seqs, speed=scenario.sim.speed
+                )
+                server_cpu, _ = cpus(simulated=True)
+                url = stack.enter_context(running(profile, cpu=server_cpu))
+            return asyncio.run(_run(scenario, url, profile, folder, view, command))
+    except BaseException:
+        if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
+            (folder / store.MANIFEST).unlink(missing_ok=True)  # nothing was measured: leave nothing behind
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+async def _run(
+    scenario: Scenario, url: str, profile: profiles.Profile | None, folder: Path, view: View, command: str
+) -> Outcome:
+    launch = await launching.check(scenario, url)
+    for note in launch.notes:
+        view.note(note)
+    origin_ns, unix_origin = time.monotonic_ns(), time.time()
+    manifest = _manifest(scenario, launch, profile, command, origin_ns, unix_origin)
+    prediction, why_not = _predict(scenario, launch, profile)
+    manifest["prediction"] = msgspec.to_builtins(prediction) if prediction else None
+    if why_not:
+        manifest["notes"].append(why_not)
+    store.write_json(folder / store.MANIFEST, manifest)  # before any load
+    spool = store.Spool(folder, store.header(origin_ns, unix_origin))
+    levels = Levels(scenario, launch, spool, view, origin_ns)
+    caught: list[int] = []
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def interrupt(number: int) -> None:
+        if not caught:  # the second one changes nothing: ending takes a moment
+            caught.append(number)
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
+    failure: HarnessError | None = None
+    try:
+        await levels.go()
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        task.uncancel()
+        view.note("interrupted: what was measured is being written")
+    except HarnessError as error:
+        failure = error
+    finally:
+        spool.close()
+    manifest["complete"] = not caught and failure is None
+    manifest["client"] = {"timestamp_source": levels.timestamp_source, "workers": 1}
+    manifest["ramp"] = levels.reasons
+    manifest["host"]["load_average_end"] = list(os.getloadavg())
+    store.write_json(folder / store.MANIFEST, manifest)
+    store.finish(folder)
+    if failure is not None:
+        view.note(f"what was measured is in {folder}")
+        raise failure
+    summary = summarise(store.read(folder))
+    status = 128 + caught[0] if caught else exit_status(summary)
+    return Outcome(folder, summary, manifest, status)
+
+
+def _manifest(
+    scenario: Scenario,
+    launch: Launch,
+    profile: profiles.Profile | None,
+    command: str,
+    origin_ns: int,
+    unix_origin: float,
+) -> dict[str, Any]:
+    hidden = {
+        name: value if name.lower() in _HEADERS_SHOWN else "(not stored)"
+        for name, value in scenario.target.headers.items()
+    }
+    shown = msgspec.structs.replace(scenario, target=msgspec.structs.replace(scenario.target, headers=hidden))
+    hardware = scenario.hardware
+    return {
+        "format": FORMAT,
+        "name": scenario.name,
+        "created": datetime.fromtimestamp(unix_origin, UTC).isoformat(timespec="seconds"),
+        "complete": False,
+        "command": command,
+        "harness_version": harness.__version__,
+        "scenario": msgspec.to_builtins(shown),
+        "scenario_digest": scenarios.digest(scenario),
+        "workload": {
+            "input_tokens": scenario.workload.input_tokens,
+            "output_tokens": scenario.workload.output_tokens,
+            "seed": scenario.workload.seed,
+            "prompt_words": launch.prompt_words,
+            "sampling": {"temperature": 0.0, "ignore_eos": "ignore_eos" not in launch.drop},
+        },
+        "url": "sim:" if profile else launch.address.base + launch.address.prefix,
+        "model": launch.model,
+        "api": scenario.target.api,
+        "server": launch.server | scenario.target.server_meta,
+        "cache_config": launch.cache_config,
+        "dropped_fields": sorted(launch.drop),
+        "simulated": _simulated(scenario, launch, profile),
+        "gpu": hardware.gpu or (profile.deployment.gpu.key if profile else None),
+        "gpus": hardware.gpus if hardware.gpu or profile else None,
+        "price": hardware.price,
+        "host": host.facts(),
+        "clock": {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin},
+        "client": {},
+        "notes": list(launch.notes),
+    }
+
+
+def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | None) -> dict[str, Any] | None:
+    """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
+    if profile is not None:
+        return {"profile": scenario.sim.profile, "speed": scenario.sim.speed}
+    return {"profile": launch.model} if launch.server.get("name") == launching.SIMULATED else None
+
+
+def _predict(
+    scenario: Scenario, launch: Launch, profile: profiles.Profile | None
+) -> tuple[Prediction | None, str | None]:
+    """The prediction before load, or why there is none."""
+    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
+    tokens = launch.input_tokens or scenario.workload.input_tokens
+    workload = roofline.Workload(tokens, scenario.workload.output_tokens)
+    if profile is not None:
+        return roofline.predict(profile.model, profile.deployment, workload, levels, simulated=True), None
+    hardware = scenario.hardware
+    if hardware.gpu is None or hardware.model_config is None:
+        return None, "no prediction: it needs --gpu and --model-config"
+    figures: dict[str, Any] = {"gpus": hardware.gpus}
+    if hardware.max_num_seqs is not None:
+        figures["max_num_seqs"] = hardware.max_num_seqs
+    with contextlib.suppress(KeyError, ValueError):  # the engine's own block count beats the estimate
+        cache = launch.cache_config
+        figures["kv_tokens"] = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+    made = model.model(catalog.model_config(hardware.model_config), hardware.model_config)
+    where = roofline.deployment(catalog.gpu(hardware.gpu), **figures)
+    return roofline.predict(made, where, workload, levels), None
+
+
+def _doubling(highest: int) -> list[int]:
+    """1, 2, 4, … up to the highest level."""
+    out = [1]
+    while out[-1] < highest:
+        out.append(min(2 * out[-1], highest))
+    return out

@@ -1,0 +1,137 @@
+"""From a result folder to its summary: the same way for a run that just ended, an old one, and one that died."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from harness.analysis import curve, gap, metrics, verdicts
+from harness.analysis.table import Table
+from harness.decide import cost
+from harness.observe import client, server
+from harness.record import Level
+from harness.store import Run
+from harness.summary import (
+    ClientSummary,
+    Cost,
+    Curve,
+    Knees,
+    LevelSummary,
+    Prediction,
+    ServerView,
+    Summary,
+    Verdict,
+)
+
+
+def summarise(run: Run) -> Summary:
+    """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
+    table = Table.of(run.records)
+    finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
+    levels = [_level(run, table, level) for level in finished]
+    usable = [s for s in levels if s.output_tokens_per_s.mean]
+    fit = curve.fit(curve.points_of(usable)) if usable else None
+    knees = fit.knees if fit else Knees()
+    fitted = fit.curve if fit else None
+    # Without an SLO the knee is the hinge, and only if the plateau was reached (contract.md).
+    knee = knees.hinge.value if fitted and fitted.plateau_reached and knees.hinge else None
+    prediction = _prediction(run.manifest)
+    found = [*_of_run(run), *(fitted.verdicts if fitted else []), *_drift(levels)]
+    return Summary(
+        simulated=bool(run.manifest.get("simulated")),
+        complete=bool(run.manifest.get("complete")) and run.complete,
+        verdicts=found,
+        knee_concurrency=knee,
+        levels=levels,
+        curve=fitted,
+        knees=knees,
+        prediction=gap.beside(prediction, levels) if prediction else None,
+        cost=_cost(run.manifest, fitted, levels),
+        client=ClientSummary(timestamp_source=run.manifest.get("client", {}).get("timestamp_source")),
+    )
+
+
+def exit_status(summary: Summary) -> int:
+    """0, or 3 when the answer rests on an invalid level; the last level's errors end a ramp, they do not void it."""
+    levels = summary.levels
+    if levels and any(v.code == "errors_above_1_percent" for v in levels[-1].verdicts):
+        levels = levels[:-1]
+        if not levels:
+            return 3
+    invalid = any(v.level == "invalid" for level in levels for v in level.verdicts)
+    return 3 if invalid or any(v.level == "invalid" for v in summary.verdicts) else 0
+
+
+def _level(run: Run, table: Table, level: Level) -> LevelSummary:
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    window = (level.window_start_s, level.window_end_s)
+    workload = run.manifest.get("workload", {})
+    figures: dict[str, Any] = {
+        "gpus": run.manifest.get("gpus"),
+        "input_tokens_asked": workload.get("input_tokens"),
+        "output_tokens_asked": workload.get("output_tokens"),
+    }
+    of_client = client.view(run.samples, window)
+    plain = metrics.level_summary(table, level, **figures)
+    of_server = _server(run, table, window, plain.itl_s.mean)
+    return metrics.level_summary(table, level, server=of_server, client=of_client, **figures)
+
+
+def _server(run: Run, table: Table, window: tuple[float, float], itl: float | None) -> ServerView | None:
+    order = np.argsort(table.arrival, kind="stable")
+    prompts = ~np.isnan(table.first) & ~np.isnan(table.input_tokens)
+    return server.view(
+        run.samples,
+        window,
+        table.arrival[order].tolist(),
+        table.tokens[order].tolist(),
+        list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
+        steps_per_s=1.0 / itl if itl else None,
+    )
+
+
+def _prediction(manifest: dict[str, Any]) -> Prediction | None:
+    made = manifest.get("prediction")
+    return msgspec.convert(made, Prediction) if made else None
+
+
+def _of_run(run: Run) -> list[Verdict]:
+    out = []
+    if not (run.complete and run.manifest.get("complete")):
+        held = sum(level.finished for level in run.levels)
+        out.append(
+            Verdict(
+                "incomplete",
+                "doubt",
+                f"the run ended early: {held} of the {len(run.levels)} levels begun are finished",
+                "the finished levels stand; run again for the rest",
+            )
+        )
+    return out + [Verdict("note", "note", note) for note in run.manifest.get("notes", [])]
+
+
+def _drift(levels: list[LevelSummary]) -> list[Verdict]:
+    found = verdicts.drift(levels)
+    return [found] if found else []
+
+
+def _cost(manifest: dict[str, Any], fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:
+    """Cost at the plateau where it was reached, else at the best level; all of it on the output tokens."""
+    price, gpus = manifest.get("price"), manifest.get("gpus")
+    means = {s.concurrency: s.output_tokens_per_s.mean for s in levels if s.output_tokens_per_s.mean}
+    if price is None or not gpus or not means:
+        return None
+    best = max(means, key=lambda c: means[c] or 0.0)
+    rate, at = means[best], float(best)
+    if fitted and fitted.plateau_reached and fitted.plateau_tokens_per_s.value:
+        rate, at = fitted.plateau_tokens_per_s.value, fitted.hinge_concurrency.value or at
+    assert rate is not None
+    return Cost(
+        usd_per_million_output_tokens=cost.usd_per_million_tokens(price * gpus, rate),
+        usd_per_gpu_hour=price,
+        gpus=gpus,
+        at_concurrency=at,
+    )

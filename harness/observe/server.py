@@ -1,0 +1,127 @@
+"""What the server publishes of itself: a Prometheus page read into figures, and those figures over a window.
+
+vLLM's names first; SGLang's and llama-server's where they mean the same. Counters are summed over their labels.
+A server that publishes nothing gives an empty list, and everything made from it stays None.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterable, Sequence
+
+from harness.store import Sample
+from harness.summary import ServerView
+
+# our name: the servers' names for it (vLLM, SGLang, llama-server)
+NAMES: dict[str, tuple[str, ...]] = {
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
+    "prefix_queries": ("vllm:prefix_cache_queries_total",),
+    "prefix_hits": ("vllm:prefix_cache_hits_total",),
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total"),
+    "generation_tokens": (
+        "vllm:generation_tokens_total",
+        "sglang:generation_tokens_total",
+        "llamacpp:tokens_predicted_total",
+    ),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "requests_succeeded": ("vllm:request_success_total",),
+}
+_ours = {theirs: ours for ours, names in NAMES.items() for theirs in names}
+_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+def parse(page: str) -> dict[str, float]:
+    """Our names and their figures in one Prometheus text page; series of one name are added up.
+
+    >>> parse('vllm:num_requests_running{engine="0"} 3.0\\nvllm:num_requests_running{engine="1"} 4.0')
+    {'running': 7.0}
+    """
+    found: dict[str, float] = {}
+    for name, _, value in _lines(page):
+        ours = _ours.get(name)
+        if ours is not None:
+            try:
+                found[ours] = found.get(ours, 0.0) + float(value)
+            except ValueError:  # a figure that is no number says nothing
+                continue
+    return found
+
+
+def cache_config(page: str) -> dict[str, str]:
+    """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
+    for name, labels, _ in _lines(page):
+        if name == "vllm:cache_config_info":
+            return dict(_LABEL.findall(labels))
+    return {}
+
+
+def _lines(page: str) -> Iterable[tuple[str, str, str]]:
+    for line in page.splitlines():
+        match = _LINE.match(line)
+        if match:
+            yield match[1], match[2] or "", match[3]
+
+
+def samples(time_s: float, figures: dict[str, float]) -> list[Sample]:
+    return [Sample(time_s, "server", name, value) for name, value in figures.items()]
+
+
+def view(
+    all_samples: Sequence[Sample],
+    window: tuple[float, float],
+    arrivals: Sequence[float],
+    arrival_tokens: Sequence[int],
+    prompts: Sequence[tuple[float, float]],
+    *,
+    steps_per_s: float | None,
+) -> ServerView | None:
+    """The server's own account of one window, and its token counters against ours.
+
+    `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
+    prompt tokens). Both sides are counted between the same two scrapes. Fewer than 200 engine steps between them
+    (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
+    """
+    series: dict[str, list[tuple[float, float]]] = {}
+    for sample in all_samples:
+        if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
+            series.setdefault(sample.metric, []).append((sample.time_s, sample.value))
+    if not series:
+        return None
+
+    def mean(name: str) -> float | None:
+        values = [value for _, value in series.get(name, [])]
+        return sum(values) / len(values) if values else None
+
+    def grown(name: str) -> tuple[float, float, float] | None:
+        """(from, to, increase) of a counter; None where it was not seen twice or was reset."""
+        points = series.get(name, [])
+        if len(points) < 2 or points[-1][1] < points[0][1]:
+            return None
+        return points[0][0], points[-1][0], points[-1][1] - points[0][1]
+
+    generation, prompt = grown("generation_tokens"), grown("prompt_tokens")
+    queries, hits, preempted = grown("prefix_queries"), grown("prefix_hits"), grown("preemptions")
+    generation_ratio = prompt_ratio = None
+    if generation and steps_per_s and (generation[1] - generation[0]) * steps_per_s >= 200:
+        low, high = bisect.bisect_left(arrivals, generation[0]), bisect.bisect_left(arrivals, generation[1])
+        ours = sum(arrival_tokens[low:high])
+        generation_ratio = generation[2] / ours if ours else None
+    if prompt:
+        inside = [tokens for time_s, tokens in prompts if prompt[0] <= time_s < prompt[1]]
+        if len(inside) >= 200:  # a prompt more or less at the edges is half a percent then
+            prompt_ratio = prompt[2] / sum(inside)
+    return ServerView(
+        running=mean("running"),
+        waiting=mean("waiting"),
+        kv_usage=mean("kv_usage"),
+        prefix_hit_fraction=hits[2] / queries[2] if hits and queries and queries[2] > 0 else None,
+        preemptions=preempted[2] if preempted else None,
+        generation_tokens_per_s=generation[2] / (generation[1] - generation[0]) if generation else None,
+        prompt_tokens_per_s=prompt[2] / (prompt[1] - prompt[0]) if prompt else None,
+        generation_tokens_ratio=generation_ratio,
+        prompt_tokens_ratio=prompt_ratio,
+    )

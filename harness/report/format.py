@@ -1,0 +1,110 @@
+"""Numbers as a person reads them: three figures, thousands separated, "–" for what is missing.
+
+Seconds come in and milliseconds go out. Text that came from outside is made safe to print; escaping for
+HTML and Markdown is the business of the page.
+"""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+
+
+def number(value: float | None, figures: int = 3) -> str:
+    """A number to three figures (whole digits are never cut); "–" where there is none.
+
+    >>> [number(x) for x in (0.09259, 7.1234, 16.24, 99.96, 2104.4, 16.0, None, float("nan"))]
+    ['0.0926', '7.12', '16.2', '100', '2,104', '16', '–', '–']
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == int(value):
+        return f"{int(value):,}"
+    if abs(value) < 1e-4:
+        return f"{value:.{figures}g}"
+    leading = math.floor(math.log10(abs(float(f"{value:.{figures}g}"))))
+    return f"{value:,.{max(0, figures - 1 - leading)}f}"
+
+
+def ms(seconds: float | None) -> str:
+    """Seconds as milliseconds, without the unit.
+
+    >>> ms(0.00712), ms(1.5), ms(None)
+    ('7.12', '1,500', '–')
+    """
+    return number(None if seconds is None else seconds * 1e3)
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as a percentage.
+
+    >>> percent(0.0123), percent(None)
+    ('1.23 %', '–')
+    """
+    return MISSING if fraction is None else f"{number(fraction * 100)} %"
+
+
+def interval(ends: tuple[float | None, float | None] | None) -> str:
+    """An interval in words, an unbounded end said; "" where there is no interval.
+
+    >>> interval((15.4, 17.1)), interval((14.1, None)), interval((None, 9.0)), interval(None)
+    ('15.4–17.1', '14.1 or more', '9 or less', '')
+    """
+    low, high = ends or (None, None)
+    if low is None and high is None:
+        return ""
+    if low is None or high is None:
+        return f"{number(high)} or less" if low is None else f"{number(low)} or more"
+    return f"{number(low)}–{number(high)}"
+
+
+def half_width(ends: tuple[float, float] | None) -> float | None:
+    """Half the width of an interval, what stands after the ±; the unit of the interval.
+
+    >>> half_width((98.0, 102.0))
+    2.0
+    """
+    return None if ends is None else (ends[1] - ends[0]) / 2
+
+
+def plain(text: object) -> str:
+    """Text from outside on one line: whatever could steer a terminal becomes a space.
+
+    >>> plain("evil\\x1b[2Jname")
+    'evil [2Jname'
+    """
+    return "".join(char if char.isprintable() else " " for char in str(text)).strip()
+
+
+def shorten(text: str, length: int) -> str:
+    """The text, or its start and end around "…" when it is longer than `length`.
+
+    >>> shorten("/models/meta-llama/Llama-3.1-8B", 15)
+    '/models…3.1-8B'
+    """
+    keep = (length - 1) // 2
+    return text if len(text) <= length else f"{text[:keep]}…{text[-(keep - 1) :]}"
+
+
+def flat(value: object) -> str:
+    """Any value of the manifest as one line of text.
+
+    >>> flat({"name": "vllm", "version": None, "tp": 2, "eager": True})
+    'name vllm, version –, tp 2, eager yes'
+    """
+    match value:
+        case None:
+            return MISSING
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return number(value)
+        case dict():
+            return ", ".join(f"{plain(key)} {flat(item)}" for key, item in value.items()) or MISSING
+        case list() | tuple():
+            return ", ".join(flat(item) for item in value) or MISSING
+        case _:
+            return plain(value) or MISSING

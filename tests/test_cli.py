@@ -1,0 +1,107 @@
+"""The command line: usage, mistakes in one line, and what `--help` costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import scenario
+from harness.cli import cli
+from tests.servers import Request, serving
+
+
+def knee(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_a_run_without_an_endpoint_is_a_usage_error_that_names_the_simulated_one() -> None:
+    got = knee("run")
+    assert got.exit_code == 2
+    assert "--url sim:" in got.output
+
+
+@pytest.mark.parametrize("verb", [[], ["run"], ["report"], ["sim"]])
+def test_help_is_there_for_every_verb(verb: list[str]) -> None:
+    got = knee(*verb, "--help")
+    assert got.exit_code == 0
+    assert got.output.startswith("Usage:")
+
+
+def test_the_printed_scenario_repeats_the_flags() -> None:
+    got = knee(
+        "run", "--url", "http://h:1", "--levels", "1,2,4", "--level-seconds", "500ms", "--input-tokens", "1k",
+        "--header", "X-Team: a:b", "--extra-body", '{"top_p": 0.5}', "--server-meta", "flags=--x=1", "--print-scenario",
+    )  # fmt: skip
+    assert got.exit_code == 0, got.output
+    read = scenario.build(tomllib.loads(got.output), place="printed")
+    assert (read.ramp.levels, read.ramp.level_seconds, read.workload.input_tokens) == ([1, 2, 4], 0.5, 1000)
+    assert read.target.headers == {"X-Team": "a:b"}
+    assert read.target.extra_body == {"top_p": 0.5}
+    assert read.target.server_meta == {"flags": "--x=1"}
+
+
+def test_flags_lie_over_the_scenario_file(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text('name = "mine"\n[workload]\nseed = 4\noutput_tokens = 9\n')
+    got = knee("run", str(file), "--url", "http://h:1", "--random-output-len", "11", "--print-scenario")
+    read = scenario.build(tomllib.loads(got.output), place="printed")
+    assert (read.name, read.workload.seed, read.workload.output_tokens) == ("mine", 4, 11)
+
+
+def test_max_num_seqs_is_the_simulated_endpoint_s_too() -> None:
+    got = knee("run", "--url", "sim:", "--max-num-seqs", "5", "--print-scenario")
+    read = scenario.build(tomllib.loads(got.output), place="printed")
+    assert (read.sim.max_num_seqs, read.hardware.max_num_seqs) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "none.toml", "--url", "x"], "error: none.toml: No such file or directory; give the path of"),
+        (["run", "--url", "ftp://x"], "error: ftp://x: not an http address; write it like http://host:8000"),
+        (["run", "--url", "http://127.0.0.1:1"], "error: http://127.0.0.1:1: nothing answers there"),
+        (["run", "--url", "x", "--levels", "1,x"], "error: --levels: 'x' is not a count"),
+        (["run", "--url", "x", "--level-seconds", "soon"], "error: command line: $.ramp.level_seconds: 'soon' is not"),
+        (["run", "--url", "x", "--extra-body", "{"], "error: --extra-body: not JSON"),
+        (["run", "--url", "x", "--header", "nocolon"], "error: --header: 'nocolon' has no ':'"),
+        (["run", "--url", "x", "--output-tokens", "0"], "error: command line: an answer has at least 1 token"),
+        (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
+        (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
+        (["report", "nowhere"], "error: nowhere: no such result folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_1(arguments: list[str], line: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    got = CliRunner().invoke(cli, arguments)
+    assert got.exit_code == 1, got.output
+    assert got.output.startswith(line)
+    assert got.output.count("\n") == 1
+    assert list(tmp_path.rglob("*.json")) == [], "nothing was measured: nothing is left behind"
+
+
+def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    got = knee("run", "--url", "sim:", "--out", str(tmp_path))
+    assert (got.exit_code, "not empty" in got.output) == (1, True)
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+def test_a_header_s_value_reaches_neither_disk_nor_error(tmp_path: Path) -> None:
+    def script(r: Request) -> None:
+        assert r.header("X-Key") == "s3cret"
+        r.answer(401, b'{"error":"who are you"}')
+
+    with serving(script) as port:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "run", "--url", f"http://127.0.0.1:{port}", "--header", "X-Key: s3cret"],
+            capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "s3cret" not in done.stdout + done.stderr
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []

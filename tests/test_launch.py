@@ -1,0 +1,163 @@
+"""Every mistake about a target is one line with fact, place and way out, said before any load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness import scenario
+from harness.errors import HarnessError
+from harness.experiment import launch
+from tests.servers import Request, serving
+from tests.streams import delta, event, usage
+
+MODELS = json.dumps({"object": "list", "data": [{"id": "toy", "max_model_len": 512}]}).encode()
+
+
+def spec(**target: Any) -> scenario.Scenario:
+    return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
+
+
+def check(
+    script: Callable[[Request], None], *, path: str = "", given: scenario.Scenario | None = None
+) -> launch.Launch:
+    with serving(script) as port:
+        return asyncio.run(launch.check(given or spec(), f"http://127.0.0.1:{port}{path}"))
+
+
+def endpoint(r: Request, overhead: int = 8) -> None:
+    """A well-behaved server: adds a chat overhead, counts words, answers what was asked."""
+    if r.path == "/v1/models":
+        r.answer(200, MODELS)
+    elif r.path == "/v1/chat/completions":
+        asked = json.loads(r.body)
+        prompt = len(asked["messages"][0]["content"].split()) + overhead
+        n = asked["max_tokens"]
+        chunks = [delta("length" if i == n - 1 else None, content=" x") for i in range(n)]
+        r.stream(*chunks, event({"choices": [], "usage": usage(prompt, n)}), b"data: [DONE]\n\n")
+    else:
+        r.answer(404, b'{"detail":"Not Found"}')
+
+
+def test_a_good_server_tells_its_model_and_the_prompt_is_made_exact() -> None:
+    got = check(endpoint)
+    assert (got.model, got.prompt_words, got.input_tokens) == ("toy", 12, 20)
+    assert (got.path, got.drop, got.notes) == ("/v1/chat/completions", frozenset(), ())
+    assert got.e2e_s > 0
+
+
+def test_a_url_with_v1_at_its_end_is_understood() -> None:
+    assert check(endpoint, path="/v1").path == "/v1/chat/completions"
+
+
+def test_a_refused_optional_field_is_dropped_and_noted() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions" and "ignore_eos" in json.loads(r.body):
+            r.answer(422, b'{"detail":"Unexpected fields in the request: {\'ignore_eos\'}"}')
+        else:
+            endpoint(r)
+
+    got = check(script)
+    assert got.drop == {"ignore_eos"}
+    assert got.notes == ("the server refuses ignore_eos: left out",)
+
+
+def test_the_simulated_endpoint_is_known_wherever_it_runs() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/version":
+            r.answer(404, b"{}", extra="Server: knee-sim/9.9\r\n")
+        else:
+            endpoint(r)
+
+    assert check(script).server == {"name": "knee-sim", "version": "9.9"}
+    assert check(endpoint).server == {}
+
+
+def test_a_server_without_usage_is_measured_and_noted() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/models":
+            r.answer(200, MODELS)
+        else:
+            r.stream(delta(content=" x"), delta("stop", content=" y"))
+
+    got = check(script)
+    assert got.input_tokens is None
+    assert "no usage" in got.notes[0]
+
+
+def says(line: str, script: Callable[[Request], None], given: scenario.Scenario | None = None) -> None:
+    with pytest.raises(HarnessError) as caught:
+        check(script, given=given)
+    text = str(caught.value)
+    assert line in text
+    assert "\n" not in text
+    assert caught.value.place
+    assert caught.value.way_out
+
+
+def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
+    return lambda r: r.answer(200, MODELS) if r.path == "/v1/models" else answer(r)
+
+
+@pytest.mark.parametrize(
+    ("line", "script"),
+    [
+        ("404: The model", on_chat(lambda r: r.answer(404, b'{"error":{"message":"The model `x` does not exist."}}'))),
+        ("422: bad field", on_chat(lambda r: r.answer(422, b'{"detail":"bad field"}'))),
+        ("401: no key", on_chat(lambda r: r.answer(401, b'{"error":"no key"}'))),
+        ("429: slow down", on_chat(lambda r: r.answer(429, b'{"message":"slow down"}'))),
+        ("500: boom", on_chat(lambda r: r.answer(500, b"boom"))),
+        ("answers with one JSON body, not a stream", on_chat(lambda r: r.answer(200, b'{"choices":[]}'))),
+        ("answers with HTML, not a stream", on_chat(lambda r: r.answer(200, b"<html>", "text/html"))),
+        ("first request failed: truncated", on_chat(lambda r: r.stream(delta(content="x")))),
+        ("first request failed: stream_error", on_chat(lambda r: r.stream(event({"error": {"message": "x"}})))),
+        ("the connection broke", on_chat(lambda r: r.reset())),
+        ("it answers with HTML, not JSON", lambda r: r.answer(200, b"<html>", "text/html")),
+        ("it asks for a key (401)", lambda r: r.answer(401, b"{}")),
+        ("it does not say what it serves (500)", lambda r: r.answer(500, b"{}")),
+        ("it serves 2 models", lambda r: r.answer(200, b'{"data":[{"id":"a"},{"id":"b"}]}')),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_one_line(line: str, script: Callable[[Request], None]) -> None:
+    says(line, script)
+
+
+def test_a_wrong_model_is_answered_with_the_nearest() -> None:
+    says("it does not serve 'toyy'; did you mean 'toy'?", endpoint, spec(model="toyy"))
+
+
+def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
+    given = scenario.build({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
+    says("500 tokens in and 100 out do not fit into 512", endpoint, given)
+
+
+def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -> None:
+    given = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
+    says("ask for at least 9", endpoint, given)
+
+
+def test_nobody_there_and_no_such_host_say_so() -> None:
+    for url, fact in (("http://127.0.0.1:1", "nothing answers"), ("http://no-such-host.invalid", "nothing answers")):
+        with pytest.raises(HarnessError, match=fact):
+            asyncio.run(launch.check(spec(), url))
+
+
+@pytest.mark.parametrize(
+    ("url", "fact"),
+    [("https://h", "TLS"), ("ftp://h", "not an http address"), ("h:8000", "not an http"), ("http://h:x", "http")],
+)
+def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:
+    with pytest.raises(HarnessError, match=fact):
+        launch.address(url)
+
+
+def test_a_key_comes_from_the_environment_and_an_empty_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "s3cret")
+    assert launch.headers(spec(api_key_env="A_KEY"))["Authorization"] == "Bearer s3cret"
+    monkeypatch.delenv("A_KEY")
+    with pytest.raises(HarnessError, match="A_KEY is empty"):
+        launch.headers(spec(api_key_env="A_KEY"))

@@ -1,0 +1,92 @@
+"""What server and client say of themselves, over a window."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.load.driver import Progress
+from harness.load.loop import LATE_BINS
+from harness.observe import client, server
+from harness.store import Sample
+
+PAGE = """# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="toy"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="toy"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.25
+vllm:generation_tokens_total{engine="0",model_name="toy"} 1000.0
+vllm:request_success_total{finished_reason="stop"} 2
+vllm:request_success_total{finished_reason="length"} 5
+vllm:cache_config_info{block_size="16",num_gpu_blocks="2048",note="a \\"b\\", c"} 1.0
+vllm:time_to_first_token_seconds_bucket{le="0.1"} 9
+"""
+
+
+def test_a_page_is_read_by_our_names_and_summed_over_labels() -> None:
+    assert server.parse(PAGE) == {
+        "running": 3.0, "waiting": 1.0, "kv_usage": 0.25, "generation_tokens": 1000.0, "requests_succeeded": 7.0,
+    }  # fmt: skip
+    assert server.parse("<html>not metrics</html>\n{}") == {}
+
+
+def test_the_cache_configuration_is_read_from_its_labels() -> None:
+    assert server.cache_config(PAGE)["num_gpu_blocks"] == "2048"
+    assert server.cache_config("") == {}
+
+
+def series(metric: str, *points: tuple[float, float], source: str = "server") -> list[Sample]:
+    return [Sample(t, source, metric, v) for t, v in points]
+
+
+def test_the_server_s_counters_are_held_against_ours_between_the_same_scrapes() -> None:
+    samples = series("generation_tokens", (0.0, 0.0), (1.0, 100.0), (9.0, 900.0), (11.0, 1100.0))
+    arrivals = [i * 0.01 for i in range(1100)]
+    got = server.view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=50.0)
+    assert got is not None
+    assert got.generation_tokens_per_s == pytest.approx(100.0)
+    assert got.generation_tokens_ratio == pytest.approx(1.0)
+    short = server.view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=10.0)
+    assert short is not None
+    assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
+
+
+def test_a_counter_that_was_reset_or_seen_once_says_nothing() -> None:
+    once = server.view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
+    reset = server.view(series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
+    assert once is not None
+    assert reset is not None
+    assert once.generation_tokens_per_s is reset.generation_tokens_per_s is None
+
+
+def test_gauges_are_means_over_the_window_and_nothing_is_none() -> None:
+    got = server.view(series("running", (0.0, 99.0), (1.0, 2.0), (2.0, 4.0)), (0.5, 2.5), [], [], [], steps_per_s=None)
+    assert got is not None
+    assert (got.running, got.waiting, got.prefix_hit_fraction) == (3.0, None, None)
+    assert server.view([], (0.0, 1.0), [], [], [], steps_per_s=None) is None
+
+
+def test_prefix_hits_are_a_share_of_the_queries_in_the_window() -> None:
+    samples = series("prefix_queries", (0.0, 100.0), (1.0, 300.0)) + series("prefix_hits", (0.0, 0.0), (1.0, 50.0))
+    got = server.view(samples, (0.0, 1.0), [], [], [], steps_per_s=None)
+    assert got is not None
+    assert got.prefix_hit_fraction == pytest.approx(0.25)
+
+
+def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = None) -> Progress:
+    histogram = tuple((late or {}).get(i, 0) for i in range(LATE_BINS)) if late is not None else ()
+    return Progress(time_s, 0, 4, 0, 0, 0, 0, 0, None, 0, cpu, 0, 0, 0, histogram)
+
+
+def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
+    got = {s.metric: s.value for s in client.samples(report(1.0, cpu=0.5), report(3.0, cpu=1.5))}
+    assert got["cpu_fraction"] == pytest.approx(0.5)
+
+
+def test_read_delay_is_the_99th_percentile_beyond_the_planned_wait() -> None:
+    # 1,000 reads at once (bin 0: up to 65.5 µs), 20 of them 100 bins late: p99 lies there.
+    reports = [report(1.0, late={0: 980}), report(1.2), report(1.4, late={100: 20})]
+    (sample,) = client.read_delay(reports, 1.4, tick_s=0.001)
+    assert sample.value == pytest.approx(101 * 65.536e-6 - 0.001)
+    (on_time,) = client.read_delay([report(1.0, late={0: 1000})], 1.0, tick_s=0.001)
+    assert on_time.value == 0.0
+    assert client.read_delay([report(1.0)], 1.0, tick_s=0.001) == []

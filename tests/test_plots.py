@@ -1,0 +1,174 @@
+"""What the figures draw; how they look is for the eye."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import re
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, P, full, hollow, prediction, simulated, throughput
+
+from harness.report import plots
+from harness.summary import Estimate, Spread, Value
+
+
+def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(t for t in figure["data"] if t.get("name") == name)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(plots).failed == 0
+
+
+def test_the_fitted_curve_is_the_hyperbola_up_to_its_cap() -> None:
+    curve = full().curve
+    assert plots.fitted(curve, 1.0) == pytest.approx(1 / (7.0e-3 + 1.0e-4))
+    assert plots.fitted(curve, 8.0) == pytest.approx(8 / (7.0e-3 + 8.0e-4))
+    assert plots.fitted(curve, 64.0) == 1853.4
+
+
+def test_no_family_draws_no_curve() -> None:
+    assert plots.fitted(hollow().curve, 4.0) is None
+    assert plots.fitted(None, 4.0) is None
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5))
+def test_labels_keep_their_gap_their_order_and_their_bounds(wanted: list[float]) -> None:
+    places = plots.spread_apart(wanted, 2.0, 0.0, 10.0)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    assert all(places[b] - places[a] >= 2.0 - 1e-9 for a, b in pairwise(order))
+    assert all(-1e-9 <= place <= 10 + 1e-9 for place in places)
+
+
+@given(st.sets(st.integers(1, 4096), min_size=1, max_size=20))
+def test_tick_labels_never_touch(levels: set[int]) -> None:
+    kept = plots.ticks(sorted(levels))
+    assert set(kept) <= levels
+    assert all(math.log2(b / a) >= 0.34 for a, b in pairwise(kept))
+
+
+def test_the_prediction_between_levels_follows_its_own_hyperbola() -> None:
+    summary = msgspec.structs.replace(full(), prediction=prediction((1, 16, 64), {}))
+    drawn = trace(plots.curve_figure(summary, MANIFEST), "predicted, mid")
+    assert len(drawn["x"]) > 20
+    assert drawn["y"] == pytest.approx([1.06 * throughput(n) for n in drawn["x"]], rel=1e-9)
+
+
+def test_levels_are_drawn_where_they_were_measured_and_invalid_ones_hollow() -> None:
+    figure = plots.curve_figure(full(), MANIFEST)
+    sound, invalid = trace(figure, "measured, 95 %"), trace(figure, "invalid level")
+    assert len(sound["x"]) == 9
+    assert invalid["x"] == [64 * 0.992]
+    assert invalid["marker"]["symbol"] == "circle-open"
+    assert sound["error_y"]["array"] == pytest.approx([0.008 * y for y in sound["y"]])
+
+
+def test_a_level_without_in_flight_is_drawn_at_its_concurrency() -> None:
+    levels = [msgspec.structs.replace(level, in_flight=None) for level in full().levels[:3]]
+    assert [x for x, _, _ in plots.points(msgspec.structs.replace(full(), levels=levels))] == [1.0, 2.0, 4.0]
+
+
+def test_hovering_shows_every_figure_of_the_level() -> None:
+    text = trace(plots.curve_figure(full(), MANIFEST), "invalid level")["text"][0]
+    for part in ("C = 64", "in flight 63.5", "output 1,857 ± 15 tok/s", "TTFT p50 5,135, p90 ", "ITL p50", "TPOT p50",
+                 "E2E p50", "errors 3 (timeout 2, reset 1)", "invalid: client_limited"):  # fmt: skip
+        assert part in text
+
+
+def test_knee_and_plateau_are_drawn_only_when_the_plateau_was_reached() -> None:
+    reached = [note["text"] for note in plots.curve_figure(full(), MANIFEST)["layout"]["annotations"]]
+    assert "<b>knee 16.2 (15.4–17.1)</b>" in reached
+    assert "plateau 1,853 (1,839–1,868)" in reached
+    tempted = msgspec.structs.replace(simulated().curve, hinge_concurrency=Value(9.9, (7.0, None)))
+    summary = msgspec.structs.replace(simulated(), curve=tempted)
+    notes = [note["text"] for note in plots.curve_figure(summary, MANIFEST)["layout"]["annotations"]]
+    assert not [text for text in notes if "knee" in text or "plateau" in text]
+
+
+def test_an_unbounded_knee_is_shaded_to_the_edge() -> None:
+    curve = full().curve
+    knees = msgspec.structs.replace(full().knees, hinge=Value(16.2, (15.4, None)))
+    layout = plots.curve_figure(msgspec.structs.replace(full(), curve=curve, knees=knees), MANIFEST)["layout"]
+    band = next(shape for shape in layout["shapes"] if shape["type"] == "rect" and shape["xref"] == "x")
+    assert band["x0"] == 15.4
+    assert math.log10(band["x1"]) == pytest.approx(layout["xaxis"]["range"][1])
+
+
+def test_caps_within_the_axis_are_named_at_their_place() -> None:
+    notes = plots.curve_figure(full(), MANIFEST)["layout"]["annotations"]
+    caps = {note["text"]: 10 ** note["x"] for note in notes if note.get("textangle") == -90}
+    assert caps == {"max_num_seqs 16": pytest.approx(16), "kv_memory 47": pytest.approx(47)}
+
+
+def test_latencies_are_milliseconds_and_only_those_that_exist() -> None:
+    ttft = plots.latency_figure(full(), "ttft")
+    assert [t["name"] for t in ttft["data"]] == ["p50", "p90"]  # no level has the 662 requests of a p99
+    assert trace(ttft, "p50")["y"][0] == pytest.approx(30.0)
+    assert [t["name"] for t in plots.latency_figure(full(), "itl")["data"]] == ["p50", "p90", "p99"]
+    assert plots.latency_figure(hollow(), "e2e")["data"] == []
+
+
+def test_where_chunks_hold_several_tokens_tpot_stands_in_by_name() -> None:
+    bare = Spread(0.008, None, None, None, None, None, 100)
+    levels = [msgspec.structs.replace(level, itl_s=bare) for level in full().levels]
+    figure = plots.latency_figure(msgspec.structs.replace(full(), levels=levels), "itl")
+    assert [t["name"] for t in figure["data"]] == ["mean", "TPOT p50", "TPOT p90"]
+    assert trace(figure, "mean")["y"] == [8.0] * 10
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_figure_says_none_or_nan(name: str) -> None:
+    summary = SITUATIONS[name]()
+    figures = [plots.curve_figure(summary, MANIFEST), *(plots.latency_figure(summary, n) for n in plots.LATENCIES)]
+    assert not re.search(r"\b(None|nan|null|NaN)\b", msgspec.json.encode(figures).decode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_plotly_knows_every_property_of_every_figure(name: str) -> None:
+    from plotly.graph_objects import Figure
+
+    summary = SITUATIONS[name]()
+    for figure in (plots.curve_figure(summary, MANIFEST), *(plots.latency_figure(summary, n) for n in plots.LATENCIES)):
+        Figure(figure)  # raises on a property that the schema does not have
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_png_has_its_size_and_is_small(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    plots.curve_png(SITUATIONS[name](), SIMULATED_MANIFEST if name == "simulated" else MANIFEST, path)
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", data[16:24]) == (1440, 864)
+    assert len(data) < 200_000
+
+
+@pytest.mark.slow
+def test_a_level_at_which_nothing_flowed_is_drawn_at_zero(tmp_path: Path) -> None:
+    dead = msgspec.structs.replace(full().levels[3], in_flight=0.0, output_tokens_per_s=Estimate(0.0, (0.0, 0.0)))
+    summary = msgspec.structs.replace(hollow(), levels=[dead], prediction=None)
+    assert plots.points(summary)[0][:2] == (8.0, 0.0)
+    plots.curve_png(summary, MANIFEST, tmp_path / "curve.png")
+    assert trace(plots.curve_figure(summary, MANIFEST), "measured, 95 %")["y"] == [0.0]
+
+
+@pytest.mark.slow
+def test_the_png_takes_any_name_and_a_summary_without_levels(tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    bare = msgspec.structs.replace(hollow(), levels=[], prediction=None, curve=None)
+    plots.curve_png(bare, {"model": "/models/$x_{1}$/" + "long-" * 40, "gpu": "$"}, path)
+    assert path.stat().st_size > 0
+
+
+def test_the_hinge_of_these_tests_is_16() -> None:
+    assert throughput(15.99) < P
+    assert throughput(16.01) == P

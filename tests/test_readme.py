@@ -1,0 +1,51 @@
+"""The commands that the README shows run as shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.sim.process import running
+from harness.sim.profile import profile
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    for line in block.splitlines()
+    if line.partition("#")[0].strip()
+]
+PORT_8000 = "http://127.0.0.1:8000"
+
+
+def test_every_command_is_one_that_this_file_knows_how_to_run() -> None:
+    assert COMMANDS
+    assert {command.split()[0] for command in COMMANDS} <= {"knee", "scripts/demo", "scripts/test"}
+    for command in COMMANDS:
+        if command.startswith("scripts/"):
+            assert os.access(ROOT / command, os.X_OK)
+
+
+@pytest.mark.slow
+def test_every_knee_command_runs_as_shown(tmp_path: Path) -> None:
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    with running(profile(max_num_seqs=8, speed=4.0)) as url:
+        for command in COMMANDS:
+            if not command.startswith("knee"):
+                continue
+            words = shlex.split(command.replace(PORT_8000, url))[1:]
+            done = subprocess.run(
+                [sys.executable, "-m", "harness", *words],
+                cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+            )  # fmt: skip
+            assert done.returncode in (0, 3), f"{command}\n{done.stderr}"  # 3: this machine may limit the client
+            if "--json" in words:
+                assert json.loads(done.stdout)["levels"]
+    assert {p.name for p in (tmp_path / "results").iterdir()} == {"first", "second", "third"}

@@ -1,0 +1,323 @@
+"""Whole runs through real sockets and processes, held against the server's own write log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from harness import store
+from harness.analysis.table import Table
+from harness.sim import writelog
+from harness.sim.process import running
+from harness.sim.profile import profile
+from harness.summary import Summary
+
+SCHEMA = Path(__file__).parent.parent / "docs" / "summary.schema.json"
+KNEE = [sys.executable, "-m", "harness"]
+LOAD = ["--input-tokens", "64", "--output-tokens", "32"]
+pytestmark = pytest.mark.slow
+
+
+def knee(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*KNEE, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_the_committed_schema_is_the_shape_of_the_summary() -> None:
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(Summary), "run scripts/schema"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[writelog.Entry], dict[str, Any], int]:
+    """A short ramp against the simulated endpoint: folder, the server's write log, the printed summary, status."""
+    folder = tmp_path_factory.mktemp("run")
+    log = folder / "server.jsonl"
+    with running(profile(max_num_seqs=16, speed=1.0), log=log, cpu=min(os.sched_getaffinity(0))) as url:
+        done = knee(
+            "run", "--url", url, *LOAD, "--levels", "1,2,4,8,16,32,64", "--level-seconds", "3", "--seed", "3",
+            "--out", str(folder / "out"), "--json", "--quiet", "--no-plots",
+        )  # fmt: skip
+    assert done.returncode in (0, 3), done.stderr  # a busy machine may limit the client; that is its own verdict
+    return folder / "out", writelog.entries(log), json.loads(done.stdout), done.returncode
+
+
+def test_the_summary_on_stdout_is_the_file_and_keeps_the_schema(measured: Any) -> None:
+    folder, _, printed, _ = measured
+    assert json.loads((folder / "summary.json").read_text()) == printed
+    jsonschema.validate(printed, json.loads(SCHEMA.read_text()))
+    assert [level["concurrency"] for level in printed["levels"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert printed["complete"] is True
+    assert printed["client"]["timestamp_source"] == "kernel"
+
+
+def test_every_request_s_tokens_are_the_server_s(measured: Any) -> None:
+    folder, log, _, _ = measured
+    by_id = {entry.id: entry for entry in log}
+    records = store.read(folder).records
+    whole = [r for r in records if not r.error]
+    cut = [r for r in records if r.error == "cancelled"]
+    assert len(whole) > 50
+    assert len(cut) == 64
+    assert len(whole) + len(cut) == len(records)
+    for r in whole:
+        assert r.output_tokens == by_id[r.request_id].tokens == 32
+        assert r.input_tokens == 64
+    for r in cut:
+        assert len(r.arrivals) // 8 <= by_id[r.request_id].tokens
+
+
+def test_the_window_counts_what_the_server_wrote_in_it(measured: Any) -> None:
+    folder, log, printed, _ = measured
+    run = store.read(folder)
+    table = Table.of(run.records)
+    writes = np.sort(np.concatenate([np.array(e.writes_ns, dtype=np.int64) for e in log]))
+    writes_s = (writes - run.header.monotonic_ns_origin) * 1e-9
+    for level in printed["levels"]:
+        start, end = level["window"]
+        inside = (table.arrival >= start) & (table.arrival < end)
+        ours = int(table.tokens[inside].sum())
+        theirs = int(((writes_s >= start) & (writes_s < end)).sum())
+        edges = 2 * min(level["concurrency"], 16)  # one engine step's tokens at each edge
+        assert abs(ours - theirs) <= max(edges, 0.005 * theirs), level["concurrency"]
+        mean = level["output_tokens_per_s"]["mean"]
+        assert mean == pytest.approx(ours / (end - start), rel=0.01)
+
+
+def test_first_tokens_and_gaps_are_the_server_s(measured: Any) -> None:
+    folder, log, _, _ = measured
+    by_id = {entry.id: entry for entry in log}
+    run = store.read(folder)
+    late = []
+    for r in run.records:
+        stamps = np.frombuffer(r.arrivals, dtype=np.int64) + run.header.monotonic_ns_origin
+        late.append(stamps - np.array(by_id[r.request_id].writes_ns[: len(stamps)]))
+    error = np.concatenate(late)
+    assert error.min() > -200_000  # the two clocks are one; only the offset of the kernel's stamp can be early
+    assert np.median(error) < 200_000
+
+
+def test_prompts_reach_the_server_once_each(measured: Any) -> None:
+    folder, log, _, _ = measured
+    ids = [entry.id for entry in log if entry.id != "knee-check"]
+    assert len(ids) == len(set(ids)) == len(store.read(folder).records)
+
+
+def test_levels_change_without_draining(measured: Any) -> None:
+    """Between the first send and the end of the last cooldown somebody is always in flight."""
+    folder, _, _, _ = measured
+    run = store.read(folder)
+    spans = sorted((r.sent_s, r.done_s) for r in run.records if r.sent_s is not None and r.done_s is not None)
+    covered = spans[0][1]
+    gaps = []
+    for sent, done in spans:
+        gaps.append(sent - covered)
+        covered = max(covered, done)
+    assert max(gaps) < 0.1
+    by_level = {level.index: level for level in run.levels}
+    for level in run.levels[1:]:
+        before = by_level[level.index - 1]
+        across = [
+            r for r in run.records if r.level == before.index and r.done_s is not None and r.done_s > level.begin_s
+        ]
+        assert len(across) >= 0.5 * before.concurrency
+
+
+def test_the_simulated_endpoint_brands_the_result_however_it_was_reached(measured: Any) -> None:
+    folder, _, printed, _ = measured
+    assert printed["simulated"] is True
+    assert "SIMULATED" in (folder / "report.md").read_text()
+
+
+def test_a_report_made_anew_is_the_same(measured: Any, tmp_path: Path) -> None:
+    folder, _, printed, _ = measured
+    done = knee("report", str(folder), "--json", "--quiet", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == printed
+
+
+def test_the_manifest_holds_the_prediction_made_before_load(tmp_path: Path) -> None:
+    done = knee(
+        "run", "--url", "sim:", *LOAD, "--levels", "1,2", "--level-seconds", "1", "--out", str(tmp_path / "out"),
+        "--quiet", "--no-plots",
+    )  # fmt: skip
+    assert done.returncode in (0, 3), done.stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["simulated"]["profile"] == "llama-3.1-8b/h100-sxm"
+    assert [level["concurrency"] for level in manifest["prediction"]["levels"]] == [1, 2]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["simulated"] is True
+    assert "SIMULATED" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_killed_run_keeps_its_finished_levels_and_everything_older_than_a_second(tmp_path: Path) -> None:
+    log, out = tmp_path / "server.jsonl", tmp_path / "out"
+    with running(profile(max_num_seqs=8, speed=1.0), log=log) as url:
+        process = subprocess.Popen(
+            [
+                *KNEE,
+                "run",
+                "--url",
+                url,
+                *LOAD,
+                "--levels",
+                "1,2,4,8",
+                "--level-seconds",
+                "2",
+                "--out",
+                str(out),
+                "--quiet",
+            ],
+            stderr=subprocess.PIPE,
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            try:
+                levels = store.read(out).levels
+            except Exception:  # noqa: BLE001  # the folder is not there yet
+                continue
+            if sum(level.finished for level in levels) >= 2 and levels[-1].window_start_s is not None:
+                break
+        time.sleep(1.5)
+        killed_ns = time.monotonic_ns()
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+        # The worker sees that nobody measures any more, and ends: the server comes to rest.
+        time.sleep(1.0)
+        quiet_from = time.monotonic_ns()
+        time.sleep(0.5)
+    entries = writelog.entries(log)
+    assert max((e.writes_ns[-1] for e in entries if e.writes_ns), default=0) < quiet_from
+    finished_before = {e.id for e in entries if e.finished and e.end_ns < killed_ns - 1_000_000_000} - {"knee-check"}
+    run = store.read(out)
+    assert len(finished_before) > 20
+    assert finished_before <= {r.request_id for r in run.records}
+    done = knee("report", str(out), "--json", "--quiet", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert len(summary["levels"]) >= 2
+    assert summary["complete"] is False
+    assert any(v["code"] == "incomplete" for v in summary["verdicts"])
+
+
+def test_without_levels_the_ramp_doubles_until_throughput_stops_rising(tmp_path: Path) -> None:
+    done = knee(
+        "run", "--url", "sim:", "--max-num-seqs", "2", *LOAD, "--level-seconds", "1", "--out", str(tmp_path / "out"),
+        "--quiet", "--no-plots", "--api", "completions",
+    )  # fmt: skip
+    assert done.returncode in (0, 3), done.stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [step["concurrency"] for step in manifest["ramp"]] == [1, 2, 4, 8, None]
+    assert "twice" in manifest["ramp"][-1]["reason"]
+
+
+def test_a_worker_that_is_killed_leaves_what_was_measured_and_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [
+            *KNEE,
+            "run",
+            "--url",
+            "sim:",
+            *LOAD,
+            "--levels",
+            "1,2,4,8",
+            "--level-seconds",
+            "1",
+            "--out",
+            str(out),
+            "--quiet",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
+        time.sleep(0.05)
+    (worker,) = [p for p in psutil.Process(process.pid).children() if "harness.load.workers" in p.cmdline()]
+    worker.kill()
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "the load-generating process ended" in talk.splitlines()[-1]
+    assert "Traceback" not in talk
+    summary = json.loads(knee("report", str(out), "--json", "--quiet", "--no-plots").stdout)
+    assert len(summary["levels"]) >= 1
+    assert summary["complete"] is False
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_writes_what_it_measured(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [
+            *KNEE,
+            "run",
+            "--url",
+            "sim:",
+            *LOAD,
+            "--levels",
+            "1,2,4,8",
+            "--level-seconds",
+            "1",
+            "--out",
+            str(out),
+            "--quiet",
+        ]
+    )
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(30) == status
+    summary = json.loads((out / "summary.json").read_text())
+    assert len(summary["levels"]) >= 1
+    assert summary["complete"] is False
+    assert not (out / store.SPOOL).exists()
+
+
+def _finished(folder: Path) -> int:
+    return sum(level.finished for level in store.read(folder).levels)
+
+
+def test_a_server_that_dies_leaves_the_finished_levels_and_stops_the_ramp(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with running(profile(max_num_seqs=8, speed=1.0)) as url:
+        process = subprocess.Popen(
+            [
+                *KNEE,
+                "run",
+                "--url",
+                url,
+                *LOAD,
+                "--levels",
+                "1,2,4,8,16",
+                "--level-seconds",
+                "1.5",
+                "--out",
+                str(out),
+                "--quiet",
+            ]
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
+            time.sleep(0.05)
+    process.wait(60)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["levels"][0]["errors"] == 0
+    assert summary["levels"][-1]["errors"] > 0
+    assert len(summary["levels"]) < 5
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert "of the requests failed" in manifest["ramp"][-1]["reason"]
