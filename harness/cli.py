@@ -32,13 +32,6 @@ class _Verbs(click.Group):
             ctx.exit(1)
         except KeyboardInterrupt:  # before any load: once levels run, the run itself takes Ctrl-C
             ctx.exit(130)
-        except ExceptionGroup as group:  # a mistake told from inside a task group
-            mistakes, bugs = group.split(HarnessError)
-            if bugs is not None or mistakes is None:
-                raise
-            for mistake in mistakes.exceptions:
-                print(f"error: {' '.join(str(mistake).split())}", file=sys.stderr)
-            ctx.exit(1)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -100,10 +93,12 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512.")
 @click.option("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128.")
 @click.option("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; else words, counted by the server's usage.")
-@click.option("--seed", type=int, help="Of the prompts; default 0.")
+@click.option("--seed", type=int, help="Of the prompts; default another one each run.")
 @click.option("--levels", metavar="1,2,4", help="Concurrency levels to hold.")
 @click.option("--max-concurrency", metavar="N", help="Without --levels: double up to this; default 1024.")
-@click.option("--level-seconds", metavar="TIME", help="Steady window of a level; default 20 request times.")
+@click.option(
+    "--level-seconds", metavar="TIME", help="Steady window of a level; default 25 request times, 3 s to 10 min."
+)
 @click.option("--max-seconds", metavar="TIME", help="End the ramp after this long.")
 @click.option("--max-requests", metavar="N", help="End the ramp after so many requests.")
 @click.option("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin.")
@@ -209,29 +204,41 @@ def _resolve(
     for flag, value in flags.items():
         if value is not None:
             put(*_FLAGS[flag], value)
+    if flags.get("max_concurrency") is not None:
+        put("ramp", "levels", None)  # a flag beats the file's levels
     if levels is not None:
         put("ramp", "levels", units.levels(levels))
     if extra_body is not None:
-        put("target", "extra_body", _json(extra_body))
+        put("target", "extra_body", _json(extra_body, "--extra-body", '{"top_p": 0.9}'))
     if header:
         put("target", "headers", dict(_pair(each, ":", "--header") for each in header))
     if server_meta:
-        put("target", "server_meta", dict(_pair(each, "=", "--server-meta") for each in server_meta))
+        put("target", "server_meta", _facts(server_meta))
     if tree.get("target", {}).get("url") == "sim:" and flags.get("max_num_seqs") is not None:
         put("sim", "max_num_seqs", flags["max_num_seqs"])
     return scenarios.build(tree, place=path or "command line")
 
 
-def _json(text: str) -> dict[str, Any]:
+def _json(text: str, flag: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise HarnessError(
-            f"not JSON: {error}", place="--extra-body", way_out="""write it like '{"top_p": 0.9}'"""
-        ) from None
+        raise HarnessError(f"not JSON: {error}", place=flag, way_out=f"write it like '{example}'") from None
     if not isinstance(value, dict):
-        raise HarnessError("not a JSON object", place="--extra-body", way_out="""write it like '{"top_p": 0.9}'""")
+        raise HarnessError("not a JSON object", place=flag, way_out=f"write it like '{example}'")
     return value
+
+
+def _facts(given: tuple[str, ...]) -> dict[str, str]:
+    """Facts given one by one, or as the path of a JSON file that holds an object of them."""
+    facts: dict[str, str] = {}
+    for each in given:
+        if "=" in each or not Path(each).is_file():
+            facts.update([_pair(each, "=", "--server-meta")])
+            continue
+        read = _json(Path(each).read_text(encoding="utf-8"), "--server-meta", '{"version": "1.0"}')
+        facts.update({key: str(value) for key, value in read.items()})
+    return facts
 
 
 def _pair(text: str, mark: str, flag: str) -> tuple[str, str]:

@@ -47,6 +47,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     class_: str = ""
     session_id: str = ""
     turn: int = 0
+    error_message: str = ""  # the first words of what the server or the system said of the error
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
 
 

@@ -37,7 +37,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     input_tokens: int = 512
     output_tokens: int = 128
     tokenizer: str | None = None
-    seed: int = 0
+    seed: int | None = None  # of the prompts; None: another one each run, written to the manifest
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,6 +146,11 @@ def check(scenario: Scenario, *, place: str) -> None:
     must(
         ramp.level_seconds is None or ramp.level_seconds > 0, "ramp.level_seconds", "a window needs time", "write '10s'"
     )
+    must(ramp.max_seconds is None or ramp.max_seconds > 0, "ramp.max_seconds", "no time is no run", "write '10m'")
+    must(ramp.max_requests is None or ramp.max_requests > 0, "ramp.max_requests", "none is no run", "give 1 or more")
+    for name, value in target.headers.items():
+        must((name + value).isascii(), f"target.headers.{name}", "a header is ASCII", "encode it")
+        must("\n" not in name + value, f"target.headers.{name}", "a header is one line", "encode it")
     must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
     must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
     if ramp.levels is not None:
@@ -169,6 +174,8 @@ def to_toml(scenario: Scenario) -> str:
 
 
 def _value(value: Any) -> str:
+    if value is None:
+        raise HarnessError("null cannot be written in TOML", place="--print-scenario", way_out="leave the field out")
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):

@@ -69,6 +69,11 @@ def batch(records: Sequence[Record]) -> bytes:
     return _encode(list(records))
 
 
+def is_batch(payload: bytes) -> bool:
+    """Whether a payload is a batch of records: msgpack has three heads for an array."""
+    return payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD)
+
+
 def payloads(data: bytes) -> Iterator[bytes]:
     """Every whole, undamaged payload from the start of the data; stops at the first that is not."""
     at = 0
@@ -100,14 +105,22 @@ class Spool:
     """The one writer of a run's folder. Each frame reaches the operating system before the call returns."""
 
     def __init__(self, folder: Path, header: Header) -> None:
+        self._place = str(folder / SPOOL)
         self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
         self.write(_encode(header))
 
     def write(self, payload: bytes) -> None:
         """Append one payload, verbatim."""
         view = memoryview(frame(payload))
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise HarnessError(
+                f"cannot write what is measured: {error.strerror}",
+                place=self._place,
+                way_out="free the disk, run again",
+            ) from None
 
     def level(self, level: Level) -> None:
         self.write(_encode(LevelFrame(level)))
@@ -169,7 +182,7 @@ def _read_spool(folder: Path, manifest: dict[str, Any]) -> Run:
     records: list[Record] = []
     samples: list[Sample] = []
     for payload in payloads((folder / SPOOL).read_bytes()):
-        if payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD):  # msgpack's three array heads
+        if is_batch(payload):
             records += _decode_batch(payload)
             continue
         item = _decode_map(payload)
@@ -203,7 +216,8 @@ _PLAIN = [
     ("sent_s", "float64"), ("connect_s", "float64"), ("first_token_s", "float64"), ("first_content_s", "float64"),
     ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
     ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
-    ("error", "string"), ("finish_reason", "string"), ("bytes_received", "int64"), ("merged", "int32"),
+    ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
+    ("merged", "int32"),
 ]  # fmt: skip
 
 
@@ -225,7 +239,10 @@ def _write_requests(path: Path, run: Run) -> None:
     columns: dict[str, Any] = {}
     for name, kind in _PLAIN:
         columns[name.rstrip("_")] = pa.array([getattr(r, name) for r in records], type=kind)
-    columns["phase"] = pa.array([phase_of(r.sent_s, by_index[r.level]) for r in records], type="string")
+    columns["phase"] = pa.array(
+        [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records],
+        type="string",
+    )
     counts = np.fromiter((len(r.arrivals) // 8 for r in records), dtype=np.int64, count=len(records))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)

@@ -1,9 +1,12 @@
-"""Request records in one line each, for the tests of the analysis; times in seconds."""
+"""Request records in a line each, for the tests of the analysis; times in seconds."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from harness.record import Level, Record
 
@@ -11,40 +14,36 @@ WINDOW = Level(0, 1, 0, 0.0, 0.0, 10.0, 10.0)  # a level of one request in fligh
 
 
 def request(
-    sent: float | None,
+    sent: float,
     arrivals: Sequence[float] = (),
-    tokens: Sequence[int] = (),
     *,
+    tokens: Sequence[int] = (),
     done: float | None = None,
-    scheduled: float | None = None,
-    content: float | None = None,
-    input_tokens: int | None = 10,
-    cached_tokens: int | None = None,
-    output_tokens: int | None = None,
     error: str = "",
-    level: int = 0,
-    merged: int = 0,
+    **changes: Any,
 ) -> Record:
-    """A request whose chunks arrived at `arrivals`; usage counts the chunks' tokens unless told otherwise."""
-    counted = sum(tokens) if tokens else len(arrivals)
+    """A request of 10 input tokens whose chunks arrived at `arrivals`; `changes` are fields of the record.
+
+    It ends with its last chunk and usage counts what arrived, unless told otherwise.
+    """
     first, last = (arrivals[0], arrivals[-1]) if arrivals else (None, None)
-    return Record(
+    plain = Record(
         request_id="r",
-        level=level,
+        level=0,
         repeat=0,
         concurrency=1,
         worker=0,
         url="http://127.0.0.1",
-        scheduled_s=scheduled if scheduled is not None else sent or 0.0,
+        scheduled_s=sent,
         sent_s=sent,
         connect_s=None,
         first_token_s=first,
-        first_content_s=content if content is not None else first,
+        first_content_s=first,
         last_token_s=last,
-        done_s=done if done is not None else last,
-        input_tokens=input_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens if output_tokens is not None or error else counted,
+        done_s=last if done is None else done,
+        input_tokens=10,
+        cached_tokens=None,
+        output_tokens=None if error else sum(tokens) if tokens else len(arrivals),
         reasoning_tokens=None,
         token_source="chunks",
         status=200,
@@ -53,15 +52,11 @@ def request(
         bytes_received=0,
         arrivals=array("q", [round(t * 1e9) for t in arrivals]).tobytes(),
         tokens=array("i", tokens).tobytes(),
-        merged=merged,
     )
+    return msgspec.structs.replace(plain, **changes)
 
 
-def closed_loop(C: int, seconds: float, ttft: float = 0.1, itl: float = 0.02, tokens: int = 20) -> list[Record]:
-    """C slots of equal requests back to back from staggered starts, the last ones ending after `seconds`."""
-    length = ttft + (tokens - 1) * itl
-    return [
-        request(sent, [sent + ttft + i * itl for i in range(tokens)], scheduled=sent - 0.001)
-        for slot in range(C)
-        for sent in [slot * length / C + k * length for k in range(int(seconds / length) + 1)]
-    ]
+def steady(C: int, seconds: float) -> list[Record]:
+    """A closed loop of C slots, staggered over one request: 0.2 s to the first of nine tokens, then 0.1 s each."""
+    starts = [slot / C + k for slot in range(C) for k in range(round(seconds))]
+    return [request(start, [start + 0.2 + 0.1 * i for i in range(9)]) for start in starts]

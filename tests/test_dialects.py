@@ -60,6 +60,23 @@ def test_chunks_of_several_tokens_are_counted_by_continuous_usage() -> None:
     assert (story.token_source, list(story.tokens), list(story.arrivals)) == ("continuous", [3, 2, 1], [2, 4, 5])
 
 
+def test_a_count_that_does_not_run_is_not_believed() -> None:
+    """Usage of 0 in every chunk until the total comes with the finish: each chunk is a token then."""
+    story = told(
+        delta(usage=usage(7, 0), role="assistant", content=""),
+        *(delta(usage=usage(7, 0), content=" x") for _ in range(5)),
+        delta("length", usage=usage(7, 5)),
+        DONE,
+    )
+    assert (story.token_source, list(story.arrivals), story.output_tokens) == ("chunks", [2, 3, 4, 5, 6], 5)
+
+
+@pytest.mark.parametrize("count", [-1, 2**31, 2**70])
+def test_a_usage_that_cannot_be_is_a_malformed_event(count: int) -> None:
+    story = told(delta(content="a"), delta("length"), event({"choices": [], "usage": usage(7, count)}))
+    assert story.error == "malformed_event"
+
+
 def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_length() -> None:
     story = told(
         delta(content="aaaa"), delta(content="bb"), delta("length"), event({"choices": [], "usage": usage(7, 6)})

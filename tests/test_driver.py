@@ -179,6 +179,36 @@ def test_a_server_that_refuses_is_not_flooded_and_nothing_is_hidden() -> None:
     assert reports[-1].failed == reports[-1].ended > 0
 
 
+def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
+    class Broken(FakeServer):
+        """Answers 200 and an error event at once; only decoding, a tick later, tells."""
+
+        async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
+            answer.sent_ns = answer.done_ns = max(1, virtual.clock_ns())
+            self.sent_at.append(asyncio.get_running_loop().time())
+            answer.response.status = 200
+            await asyncio.sleep(0.002)
+            asyncio.get_running_loop().call_later(0.001, self.decode, answer)
+
+        def decode(self, answer: Answer) -> None:
+            answer.take(1, b'data: {"error": {"message": "x"}}\n\n')
+            answer.take(1, None)
+
+    server = Broken()
+    records, reports = drive([(0.0, hold(0, 1, spread=0.0)), (1.2, Stop())], server)
+    assert {r.error for r in records} == {"stream_error"}
+    late = [t for t in server.sent_at if t > server.sent_at[0] + 0.2]
+    assert len(late) < 12
+    assert reports[-1].failed > 0
+
+
+def test_only_requests_of_the_level_count_for_its_warm_up() -> None:
+    _, reports = drive([(0.0, hold(0, 32)), (5.5, hold(1, 1)), (10.0, Stop())], FakeServer())
+    falling = [p for p in reports if p.level == 1]
+    assert max(p.in_flight for p in falling) > 1, "the higher level's requests are still there at first"
+    assert max(p.ended for p in falling) <= 5, "one slot, one second a request, four and a half seconds"
+
+
 @pytest.mark.slow
 def test_a_quota_is_kept_and_waiting_for_it_is_lag() -> None:
     server = FakeServer(takes=0.01)  # in real time: the quota's clock is not ours

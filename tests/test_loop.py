@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.load.loop import FAR_BEHIND, HotSelector, Stamping, new_loop, now
+from harness.load.loop import FAR_BEHIND, LATE_SHIFT, HotSelector, Stamping, new_loop, now
 
 
 class Counter:
@@ -81,7 +81,7 @@ def test_a_stamp_from_the_future_is_now() -> None:
 def test_lateness_is_counted_by_its_bin() -> None:
     selector, _ = read(kernel_stamp(time.time_ns() - 10_000_000))
     (bin_,) = [i for i, n in enumerate(selector.late) if n]
-    assert 10_000_000 >> 16 <= bin_ <= 30_000_000 >> 16
+    assert 10_000_000 >> LATE_SHIFT <= bin_ <= 30_000_000 >> LATE_SHIFT
 
 
 def test_debt_is_decoded_in_order_until_it_is_time_to_wake() -> None:

@@ -74,7 +74,7 @@ def test_prefix_hits_are_a_share_of_the_queries_in_the_window() -> None:
 
 def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = None) -> Progress:
     histogram = tuple((late or {}).get(i, 0) for i in range(LATE_BINS)) if late is not None else ()
-    return Progress(time_s, 0, 4, 0, 0, 0, 0, 0, None, 0, cpu, 0, 0, 0, histogram)
+    return Progress(time_s, 0, 4, 0, 0, 0, 0, None, 0, cpu, 0, 0, histogram)
 
 
 def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
@@ -83,10 +83,10 @@ def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
 
 
 def test_read_delay_is_the_99th_percentile_beyond_the_planned_wait() -> None:
-    # 1,000 reads at once (bin 0: up to 65.5 µs), 20 of them 100 bins late: p99 lies there.
+    # 1,000 reads at once (bin 0: up to 131 µs), 20 of them 100 bins late: p99 lies there.
     reports = [report(1.0, late={0: 980}), report(1.2), report(1.4, late={100: 20})]
     (sample,) = client.read_delay(reports, 1.4, tick_s=0.001)
-    assert sample.value == pytest.approx(101 * 65.536e-6 - 0.001)
+    assert sample.value == pytest.approx(101 * 131.072e-6 - 0.001)
     (on_time,) = client.read_delay([report(1.0, late={0: 1000})], 1.0, tick_s=0.001)
     assert on_time.value == 0.0
     assert client.read_delay([report(1.0)], 1.0, tick_s=0.001) == []

@@ -1,15 +1,19 @@
+"""A run as columns: every request, every chunk, nothing made up."""
+
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from records import request
 
 from harness.analysis.table import Table, gaps, placed_tokens
+from tests.records import request
 
 
 def test_what_is_missing_is_nan_and_never_zero() -> None:
-    table = Table.of([request(None, error="refused", input_tokens=None, scheduled=3.0)])
+    table = Table.of([request(3.0, sent_s=None, error="refused", input_tokens=None)])
     for column in (table.sent, table.connect, table.first, table.last, table.done, table.input_tokens):
         assert np.isnan(column).all()
     assert np.isnan(table.cached_tokens[0])
@@ -18,7 +22,7 @@ def test_what_is_missing_is_nan_and_never_zero() -> None:
 
 
 def test_chunks_lie_flat_beside_the_row_that_owns_them() -> None:
-    table = Table.of([request(0.0, [1.0, 2.0]), request(0.5), request(1.0, [1.5, 1.75, 4.0], [3, 1, 2])])
+    table = Table.of([request(0.0, [1.0, 2.0]), request(0.5), request(1.0, [1.5, 1.75, 4.0], tokens=[3, 1, 2])])
     assert table.arrival.tolist() == [1.0, 2.0, 1.5, 1.75, 4.0]
     assert table.tokens.tolist() == [1, 1, 3, 1, 2]
     assert table.owner.tolist() == [0, 0, 2, 2, 2]
@@ -36,7 +40,7 @@ def test_a_request_that_we_cut_is_neither_a_success_nor_a_failure() -> None:
 
 
 def test_a_request_that_was_never_sent_began_when_it_was_scheduled() -> None:
-    table = Table.of([request(2.0, scheduled=1.5), request(None, scheduled=3.0, error="refused")])
+    table = Table.of([request(2.0, scheduled_s=1.5), request(3.0, sent_s=None, error="refused")])
     assert table.began.tolist() == [2.0, 3.0]
 
 
@@ -50,7 +54,7 @@ def test_an_empty_run_is_an_empty_table() -> None:
 def test_gaps_never_cross_from_one_request_to_the_next(stamps: list[list[int]]) -> None:
     runs = [sorted(s) for s in stamps]
     table = Table.of([request(0.0, [t * 1e-3 for t in run]) for run in runs])
-    expected = [b - a for run in runs for a, b in zip(run, run[1:], strict=False)]
+    expected = [b - a for run in runs for a, b in itertools.pairwise(run)]
     np.testing.assert_allclose(gaps(table, table.ok), np.array(expected) * 1e-3, atol=1e-9)
 
 

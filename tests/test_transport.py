@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -70,6 +72,68 @@ def test_connect_time_is_its_own_figure_where_the_server_closes_after_each_answe
     assert first.connect_ns == 0
     assert second.connect_ns > 0
     assert second.story.arrivals[0] > second.sent_ns
+
+
+def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
+    """It answers keep-alive and closes: what went into a dead connection is sent again, and no other is used twice."""
+
+    def script(r: Request) -> None:
+        r.stream(VLLM)
+        time.sleep(0.005)
+        r.close()
+
+    selector = HotSelector(250_000)
+
+    async def go(port: int) -> tuple[list[Answer], SocketTransport]:
+        transport = SocketTransport(selector, "127.0.0.1", port)
+        answers = [Answer(f"id-{i}") for i in range(20)]
+        for answer in answers:
+            await transport.exchange(answer, request(HEAD, answer.request_id, b"{}"), 5.0)
+        selector.decode_all()
+        transport.close()
+        return answers, transport
+
+    with serving(script) as port, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+        answers, transport = runner.run(go(port))
+    assert [a.error for a in answers] == [""] * 20
+    assert (transport.resent, transport.reuse) == (1, False)
+    assert all(a.story.arrivals[0] > a.sent_ns for a in answers)
+
+
+def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it() -> None:
+    for end in (Request.close, Request.reset):
+
+        def script(r: Request, end: Callable[[Request], None] = end) -> None:
+            r.stream(delta(content="a"), b'data: {"error": {"message": "engine died"}}\n\n', end=False)
+            time.sleep(0.05)
+            end(r)
+
+        (answer,) = exchange(script)
+        assert (answer.error, "engine died" in answer.message) == ("stream_error", True)
+
+
+def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> None:
+    def early(sock: socket.socket) -> None:
+        sock.recv(1000)
+        sock.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+        time.sleep(0.2)
+        sock.close()
+
+    selector = HotSelector(250_000)
+
+    async def go(port: int) -> Answer:
+        answer = Answer("x")
+        await SocketTransport(selector, "127.0.0.1", port).exchange(answer, request(HEAD, "x", b"x" * 30_000_000), 5.0)
+        selector.decode_all()
+        return answer
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: early(listener.accept()[0]))
+        thread.start()
+        with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+            answer = runner.run(go(listener.getsockname()[1]))
+        thread.join()
+    assert (answer.error, answer.message) == ("http_4xx", "big")
 
 
 def test_arrivals_lie_where_the_server_wrote_them() -> None:

@@ -1,14 +1,16 @@
+"""The steady window: its start, what is in flight in it, and Little's check."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import WINDOW, closed_loop, request
 
 from harness.analysis.table import Table
 from harness.analysis.window import Truncation, bin_width, bins, in_flight, little, truncation
 from harness.record import Level
+from tests.records import WINDOW, request, steady
 
 
 def test_a_bin_is_five_gaps_and_at_least_50_ms() -> None:
@@ -24,7 +26,7 @@ def test_a_flat_level_loses_nothing() -> None:
 
 
 def test_a_level_that_never_stops_rising_is_not_settled() -> None:
-    assert truncation(np.arange(40.0) ** 2) == Truncation(20, settled=False, checked=True)
+    assert truncation(1 - 0.9 ** np.arange(40)) == Truncation(20, settled=False, checked=True)
 
 
 def test_fewer_than_twenty_bins_are_not_checked() -> None:
@@ -40,7 +42,7 @@ def test_the_cut_minimises_the_mser_statistic_over_the_first_half(counts: list[i
 
 
 def test_bins_count_tokens_in_whole_bins_only() -> None:
-    table = Table.of([request(0.0, [0.95, 1.0, 1.04, 1.05, 1.19], [1, 2, 4, 8, 16])])
+    table = Table.of([request(0.0, [0.95, 1.0, 1.04, 1.05, 1.19], tokens=[1, 2, 4, 8, 16])])
     np.testing.assert_allclose(bins(table, 1.0, 1.19, 0.05), [6, 8, 0])
     assert len(bins(table, 1.0, 1.01, 0.05)) == 0
 
@@ -51,7 +53,7 @@ def test_in_flight_is_the_time_mean_with_failures_and_cut_requests() -> None:
             request(0.0, done=5.0),  # 4 s of the window from 1 to 11
             request(2.0, done=4.0, error="http_500"),  # 2 s
             request(8.0, error="cancelled"),  # still open: 3 s
-            request(None, error="refused"),  # never in flight
+            request(2.0, sent_s=None, done=9.0, error="refused"),  # never in flight
             request(20.0, done=30.0),
         ]
     )
@@ -61,7 +63,7 @@ def test_in_flight_is_the_time_mean_with_failures_and_cut_requests() -> None:
 
 def test_a_closed_loop_in_steady_state_obeys_little() -> None:
     level = Level(0, 4, 0, 0.0, 2.0, 22.0, 22.0)
-    found = little(Table.of(closed_loop(4, 30.0)), level, 2.0, 22.0)
+    found = little(Table.of(steady(4, 30.0)), level, 2.0, 22.0)
     assert found.counted == pytest.approx(4.0, rel=1e-6)
     assert found.by_law == pytest.approx(4.0, rel=0.01)
     assert not found.mismatch
@@ -71,8 +73,9 @@ def test_a_closed_loop_in_steady_state_obeys_little() -> None:
 def test_requests_that_hang_after_their_last_token_break_little() -> None:
     records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(60)]
     found = little(Table.of(records), Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0)
-    assert found.by_law == pytest.approx(0.5)
-    assert found.apart == pytest.approx(0.5)
+    assert found.counted == pytest.approx(1.0)
+    # The last one ends at the window's very end, so outside it: λ = (60 + 59)/120, each 0.5 s to its last token.
+    assert found.by_law == pytest.approx(119 / 120 * 0.5)
     assert found.mismatch
     assert found.enough
 

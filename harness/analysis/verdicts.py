@@ -237,6 +237,20 @@ def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None
     )
 
 
+def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if "cooldown_cut" in notes:
+        return _doubt(
+            "cut_short",
+            "a budget ended the level before the last request of its window had ended: slow ones are missing",
+            "give the run more time or requests",
+            s,
+        )
+    if "cut_short" in notes:
+        message = f"a budget ended the window after {s.window_s:.3g} s"
+        return _doubt("cut_short", message, "give the run more time or requests", s)
+    return None
+
+
 # The whole run
 
 
@@ -300,6 +314,7 @@ def of_level(
         in_flight_low(s),
         little_mismatch(s, little),
         not_settled(s, notes),
+        cut_short(s, notes),
         window_too_short(s),
         fit_error_assumed(s, assumed_error),
         unplaced_tokens(s, usage_tokens),

@@ -7,6 +7,7 @@ goes into the manifest and into the load. Nothing here is measured.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -62,15 +63,21 @@ def address(url: str) -> Address:
     >>> address("http://localhost:8000/v1")
     Address(base='http://localhost:8000', host='localhost', port=8000, prefix='')
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError as error:
+        raise HarnessError(str(error), place="--url", way_out="write it like http://host:8000") from None
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise HarnessError(
+            "an address with a key in it would be stored with the result",
+            place="--url",
+            way_out="give --api-key-env VARIABLE or --header",
+        )
     if parts.scheme == "https":
         raise HarnessError("TLS is not measured yet", place=url, way_out="give the server's plain http address")
     if parts.scheme != "http" or not parts.hostname:
         raise HarnessError("not an http address", place=url, way_out="write it like http://host:8000")
-    try:
-        port = parts.port or 80
-    except ValueError as error:
-        raise HarnessError(str(error), place=url, way_out="write it like http://host:8000") from None
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
     return Address(f"http://{shown}:{port}", host, port, parts.path.rstrip("/").removesuffix("/v1"))
@@ -98,8 +105,12 @@ async def check(scenario: Scenario, url: str) -> Launch:
     target = scenario.target
     timeout = httpx.Timeout(min(60.0, target.request_timeout), connect=10.0, read=target.request_timeout)
     async with httpx.AsyncClient(
-        base_url=where.base + where.prefix, headers=headers(scenario), timeout=timeout, trust_env=False
+        base_url=where.base + where.prefix,
+        headers={"Accept-Encoding": "identity", **headers(scenario)},  # as the load asks
+        timeout=timeout,
+        trust_env=False,
     ) as client:
+        url = where.base + where.prefix
         try:
             model, longest = await _model(client, url, target.model)
             workload = scenario.workload
@@ -208,7 +219,7 @@ async def _first_requests(
     length, used, counted = workload.input_tokens, 0, None
     notes: list[str] = []
     for _ in range(_PROBES):
-        text = Prompts(words, length, workload.seed).text(used)
+        text = Prompts(words, length, workload.seed or 0).text(used)
         story, drop, dropped = await _ask(client, scenario, url, path, model, text, 1, drop)
         notes += dropped
         used += 1
@@ -222,7 +233,7 @@ async def _first_requests(
                 place="--input-tokens",
                 way_out=f"ask for at least {workload.input_tokens - length + 1}",
             )
-    text = Prompts(words, length, workload.seed).text(used)
+    text = Prompts(words, length, workload.seed or 0).text(used)
     began = time.monotonic()
     story, drop, _ = await _ask(client, scenario, url, path, model, text, workload.output_tokens, drop)
     e2e = time.monotonic() - began
@@ -267,8 +278,10 @@ async def _ask(
 ) -> tuple[dialects.Story, frozenset[str], list[str]]:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
     notes: list[str] = []
-    api = scenario.target.api
+    api, quota = scenario.target.api, scenario.target.max_rps
     while True:
+        if quota:
+            await asyncio.sleep(1.0 / quota)
         before, after = dialects.body(api, model, output_tokens, drop=drop, extra=scenario.target.extra_body)
         content = before + msgspec.json.encode(text) + after
         story = dialects.Story()

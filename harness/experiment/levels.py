@@ -23,7 +23,7 @@ from harness.analysis import ramp, window
 from harness.experiment import launch as launching
 from harness.experiment.launch import Launch
 from harness.load import dialects
-from harness.load.driver import Hold, Plan, Progress
+from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import tick_ns
 from harness.load.workers import Worker
 from harness.observe import client as client_view
@@ -31,8 +31,8 @@ from harness.observe import host, server
 from harness.record import Level, Record, arrivals_of
 from harness.scenario import Scenario
 
-WINDOW_REQUEST_TIMES = 20  # of the default window: what batch means need
-SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 120.0
+WINDOW_REQUEST_TIMES = 25  # of the default window: an interval needs 20 mean ones, and means wander
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
 
 
 class View(Protocol):
@@ -50,7 +50,7 @@ class View(Protocol):
         errors: int,
     ) -> None: ...
 
-    def level_finished(self) -> None: ...
+    def level_finished(self, *, output_tokens_per_s: float) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -81,6 +81,7 @@ class Levels:
         self._last_sampled: Progress | None = None  # client and host figures are taken once a second
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         self.timestamp_source: str | None = None
+        self.resent = 0
         self.reasons: list[dict[str, Any]] = []
 
     async def go(self) -> None:
@@ -94,7 +95,7 @@ class Levels:
                     await self._ramp(worker, repeat)
         finally:
             if worker.done is not None:
-                self.timestamp_source = worker.done.timestamp_source
+                self.timestamp_source, self.resent = worker.done.timestamp_source, worker.done.resent
             if scraping is not None:
                 scraping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -117,9 +118,9 @@ class Levels:
                 return
             self._view.level_started(step.concurrency, self._begun, total)
             level = await self._hold(worker, self._begun, step.concurrency, repeat)
-            self._view.level_finished()
             self._begun += 1
             if level is not None:
+                self._view.level_finished(output_tokens_per_s=level.output_tokens_per_s)
                 held.append(level)
 
     def _plan(self) -> Plan:
@@ -143,7 +144,7 @@ class Levels:
             body_after=after,
             words=launch.words,
             prompt_words=launch.prompt_words,
-            seed=scenario.workload.seed,
+            seed=scenario.workload.seed or 0,
             first_prompt=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=scenario.target.max_rps,
@@ -182,11 +183,14 @@ class Levels:
 
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
-        async with httpx.AsyncClient(base_url=self._launch.address.base, timeout=5.0, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=self._launch.address.base, headers=launching.headers(self._scenario), timeout=5.0, trust_env=False
+        ) as http:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     page = await http.get(self._launch.address.prefix + "/metrics")
-                    self._spool.telemetry(server.samples(self._now(), server.parse(page.text)))
+                    if page.status_code == 200:
+                        self._spool.telemetry(server.samples(self._now(), server.parse(page.text)))
                 await asyncio.sleep(every)
 
     def _over_budget(self) -> str | None:
@@ -210,9 +214,9 @@ class Levels:
         self._reports = []
         worker.command(Hold(index, concurrency, repeat, e2e, self._tick_ns))
 
-        # Warm-up: twice the level's requests, and every slot has begun.
+        # Warm-up: twice the level's requests, every slot has begun, and none of a higher level before is left.
         async for p in self._news(worker, level, "warm-up", None):
-            if p.waiting == 0 and p.ended >= 2 * concurrency:
+            if p.waiting == 0 and p.ended >= 2 * concurrency and p.in_flight <= concurrency:
                 break
             if self._over_budget() is not None:
                 return None
@@ -223,13 +227,19 @@ class Levels:
         level = await self._window(worker, level, start)
         self._spool.level(level)
         inside = [p for p in self._reports if p.time_s >= start]
-        self._spool.telemetry(client_view.read_delay(inside, inside[-1].time_s, self._tick_ns * 1e-9))
-
-        # Hold the concurrency until the last request that began in the window has ended: no survivor bias.
         end = level.window_end_s
         assert end is not None
+        self._spool.telemetry(client_view.read_delay(inside, end, self._tick_ns * 1e-9))
+
+        # Hold the concurrency until the last request that began in the window has ended: no survivor bias.
+        ended: float | None = None
         async for p in self._news(worker, level, "cooldown", None):
-            if p.time_s > end + 0.1 and (p.oldest_sent_s is None or p.oldest_sent_s >= end):
+            if ended is None and p.time_s > end and (p.oldest_sent_s is None or p.oldest_sent_s >= end):
+                ended = p.time_s
+            if ended is not None and p.time_s > ended + BATCH_EVERY_S + PROGRESS_EVERY_S:
+                break  # by now the last one's record is in the spool too
+            if self._over_budget() is not None and p.time_s > end + 2 * _mean(self._e2e):
+                level = msgspec.structs.replace(level, notes=(*level.notes, "cooldown_cut"))
                 break
         level = msgspec.structs.replace(level, end_s=p.time_s)
         self._spool.level(level)
@@ -248,7 +258,7 @@ class Levels:
                 if over is not None or p.time_s >= start + length * extended:
                     break
             if over is not None:
-                notes.append(f"cut short: {over}")
+                notes.append("cut_short")
             if over is not None or settled:
                 break
             width = window.bin_width(_median(self._icl))
@@ -267,7 +277,7 @@ class Levels:
         return msgspec.structs.replace(level, window_start_s=start, window_end_s=p.time_s, notes=tuple(notes))
 
     def _length(self, level: Level) -> float:
-        """Seconds of the window: as asked, else 20 of the level's own request times as they are now."""
+        """Seconds of the window: as asked, else 25 of the level's own request times as they are now."""
         asked = self._scenario.ramp.level_seconds
         recent = list(self._e2e)[-max(8, min(256, level.concurrency)) :]
         return asked or min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, WINDOW_REQUEST_TIMES * _mean(recent)))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
+import secrets
 import signal
 import time
 from datetime import UTC, datetime
@@ -34,6 +36,7 @@ from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Prediction, Summary
 
+_OTHER_FILES = 64  # that a worker needs beside its connections
 _HEADERS_SHOWN = {"user-agent", "content-type", "accept"}  # every other header may be a secret
 
 
@@ -46,13 +49,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcome:
     """Measure; HarnessError when nothing could be, else an outcome, however the run ended."""
-    if scenario.target.url is None:
+    url = scenario.target.url
+    if url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
+    if scenario.workload.seed is None:
+        # Another one each time: a server that is still warm must not know the prompts from the run before.
+        seed = secrets.randbelow(2**31)
+        scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
+    _check_open_files(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = store.create(out or f"results/{scenario.name}-{stamp}")
     try:
         with contextlib.ExitStack() as stack:
-            url, profile = scenario.target.url, None
+            profile = None
             if url == "sim:":
                 profile = profiles.profile(
                     scenario.sim.profile, max_num_seqs=scenario.sim.max_num_seqs, speed=scenario.sim.speed
@@ -66,6 +75,18 @@ def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcom
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
+
+
+def _check_open_files(scenario: Scenario) -> None:
+    """A connection is an open file: a level that cannot be opened is said before anything is measured."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(scenario.ramp.levels or [scenario.ramp.max_concurrency])
+    if most != resource.RLIM_INFINITY and highest > most - _OTHER_FILES:
+        raise HarnessError(
+            f"{highest} connections do not fit into {most} open files",
+            place="--levels" if scenario.ramp.levels else "--max-concurrency",
+            way_out=f"stay at or below {most - _OTHER_FILES}, or raise `ulimit -Hn`",
+        )
 
 
 async def _run(
@@ -108,14 +129,22 @@ async def _run(
     finally:
         spool.close()
     manifest["complete"] = not caught and failure is None
-    manifest["client"] = {"timestamp_source": levels.timestamp_source, "workers": 1}
+    manifest["client"] = {"timestamp_source": levels.timestamp_source, "workers": 1, "resent": levels.resent}
+    if levels.resent:
+        manifest["notes"].append(
+            f"{levels.resent} requests were sent again: the server closed connections that it had promised to keep; "
+            "since then each request opens its own"
+        )
     manifest["ramp"] = levels.reasons
     manifest["host"]["load_average_end"] = list(os.getloadavg())
-    store.write_json(folder / store.MANIFEST, manifest)
-    store.finish(folder)
     if failure is not None:
         view.note(f"what was measured is in {folder}")
+        with contextlib.suppress(OSError):  # a full disk: the spool stays as it is and reads as it is
+            store.write_json(folder / store.MANIFEST, manifest)
+            store.finish(folder)
         raise failure
+    store.write_json(folder / store.MANIFEST, manifest)
+    store.finish(folder)
     summary = summarise(store.read(folder))
     status = 128 + caught[0] if caught else exit_status(summary)
     return Outcome(folder, summary, manifest, status)

@@ -54,12 +54,15 @@ def summarise(run: Run) -> Summary:
 
 
 def exit_status(summary: Summary) -> int:
-    """0, or 3 when the answer rests on an invalid level; the last level's errors end a ramp, they do not void it."""
-    levels = summary.levels
-    if levels and any(v.code == "errors_above_1_percent" for v in levels[-1].verdicts):
-        levels = levels[:-1]
-        if not levels:
-            return 3
+    """0, or 3 when the answer rests on an invalid level.
+
+    The level whose errors ended its ramp, the last one of each repeat, voids nothing unless it stands alone.
+    """
+    last = {level.repeat: level for level in summary.levels}
+    ended = [s for s in last.values() if any(v.code == "errors_above_1_percent" for v in s.verdicts)]
+    levels = [level for level in summary.levels if not any(level is s for s in ended)]
+    if summary.levels and not levels:
+        return 3
     invalid = any(v.level == "invalid" for level in levels for v in level.verdicts)
     return 3 if invalid or any(v.level == "invalid" for v in summary.verdicts) else 0
 
@@ -77,7 +80,20 @@ def _level(run: Run, table: Table, level: Level) -> LevelSummary:
     of_client = client.view(run.samples, window)
     plain = metrics.level_summary(table, level, **figures)
     of_server = _server(run, table, window, plain.itl_s.mean)
-    return metrics.level_summary(table, level, server=of_server, client=of_client, **figures)
+    summary = metrics.level_summary(table, level, server=of_server, client=of_client, **figures)
+    return msgspec.structs.replace(summary, verdicts=[*summary.verdicts, *_said(run, level)])
+
+
+def _said(run: Run, level: Level) -> list[Verdict]:
+    """What was said of the level's errors, once for each kind."""
+    words: dict[str, str] = {}
+    for record in run.records:
+        if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
+            words.setdefault(record.error, record.error_message)
+    return [
+        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency)
+        for kind, text in sorted(words.items())
+    ]
 
 
 def _server(run: Run, table: Table, window: tuple[float, float], itl: float | None) -> ServerView | None:
@@ -110,7 +126,13 @@ def _of_run(run: Run) -> list[Verdict]:
                 "the finished levels stand; run again for the rest",
             )
         )
-    return out + [Verdict("note", "note", note) for note in run.manifest.get("notes", [])]
+    if not any(level.finished for level in run.levels):
+        out.append(
+            Verdict("nothing_measured", "invalid", "no level is finished: there is no answer", "give the run more time")
+        )
+    stops = [step["reason"] for step in run.manifest.get("ramp", []) if step["reason"].startswith("stopped")]
+    said = [*run.manifest.get("notes", []), *dict.fromkeys(stops)]
+    return out + [Verdict("run_note", "note", text) for text in said]
 
 
 def _drift(levels: list[LevelSummary]) -> list[Verdict]:

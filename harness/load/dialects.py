@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -37,17 +37,20 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a lie: a malformed event
+
+
 class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: _Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
 
@@ -154,9 +157,10 @@ class Story:
             if self._counted is None and not self.arrivals and not finish:
                 self._counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
             if self._counted is not None:
-                if count > self._counted:
-                    self._arrive(stamp, count - self._counted, length, answer)
-                    self._counted = count
+                # Text without a rise is kept as 0 tokens for now: `settle` sees whether the count can be trusted.
+                if count > self._counted or length:
+                    self._arrive(stamp, max(0, count - self._counted), length, answer)
+                    self._counted = max(count, self._counted)
                 return
         if length:
             self._arrive(stamp, 1, length, answer)
@@ -194,11 +198,17 @@ class Story:
 
     def settle(self) -> None:
         """Decide where each token arrived: running usage, else one a chunk, else usage shared by text length."""
+        if self._counted is not None and not self._trusted():
+            self._counted = None
+            self._keep([i for i, length in enumerate(self._lengths) if length])
+            self.tokens = array("i", [1]) * len(self.arrivals)
         chunks, usage = len(self.arrivals), self.output_tokens
         if not chunks:
             self.token_source = ""
         elif self._counted is not None:
             self.token_source = "continuous"
+            if 0 in self.tokens:
+                self._keep([i for i, tokens in enumerate(self.tokens) if tokens])
         elif usage is None or usage == chunks or self.error:
             self.token_source = "chunks"
             if usage is None and not self.error:
@@ -209,10 +219,20 @@ class Story:
         if self.error and self.output_tokens is None:
             self.output_tokens = sum(self.tokens)
 
+    def _keep(self, chunks: list[int]) -> None:
+        self.arrivals = array("q", [self.arrivals[i] for i in chunks])
+        self.tokens = array("i", [self.tokens[i] for i in chunks])
+        self._lengths = array("i", [self._lengths[i] for i in chunks])
+
+    def _trusted(self) -> bool:
+        """Whether the running count ran: some servers send 0, or each chunk's own, until the end."""
+        silent = sum(1 for tokens, length in zip(self.tokens, self._lengths, strict=True) if length and not tokens)
+        return silent <= max(1, len(self.tokens) // 10)
+
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
     """A total shared out by length, whole numbers that add up to it; chunks that get none keep a 0."""
-    whole, out, given, seen = sum(lengths), array("i"), 0, 0
+    whole, out, given, seen = max(1, sum(lengths)), array("i"), 0, 0
     for length in lengths:
         seen += length
         upto = total * seen // whole

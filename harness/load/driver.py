@@ -78,9 +78,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     time_s: float
     level: int
     in_flight: int
-    begun: int
-    ended: int
-    failed: int
+    ended: int  # of the requests sent in this level
+    failed: int  # likewise, as far as their answers are decoded
     waiting: int  # new slots whose staggered start is still to come
     tokens: int  # token-carrying chunks decoded since the run began
     oldest_sent_s: float | None  # of the requests now in flight
@@ -88,7 +87,6 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     cpu_s: float  # of this process, since it began
     reads: int
     unstamped: int
-    merged: int
     late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
 
 
@@ -96,6 +94,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
     """The worker's last message: every record is sent."""
 
     timestamp_source: str
+    resent: int = 0  # requests sent again because the server had closed a kept connection
 
 
 Message = Progress | Done
@@ -132,7 +131,7 @@ class Driver:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._in_flight: dict[str, _Ask] = {}  # in the order they were sent
         self._ended: collections.deque[_Ask] = collections.deque()
-        self._begun = self._done = self._failed = self._waiting = self._begun_in_run = self._merged = 0
+        self._done = self._failed = self._waiting = self._begun_in_run = 0
         self._throttler: Any = None
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
@@ -162,7 +161,7 @@ class Driver:
         if self._selector is not None:
             self._selector.tick_ns = hold.tick_ns
         self._hold = hold
-        self._begun = self._done = self._failed = 0
+        self._done = self._failed = 0
         fresh = [i for i in range(hold.concurrency) if i not in self._slots or self._slots[i].done()]
         for i, delay in zip(fresh, stagger(len(fresh), hold.spread_s, self._plan.start), strict=True):
             self._waiting += 1
@@ -171,6 +170,7 @@ class Driver:
     async def _slot(self, i: int, delay: float) -> None:
         due = self._clock() + round(delay * 1e9)
         failures = 0
+        before: Answer | None = None
         try:
             await asyncio.sleep(delay)
         finally:
@@ -182,7 +182,6 @@ class Driver:
             request_id, data = self._ready.popleft() if self._ready else self._build()
             ask = _Ask(Answer(request_id), self._hold, due)
             self._in_flight[request_id] = ask
-            self._begun += 1
             self._begun_in_run += 1
             try:
                 await self._transport.exchange(ask.answer, data, self._plan.request_timeout_s)
@@ -190,10 +189,12 @@ class Driver:
                 del self._in_flight[request_id]
                 self._ended.append(ask)
             due = ask.answer.done_ns
-            self._done += 1
-            refused = ask.answer.error != "" or ask.answer.response.status != 200
-            self._failed += refused
-            failures = failures + 1 if refused else 0
+            self._done += ask.level is self._hold
+            # What only its decoding tells of an answer (an error inside the stream) is known one request later.
+            judged = ask.answer if ask.answer.error or ask.answer.response.status != 200 else before
+            if judged is not None:
+                failures = failures + 1 if judged.error or judged.response.status != 200 else 0
+            before = ask.answer
             if failures:
                 await asyncio.sleep(pause_after(failures))
 
@@ -208,7 +209,7 @@ class Driver:
         """Keep the next requests' bytes built before they are due."""
         while True:
             wanted = min(1024, 8 + self._hold.concurrency) if self._hold is not None else 8
-            for _ in range(16):
+            for _ in range(max(1, min(16, 4096 // self._plan.prompt_words))):  # long prompts one a turn
                 if len(self._ready) >= wanted:
                     break
                 self._ready.append(self._build())
@@ -233,7 +234,6 @@ class Driver:
             time_s=(self._clock() - origin) * 1e-9,
             level=self._hold.index if self._hold is not None else -1,
             in_flight=len(self._in_flight),
-            begun=self._begun,
             ended=self._done,
             failed=self._failed,
             waiting=self._waiting,
@@ -243,7 +243,6 @@ class Driver:
             cpu_s=time.process_time(),
             reads=selector.reads if selector is not None else 0,
             unstamped=selector.unstamped if selector is not None else 0,
-            merged=self._merged,
             late=late,
         )
 
@@ -262,7 +261,7 @@ class Driver:
 
     def _record(self, ask: _Ask) -> Record:
         answer, story, origin = ask.answer, ask.answer.story, self._plan.origin_ns
-        self._merged += story.merged
+        self._failed += ask.level is self._hold and answer.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
@@ -294,6 +293,7 @@ class Driver:
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=b"" if single else story.tokens.tobytes(),
+            error_message=" ".join(answer.message.split())[:200] if answer.error else "",
             merged=story.merged,
         )
 

@@ -3,7 +3,9 @@
 On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its answer is
 over) and queued undecoded; what it means is told later by `Answer.take`, in the time the loop would sleep. `send`
 is stamped just before the first byte is written on a connection that is already open; connect time is its own
-figure. Nothing is retried: a failure is the request's story.
+figure. Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent into a
+connection that the server had already closed after the answer before, though it promised to keep it. Those are sent
+again on a fresh connection, stamped anew and counted, and no connection is used twice from then on.
 
 Plain HTTP over TCP. TLS, Unix sockets and httpx as a second transport come later, behind the same seam.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.load.dialects import Story, http_error
 from harness.load.http1 import ProtocolError, Response
@@ -38,6 +40,7 @@ class Answer:
         "request_id",
         "response",
         "sent_ns",
+        "stale",
         "story",
     )
 
@@ -46,6 +49,7 @@ class Answer:
         self.response = Response()
         self.story = Story()
         self.over: asyncio.Future[None] | None = None
+        self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it will change any more
         self.connect_ns = self.sent_ns = self.done_ns = 0
         self.bytes_received = 0
@@ -64,10 +68,9 @@ class Answer:
         if not self.error and status != 200:
             self.message = self._refusal.decode("utf-8", "replace")
             self.error = http_error(status, self.message)
-        if self.error:
-            self.story.settle()
-        else:
-            self.story.end(stamp)
+        self.story.end(stamp)
+        # What the stream itself says of its end tells more than that the connection broke after it.
+        if not self.error or self.story.error == "stream_error":
             self.error, self.message = self.story.error, self.story.message
         self.complete = True
         return 0
@@ -90,12 +93,13 @@ class Transport(Protocol):
 class Stream:
     """One connection; a hot socket of the loop."""
 
-    __slots__ = ("_answer", "_pool", "_unsent", "fd", "open", "recvmsg_into", "sock")
+    __slots__ = ("_answer", "_pool", "_unsent", "fd", "open", "recvmsg_into", "sock", "used")
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
+        self.used = False  # by a request before
         self._pool = pool
         self._answer: Answer | None = None
         self._unsent = memoryview(b"")
@@ -108,6 +112,9 @@ class Stream:
             sent = self.sock.send(data)
         except BlockingIOError:
             sent = 0
+        except OSError as error:
+            self.lost(error, now())
+            return
         if sent < len(data):
             self._unsent = memoryview(data)[sent:]
             self._pool.selector.want_write(self, True)
@@ -117,8 +124,9 @@ class Stream:
             self._unsent = self._unsent[self.sock.send(self._unsent) :]
         except BlockingIOError:
             return
-        except OSError as error:
-            self.lost(error, now())
+        except OSError:
+            # The server stopped listening; an answer that says why may still be read, else the read fails too.
+            self._pool.selector.want_write(self, False)
             return
         if not self._unsent:
             self._pool.selector.want_write(self, False)
@@ -146,7 +154,8 @@ class Stream:
         if answer is None:
             self.close()
             return
-        if not answer.response.eof():
+        answer.stale = self.used and not answer.bytes_received
+        if error is not None or not answer.response.eof():
             if error is not None:
                 answer.fail("reset", str(error))
             elif answer.bytes_received:
@@ -160,7 +169,8 @@ class Stream:
         assert answer is not None
         assert answer.over is not None
         answer.done_ns = stamp
-        if answer.error or not answer.response.keep_alive or self._unsent:
+        self.used = True
+        if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
         if not answer.over.done():
             answer.over.set_result(None)
@@ -169,7 +179,7 @@ class Stream:
         if self.open:
             self.open = False
             self._answer = None
-            self._pool.selector.drop(self)
+            self._pool.forget(self)
             self.sock.close()
 
 
@@ -178,7 +188,10 @@ class SocketTransport:
 
     def __init__(self, selector: HotSelector, host: str, port: int) -> None:
         self.selector = selector
+        self.reuse = True
+        self.resent = 0
         self._host, self._port = host, port
+        self._addresses: list[Any] = []
         self._free: list[Stream] = []
         self._streams: set[Stream] = set()
 
@@ -186,7 +199,9 @@ class SocketTransport:
         """A new connection, stamped and hot; OSError when there is none to be had."""
         loop = asyncio.get_running_loop()
         last: OSError = OSError(f"{self._host} has no address")
-        for family, kind, proto, _, address in await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+        if not self._addresses:  # once: a look-up takes a thread
+            self._addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        for family, kind, proto, _, address in self._addresses:
             sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             try:
@@ -208,39 +223,52 @@ class SocketTransport:
 
     async def prepare(self, connections: int) -> None:
         """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
-        self._streams = {stream for stream in self._streams if stream.open}
         missing = connections - len(self._streams)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
                 while missing > 0:
                     group = min(missing, 64)  # within the usual listen backlog
-                    opened = await asyncio.gather(*(self.open() for _ in range(group)), return_exceptions=True)
-                    self._free += [stream for stream in opened if isinstance(stream, Stream)]
-                    if any(isinstance(stream, BaseException) for stream in opened):
+                    failed = await asyncio.gather(*(self._open_free() for _ in range(group)), return_exceptions=True)
+                    if any(failed):
                         return
                     missing -= group
+
+    async def _open_free(self) -> None:
+        self._free.append(await self.open())
+
+    def forget(self, stream: Stream) -> None:
+        """A stream that closes is neither read nor counted any more."""
+        self.selector.drop(stream)
+        self._streams.discard(stream)
 
     def _take(self) -> Stream | None:
         while self._free:
             stream = self._free.pop()
-            if stream.open:
+            if stream.open and (self.reuse or not stream.used):
                 return stream
+            stream.close()
         return None
 
     async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
-        answer.over = asyncio.get_running_loop().create_future()
         self.selector.busy += 1
         stream = None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                stream = self._take()
-                if stream is None:
-                    began = now()
-                    stream = await self.open()
-                    answer.connect_ns = now() - began
-                stream.begin(answer, data)
-                await answer.over
+                while True:
+                    stream = self._take()
+                    if stream is None:
+                        began = now()
+                        stream = await self.open()
+                        answer.connect_ns = now() - began
+                    answer.over = asyncio.get_running_loop().create_future()
+                    stream.begin(answer, data)
+                    await answer.over
+                    if not answer.stale:
+                        break
+                    self.reuse = False
+                    self.resent += 1
+                    answer.error, answer.message, answer.stale, answer.done_ns = "", "", False, 0
         except TimeoutError as error:
             late = deadline.expired()
             answer.fail(
@@ -262,6 +290,6 @@ class SocketTransport:
             self.selector.debt.append((answer, answer.done_ns, None))
 
     def close(self) -> None:
-        for stream in self._streams:
+        for stream in list(self._streams):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -36,6 +37,8 @@ def main(fd: int) -> None:
     plan = msgspec.msgpack.decode(_receive(link), type=Plan)
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is an open file
     sharpen_timers()
     stamping = Stamping()
     selector = HotSelector(plan.tick_ns)
@@ -70,7 +73,7 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
     listener = loop.create_task(listen())
     try:
         await Driver(plan, transport, send, selector=selector).run(commands)
-        await send(_encode(Done(source)))
+        await send(_encode(Done(source, transport.resent)))
     except (ConnectionError, BrokenPipeError):
         pass  # the parent is gone: there is nobody left to tell
     finally:
@@ -118,6 +121,7 @@ class Worker:
         self.progress: Progress | None = None
         self.on_progress: Callable[[Progress], None] = lambda progress: None
         self.done: Done | None = None
+        self._failure: HarnessError | None = None
         self.lost = False  # the process went away without its last message
 
     async def __aenter__(self) -> Worker:
@@ -134,15 +138,10 @@ class Worker:
         self._reading = asyncio.create_task(self._read(reader))
         return self
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             async for payload in _frames(reader):
-                if payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD):
+                if store.is_batch(payload):
                     self._on_batch(payload)
                     continue
                 message = _decode_message(payload)
@@ -153,8 +152,11 @@ class Worker:
                 self.on_progress(message)
                 self._tell()
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.lost = True
+            pass
+        except HarnessError as error:  # a damaged message, or a batch that could not be written
+            self._failure = error
         finally:
+            self.lost = self.done is None
             self._tell()
 
     def _tell(self) -> None:
@@ -163,7 +165,10 @@ class Worker:
 
     async def news(self) -> Progress:
         """The next progress; HarnessError when the worker is gone."""
-        await self._news.wait()
+        if not self.lost:
+            await self._news.wait()
+        if self._failure is not None:
+            raise self._failure
         if self.lost or self.done is not None or self.progress is None:
             raise HarnessError(
                 "the load-generating process ended in the middle of the run",
@@ -181,18 +186,18 @@ class Worker:
         assert self._process is not None
         assert self._writer is not None
         assert self._reading is not None
-        with contextlib.suppress(ConnectionError):
-            self.command(Stop())
         try:
-            await asyncio.wait_for(self._reading, timeout=10.0)
-        except TimeoutError:
-            self.lost = True
-        self._writer.close()
-        try:
-            await asyncio.to_thread(self._process.wait, 5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(ConnectionError):
+                self.command(Stop())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._reading, timeout=10.0)
+        finally:
+            self._writer.close()
+            try:
+                await asyncio.to_thread(self._process.wait, 5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
 
 if __name__ == "__main__":

@@ -117,14 +117,15 @@ def answer(summary: Summary) -> list[str]:
 
 def remarks(summary: Summary) -> list[Remark]:
     """All verdicts of the run, its curve and its levels, each once, gravest first, alike ones together."""
-    found: dict[tuple[str, str], list[Verdict]] = {}
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
     levels = [
         msgspec.structs.replace(verdict, at=level.concurrency) if verdict.at is None else verdict
         for level in summary.levels
         for verdict in level.verdicts
     ]
     for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
-        found.setdefault((verdict.level, verdict.code), []).append(verdict)
+        apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by what they say
+        found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
     grave = {severity: rank for rank, severity in enumerate(SEVERITIES)}
     return [_together(group) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
 

@@ -1,0 +1,166 @@
+"""When a window may begin and end: one level held over a worker that tells what a test wants, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import scenario, store
+from harness.experiment import levels as levels_module
+from harness.experiment.launch import Address, Launch
+from harness.experiment.levels import Levels
+from harness.load.driver import Hold, Progress
+from harness.record import Level
+from tests import virtual
+
+LAUNCH = Launch(
+    address=Address("http://h:1", "h", 1, ""), model="m", path="/v1/chat/completions", drop=frozenset(), words=("a",),
+    prompt_words=4, prompts_used=1, input_tokens=4, e2e_s=0.5, itl_s=0.01, server={}, cache_config={},
+    metrics=False, notes=(),
+)  # fmt: skip
+
+
+class Quiet:
+    def level_started(self, *_: Any) -> None: ...
+
+    def update(self, *_: Any) -> None: ...
+
+    def level_finished(self, **_: Any) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class FakeWorker:
+    """Keeps what it is told in flight: each request takes `takes` seconds; tokens come at `rate(t)` a second."""
+
+    def __init__(self, watch: Any, *, takes: float = 0.5, rate: Any = lambda t: 100.0, noise: float = 0.2) -> None:
+        self.takes, self.rate, self.watch, self.noise = takes, rate, watch, noise
+        self.hold: Hold | None = None
+        self.random = random.Random(0)
+        self.began = self.tokens = 0.0
+        self.requests = 0
+
+    def command(self, hold: Hold) -> None:
+        self.hold, self.began = hold, virtual.clock_ns() * 1e-9
+
+    async def news(self) -> Progress:
+        await asyncio.sleep(0.05)
+        assert self.hold is not None
+        now = virtual.clock_ns() * 1e-9
+        self.tokens += 0.05 * self.rate(now) * (1 + self.random.uniform(-self.noise, self.noise))
+        ended = int(self.hold.concurrency * max(0.0, now - self.began) / self.takes)
+        self.requests += self.hold.concurrency
+        progress = Progress(
+            time_s=now, level=self.hold.index, in_flight=self.hold.concurrency, ended=ended, failed=0, waiting=0,
+            tokens=int(self.tokens), oldest_sent_s=now - self.takes, begun_in_run=ended, cpu_s=0.0,
+            reads=0, unstamped=0,
+        )  # fmt: skip
+        self.watch(progress)
+        return progress
+
+
+def held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4, ramp: dict[str, Any], **fake: Any
+) -> tuple[Level | None, list[Level]]:
+    """Hold one level; its last frame in the spool, and all of them."""
+    monkeypatch.setattr(levels_module.time, "monotonic_ns", virtual.clock_ns)
+    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    frames: list[Level] = []
+    keep = spool.level
+    spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
+    given = scenario.build({"ramp": ramp}, place="test")
+    levels = Levels(given, LAUNCH, spool, Quiet(), 0)
+    worker = FakeWorker(levels._on_progress, **fake)
+
+    async def main() -> None:
+        await levels._hold(worker, 0, concurrency, 0)  # type: ignore[arg-type]
+
+    virtual.run(main())
+    spool.close()
+    return (frames[-1] if frames else None), frames
+
+
+def test_a_level_warms_up_measures_and_holds_until_the_window_s_last_request_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, frames = held(tmp_path, monkeypatch, ramp={"level_seconds": 5})
+    assert level is not None
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    assert level.end_s is not None
+    assert level.window_start_s >= 1.0, "two requests a slot, half a second each"
+    assert level.window_end_s - level.window_start_s == pytest.approx(5.0, abs=0.11)
+    assert level.end_s >= level.window_end_s + 0.5, "the last one to begin takes half a second"
+    assert level.notes == ()
+    assert [f.finished for f in frames] == [False, False, False, True]
+
+
+def test_the_default_window_is_twenty_five_request_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={})
+    assert level is not None
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    assert level.window_end_s - level.window_start_s == pytest.approx(12.5, abs=0.11)
+
+
+def test_a_transient_moves_the_window_s_start_and_keeps_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 10}, rate=lambda t: 1000.0 if t > 3.0 else 100.0)
+    assert level is not None
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    assert 2.9 <= level.window_start_s <= 3.5
+    assert level.window_end_s - level.window_start_s == pytest.approx(10.0, abs=0.11)
+
+
+def test_a_trend_extends_the_window_once_and_is_then_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, rate=lambda t: 1000.0 * t, noise=0.0)
+    assert level is not None
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    assert level.notes == ("not_settled",)
+    assert level.window_end_s - level.window_start_s == pytest.approx(10.0, abs=0.11)
+
+
+def test_a_window_of_few_bins_says_that_nothing_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, concurrency=1, ramp={"level_seconds": 0.1}, takes=0.2)
+    assert level is not None
+    assert level.notes == ("transient_unchecked",)
+
+
+def test_a_budget_cuts_the_window_and_the_cooldown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 60, "max_seconds": 8}, takes=30.0, concurrency=100)
+    assert level is not None
+    assert not level.finished, "it ended in the warm-up"
+    (tmp_path / "b").mkdir()
+    level, _ = held(tmp_path / "b", monkeypatch, ramp={"level_seconds": 60, "max_seconds": 8})
+    assert level is not None
+    assert level.window_end_s == pytest.approx(8.0, abs=0.11)
+    assert level.notes == ("cut_short",)
+
+
+def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = msgspec.structs.replace
+    monkeypatch.setattr(
+        FakeWorker,
+        "news",
+        _with(FakeWorker.news, lambda p: hanging(p, oldest_sent_s=0.5 if p.time_s > 4 else p.time_s)),
+    )
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 5, "max_seconds": 20})
+    assert level is not None
+    assert level.finished
+    assert level.end_s == pytest.approx(20.0, abs=1.5)
+    assert "cooldown_cut" in level.notes
+
+
+def _with(news: Any, change: Any) -> Any:
+    async def changed(self: FakeWorker) -> Progress:
+        return change(await news(self))
+
+    return changed

@@ -1,0 +1,165 @@
+"""Every verdict says what was seen, and only where its rule says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.analysis import verdicts
+from harness.analysis.metrics import level_summary
+from harness.analysis.table import Table
+from harness.analysis.window import Little
+from harness.record import Level
+from harness.summary import ClientView, Estimate, LevelSummary, ServerView, Verdict
+from tests.records import steady
+
+# Four slots, one request of nine tokens a second each: 36 tok/s, 40 requests' times long.
+GOOD = level_summary(Table.of(steady(4, 60.0)), Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0))
+
+
+def with_(**changes: Any) -> LevelSummary:
+    return msgspec.structs.replace(GOOD, **changes)
+
+
+def said(verdict: Verdict | None, code: str, level: str, *words: str) -> None:
+    assert verdict is not None
+    assert (verdict.code, verdict.level, verdict.at) == (code, level, 4)
+    assert verdict.advice
+    for word in words:
+        assert word in verdict.message
+
+
+def test_a_sound_level_has_nothing_but_its_sample_count_to_say() -> None:
+    assert [v.code for v in GOOD.verdicts] == ["too_few_samples"]
+
+
+def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
+    none = Estimate(36.0, None)
+    short = verdicts.window_too_short(with_(output_tokens_per_s=none, window_s=5.0))
+    said(short, "window_too_short", "doubt", "5 s is 5.0 request times of 1 s", "20")
+    correlated = verdicts.window_too_short(with_(output_tokens_per_s=none))
+    said(correlated, "window_too_short", "doubt", "correlated")
+    e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)
+    said(
+        verdicts.window_too_short(with_(output_tokens_per_s=none, e2e_s=e2e)), "window_too_short", "doubt", "succeeded"
+    )
+    assert verdicts.window_too_short(GOOD) is None
+
+
+def test_an_assumed_error_names_its_size() -> None:
+    s = with_(output_tokens_per_s_se=0.72)
+    said(verdicts.fit_error_assumed(s, True), "fit_error_assumed", "doubt", "2.0%")
+    assert verdicts.fit_error_assumed(s, False) is None
+
+
+def test_errors_are_invalid_above_one_percent() -> None:
+    bad = with_(error_rate=0.0101, errors=2, requests=198, errors_by_type={"http_429": 2})
+    said(verdicts.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "2 of 198", "http_429 2")
+    assert verdicts.errors_above_1_percent(with_(error_rate=0.01)) is None
+    assert verdicts.errors_above_1_percent(with_(error_rate=None)) is None
+
+
+def test_in_flight_is_low_below_95_percent_of_what_was_asked() -> None:
+    said(verdicts.in_flight_low(with_(in_flight=3.79)), "in_flight_low", "invalid", "3.8 of 4", "95%")
+    assert verdicts.in_flight_low(with_(in_flight=3.81)) is None
+
+
+def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
+    apart = Little(4.0, 3.0, 0.25, mismatch=True, enough=True)
+    said(verdicts.little_mismatch(GOOD, apart), "little_mismatch", "invalid", "4.00", "3.00", "25%")
+    few = msgspec.structs.replace(apart, enough=False)
+    said(verdicts.little_mismatch(GOOD, few), "little_mismatch", "note")
+    assert verdicts.little_mismatch(GOOD, msgspec.structs.replace(apart, mismatch=False)) is None
+
+
+def test_a_limited_client_names_every_reason() -> None:
+    view = ClientView(cpu_fraction=0.9, merged_fraction=0.06, read_delay_p99_s=0.06)
+    said(verdicts.client_limited(GOOD, view), "client_limited", "invalid", "CPU", "shared a read", "60.00 ms")
+    assert verdicts.client_limited(GOOD, ClientView()) is None
+
+
+def test_chunks_of_several_tokens_are_a_note() -> None:
+    said(verdicts.itl_chunked(with_(tokens_per_chunk=1.06)), "itl_chunked", "note", "1.06")
+    assert verdicts.itl_chunked(with_(tokens_per_chunk=1.05)) is None
+
+
+@pytest.mark.parametrize(("unplaced", "doubted"), [(10, False), (11, True), (-11, True)])
+def test_unplaced_tokens_are_a_doubt_above_one_percent_of_usage(unplaced: int, doubted: bool) -> None:
+    assert (verdicts.unplaced_tokens(with_(unplaced_tokens=unplaced), 1000.0) is not None) is doubted
+
+
+@pytest.mark.parametrize(("asked", "off"), [(9, False), (10, False), (10.1, True), (8.1, True), (None, False)])
+def test_output_lengths_may_be_ten_percent_off(asked: float | None, off: bool) -> None:
+    found = verdicts.output_length_off(GOOD, asked)  # 9 tokens a request
+    assert (found is not None) is off
+    if found is not None:
+        assert found.level == "doubt"
+
+
+def test_input_lengths_that_are_off_are_only_a_note() -> None:
+    said(verdicts.input_length_off(GOOD, 8.0), "input_length_off", "note", "10.0", "8.0")
+    assert verdicts.input_length_off(GOOD, 10.0) is None
+
+
+def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
+    hits = with_(cached_input_fraction=0.01)
+    said(verdicts.prefix_cache_hits(hits), "prefix_cache_hits", "doubt", "1.0%")
+    assert verdicts.prefix_cache_hits(with_(cached_input_fraction=0.009)) is None
+    assert verdicts.prefix_cache_hits(with_(cached_input_fraction=None)) is None
+
+
+def test_token_counters_may_differ_by_one_percent() -> None:
+    off = with_(server=ServerView(generation_tokens_ratio=1.011, prompt_tokens_ratio=0.98))
+    said(verdicts.token_counts_disagree(off), "token_counts_disagree", "doubt", "output 1.011", "input 0.980")
+    near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
+    assert verdicts.token_counts_disagree(near) is None
+    assert verdicts.token_counts_disagree(with_(server=None)) is None
+
+
+def test_too_few_samples_says_how_far_the_percentiles_go() -> None:
+    said(verdicts.too_few_samples(GOOD), "too_few_samples", "note", "160 requests", "p95", "662")
+    few = with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=10))
+    said(verdicts.too_few_samples(few), "too_few_samples", "note", "no percentile")
+    assert verdicts.too_few_samples(with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=662))) is None
+
+
+def test_what_the_ramp_noted_becomes_a_verdict() -> None:
+    said(verdicts.not_settled(GOOD, ["not_settled"]), "not_settled", "doubt")
+    said(verdicts.transient_unchecked(GOOD, ["transient_unchecked"]), "transient_unchecked", "note")
+    assert verdicts.not_settled(GOOD, ["transient_unchecked"]) is None
+    assert verdicts.transient_unchecked(GOOD, []) is None
+
+
+def test_the_gravest_verdict_comes_first() -> None:
+    records = steady(4, 60.0)
+    notes = ("not_settled", "transient_unchecked")
+    level = Level(0, 5, 0, 0.0, 5.0, 45.0, 46.0, notes)
+    found = level_summary(Table.of(records), level).verdicts
+    assert [v.level for v in found] == ["invalid", "doubt", "note", "note"]
+
+
+def repeat(rate: float, *, se: float = 0.3) -> LevelSummary:
+    return with_(output_tokens_per_s=Estimate(rate), output_tokens_per_s_se=se)
+
+
+def test_a_level_measured_again_must_agree_with_itself() -> None:
+    found = verdicts.drift([repeat(36.0), repeat(32.0)])
+    said(found, "drift", "doubt", "36", "32", "-11.1%")
+    assert verdicts.drift([repeat(36.0), repeat(35.0)]) is None  # within 5 %
+    assert verdicts.drift([repeat(36.0, se=2.0), repeat(32.0, se=2.0)]) is None  # within its errors
+    assert verdicts.drift([repeat(36.0), msgspec.structs.replace(repeat(32.0), concurrency=8)]) is None
+
+
+def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:
+    found = verdicts.plateau_not_reached(["one thing", "another"], 64.0)
+    assert (found.code, found.level) == ("plateau_not_reached", "note")
+    assert "64" in found.message
+    assert "one thing; another" in found.message
+
+
+def test_a_hinge_needs_six_levels_and_says_how_many_there_were() -> None:
+    found = verdicts.knee_not_identifiable(5)
+    assert found.level == "note"
+    assert "5 distinct valid levels" in found.message
