@@ -14,12 +14,15 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.errors import HarnessError
 from harness.record import FORMAT, Level, Record, phase_of, tokens_of
+
+if TYPE_CHECKING:
+    import pandas
 
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
@@ -229,10 +232,10 @@ def _kept(seconds: Any) -> Any:
     return (seconds * _GRID).round() / _GRID
 
 
-def _write_requests(path: Path, run: Run) -> None:
+def _requests_table(run: Run) -> Any:
+    """The run's requests as an Arrow table with the columns of requests.parquet."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     records = sorted(run.records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
     by_index = {level.index: level for level in run.levels}
@@ -250,11 +253,21 @@ def _write_requests(path: Path, run: Run) -> None:
     columns["arrivals_s"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(_kept(stamps * 1e-9)))
     columns["arrival_tokens"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
     about = {"header": msgspec.to_builtins(run.header), "levels": msgspec.to_builtins(run.levels)}
-    table = pa.table(columns).replace_schema_metadata({b"knee": json.dumps(about).encode()})
+    return pa.table(columns).replace_schema_metadata({b"knee": json.dumps(about).encode()})
+
+
+def requests(path: str | Path) -> pandas.DataFrame:
+    """The requests of any result folder as a data frame, a row a request; the columns of requests.parquet."""
+    return _requests_table(read(path)).to_pandas()
+
+
+def _write_requests(path: Path, run: Run) -> None:
+    import pyarrow.parquet as pq
+
     times = [n for n, k in _PLAIN if k == "float64"] + ["arrivals_s.list.element"]
     part = path.with_name(path.name + ".part")
     pq.write_table(
-        table,
+        _requests_table(run),
         part,
         compression="zstd",
         compression_level=9,

@@ -34,6 +34,14 @@ def knee(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*KNEE, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
 
 
+def measured_well(folder: Path, status: int) -> bool:
+    """Exit status 0; or 3 because this machine was too busy for the client, which is no fault of the program."""
+    summary = json.loads((folder / "summary.json").read_text())
+    found = [*summary["verdicts"], *(v for level in summary["levels"] for v in level["verdicts"])]
+    invalid = {v["code"] for v in found if v["level"] == "invalid"}
+    return (status == 0 and not invalid) or (status == 3 and invalid == {"client_limited"})
+
+
 def test_the_committed_schema_is_the_shape_of_the_summary() -> None:
     assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(Summary), "run scripts/schema"
 
@@ -48,7 +56,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[write
             "run", "--url", url, *LOAD, "--levels", "1,2,4,8,16,32,64", "--level-seconds", "3", "--seed", "3",
             "--out", str(folder / "out"), "--json", "--quiet", "--no-plots",
         )  # fmt: skip
-    assert done.returncode in (0, 3), done.stderr  # a busy machine may limit the client; that is its own verdict
+    assert measured_well(folder / "out", done.returncode), done.stderr
     return folder / "out", writelog.entries(log), json.loads(done.stdout), done.returncode
 
 
@@ -151,7 +159,7 @@ def test_the_manifest_holds_the_prediction_made_before_load(tmp_path: Path) -> N
         "run", "--url", "sim:", *LOAD, "--levels", "1,2", "--level-seconds", "1", "--out", str(tmp_path / "out"),
         "--quiet", "--no-plots",
     )  # fmt: skip
-    assert done.returncode in (0, 3), done.stderr
+    assert measured_well(tmp_path / "out", done.returncode), done.stderr
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["simulated"]["profile"] == "llama-3.1-8b/h100-sxm"
     assert [level["concurrency"] for level in manifest["prediction"]["levels"]] == [1, 2]
@@ -218,9 +226,12 @@ def test_without_levels_the_ramp_doubles_until_throughput_stops_rising(tmp_path:
         "run", "--url", "sim:", "--max-num-seqs", "2", *LOAD, "--level-seconds", "1", "--out", str(tmp_path / "out"),
         "--quiet", "--no-plots", "--api", "completions",
     )  # fmt: skip
-    assert done.returncode in (0, 3), done.stderr
+    assert measured_well(tmp_path / "out", done.returncode), done.stderr
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert [step["concurrency"] for step in manifest["ramp"]] == [1, 2, 4, 8, None]
+    held = [step["concurrency"] for step in manifest["ramp"]]
+    assert held[:3] == [1, 2, 4], "two seats: at 4 in flight at the earliest is a doubling flat"
+    assert held[-1] is None
+    assert len(held) <= 6
     assert "twice" in manifest["ramp"][-1]["reason"]
 
 
@@ -244,9 +255,7 @@ def test_a_worker_that_is_killed_leaves_what_was_measured_and_one_line(tmp_path:
         stderr=subprocess.PIPE,
         text=True,
     )
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
-        time.sleep(0.05)
+    after_first_level(out)
     (worker,) = [p for p in psutil.Process(process.pid).children() if "harness.load.workers" in p.cmdline()]
     worker.kill()
     _, talk = process.communicate(timeout=30)
@@ -277,9 +286,7 @@ def test_an_interrupted_run_writes_what_it_measured(number: signal.Signals, stat
             "--quiet",
         ]
     )
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
-        time.sleep(0.05)
+    after_first_level(out)
     process.send_signal(number)
     assert process.wait(30) == status
     summary = json.loads((out / "summary.json").read_text())
@@ -288,8 +295,14 @@ def test_an_interrupted_run_writes_what_it_measured(number: signal.Signals, stat
     assert not (out / store.SPOOL).exists()
 
 
-def _finished(folder: Path) -> int:
-    return sum(level.finished for level in store.read(folder).levels)
+def after_first_level(folder: Path) -> None:
+    """Wait until a run has finished its first level."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if (folder / store.SPOOL).exists() and any(level.finished for level in store.read(folder).levels):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no level was finished within a minute")
 
 
 def test_a_server_that_dies_leaves_the_finished_levels_and_stops_the_ramp(tmp_path: Path) -> None:
@@ -311,9 +324,7 @@ def test_a_server_that_dies_leaves_the_finished_levels_and_stops_the_ramp(tmp_pa
                 "--quiet",
             ]
         )
-        until = time.monotonic() + 60
-        while time.monotonic() < until and not (out.exists() and (out / store.SPOOL).exists() and _finished(out) >= 1):
-            time.sleep(0.05)
+        after_first_level(out)
     process.wait(60)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["levels"][0]["errors"] == 0

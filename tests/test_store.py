@@ -76,6 +76,16 @@ def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> No
     assert table.schema.field("arrival_tokens").type.value_type == "int32"
 
 
+def test_the_requests_of_a_finished_and_a_dead_run_are_the_same_data_frame(tmp_path: Path) -> None:
+    spooled(tmp_path, [record(i) for i in range(10)])
+    dead = store.requests(tmp_path)
+    store.finish(tmp_path)
+    finished = store.requests(tmp_path)
+    assert dead["request_id"].tolist() == finished["request_id"].tolist()
+    assert finished.groupby("phase").size().to_dict() == {"cooldown": 4, "measure": 4, "warmup": 2}
+    assert [len(a) for a in finished["arrivals_s"]] == [3] * 10
+
+
 def test_a_spool_cut_at_any_byte_gives_every_whole_frame(tmp_path: Path) -> None:
     records = [record(i) for i in range(9)]
     spooled(tmp_path, records)
