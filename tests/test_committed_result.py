@@ -1,0 +1,61 @@
+"""The committed measurement of a real vLLM: small, complete, and its summary follows from its records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness import store
+from harness.experiment.summarise import summarise
+from harness.summary import Summary
+
+ROOT = Path(__file__).parent.parent
+RESULT = ROOT / "results" / "live-vllm"
+
+
+def test_its_summary_is_made_anew_from_its_records() -> None:
+    committed = msgspec.json.decode((RESULT / "summary.json").read_bytes(), type=Summary)
+    again = summarise(store.read(RESULT))
+    assert [level.concurrency for level in again.levels] == [1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64]
+    assert again.levels == committed.levels
+    assert again.curve is not None
+    assert committed.curve is not None
+    hinge, was = again.curve.hinge_concurrency, committed.curve.hinge_concurrency
+    assert hinge.value == pytest.approx(was.value)
+    assert hinge.ci95 is not None
+    low, high = hinge.ci95
+    assert low is not None
+    assert high is not None
+    assert low <= 16 <= high, "the server ran at most 16 sequences at once"
+    assert again.simulated is False
+
+
+@pytest.mark.slow
+def test_its_report_is_made_anew_by_the_command(tmp_path: Path) -> None:
+    shutil.copytree(RESULT, tmp_path / "copy")
+    for name in ("summary.json", "report.md", "curve.png"):
+        (tmp_path / "copy" / name).unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "report", str(tmp_path / "copy"), "--quiet"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name in ("summary.json", "report.md", "report.html", "curve.png"):
+        assert (tmp_path / "copy" / name).stat().st_size > 0
+    again = json.loads((tmp_path / "copy" / "summary.json").read_text())
+    assert again == json.loads((RESULT / "summary.json").read_text())
+
+
+def test_it_is_small_and_tells_nothing_of_the_machine_s_paths() -> None:
+    files = sorted(p for p in RESULT.iterdir() if p.name != "report.html")
+    assert {p.name for p in files} >= {"manifest.json", "requests.parquet", "summary.json", "report.md", "curve.png"}
+    assert all(p.stat().st_size < 1_000_000 for p in files)
+    for name in ("manifest.json", "report.md"):
+        text = (RESULT / name).read_text()
+        assert not any(path in text for path in ("/root", "/home", "/tmp", "/work"))
