@@ -97,8 +97,9 @@ def _said(run: Run, level: Level) -> list[Verdict]:
 
 
 def _server(run: Run, table: Table, window: tuple[float, float], itl: float | None) -> ServerView | None:
-    order = np.argsort(table.arrival, kind="stable")
-    prompts = ~np.isnan(table.first) & ~np.isnan(table.input_tokens)
+    inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
+    order = inside[np.argsort(table.arrival[inside], kind="stable")]
+    prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
     return server.view(
         run.samples,
         window,
