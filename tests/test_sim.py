@@ -9,17 +9,19 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 
 import msgspec
+import psutil
 import pytest
 
 from harness.errors import HarnessError
 from harness.predict.batching import Machine, Request
 from harness.predict.roofline import Workload, batch_cap, caps, predict, steady_state, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
-from harness.sim.process import running
-from harness.sim.profile import profile
-from harness.sim.writelog import entries
+from harness.sim.process import running, serving
+from harness.sim.profile import Pace, Profile, Reference, profile, reference
+from harness.sim.writelog import Entry, WriteLog, entries
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
@@ -88,15 +90,22 @@ def events(raw):
 
 
 @contextlib.contextmanager
-def server_of(tmp_path_factory, **figures):
-    log = tmp_path_factory.mktemp("sim") / "writes.jsonl"
-    with running(profile(**figures), log=log) as url:
+def server_of(tmp_path_factory, served=None, **figures):
+    log = tmp_path_factory.mktemp("sim") / "writes"
+    with running(served or profile(**figures), log=log) as url:
         yield Server(url, log)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with server_of(tmp_path_factory, speed=40, max_num_seqs=8, kv_tokens=4096) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def flood(tmp_path_factory):
+    """The reference endpoint, a token a write without a pace."""
+    with server_of(tmp_path_factory, reference(Pace(flood=1))) as server:
         yield server
 
 
@@ -232,6 +241,19 @@ def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options
     ids = {each["id"] for each in events(seen)}
     assert len(ids) == 1
     assert ids.pop().endswith('a "quoted" id about ä')
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
+)
+@pytest.mark.parametrize("burst", [1, 2, 63, 64, 65, 200])
+def test_tokens_that_leave_together_are_the_bytes_of_each_alone(burst, options):
+    ask = read(CHAT, json.dumps(asking(5, 333, stream=True, stream_options=options)).encode(), LLAMA)
+    voice = Voice(ask, "id", "llama-3.1-8b", 1)
+    alone = b"".join(voice.chunk(each, each == 332) for each in range(333))
+    starts = range(0, 333, burst)
+    together = b"".join(voice.run(at, min(burst, 333 - at), at + burst >= 333) for at in starts)
+    assert together == alone
 
 
 def test_the_words_are_all_different_and_of_one_length():
@@ -378,6 +400,18 @@ def test_a_finished_request_is_in_the_log_within_a_tenth_of_a_second(server):
     assert entries(server.log)[-1].id == id
 
 
+def test_the_write_log_gives_back_what_was_put_in_and_only_whole_entries(tmp_path):
+    log = WriteLog(tmp_path / "writes")
+    put = [Entry(f"r{k}", 10, array("q", range(k)), k, k != 1, 10**18) for k in range(3)]
+    for each in put:
+        log.append(each)
+    log.close()
+    assert entries(tmp_path / "writes") == put
+    cut = (tmp_path / "writes").read_bytes()[:-1]
+    (tmp_path / "writes").write_bytes(cut)
+    assert entries(tmp_path / "writes") == put[:2]
+
+
 def test_an_answer_in_one_piece_is_one_write_of_all_its_tokens(server):
     id = fresh_id()
     server.ask(CHAT, asking(5, 9), **{"X-Request-Id": id})
@@ -480,6 +514,141 @@ def _logged_tokens(server):
     return sum(each.tokens for each in entries(server.log))
 
 
+# ---- the reference endpoint ------------------------------------------------------------------------------
+
+
+def streams(server, n, tokens):
+    """Ask for n streams at once; the write log's entries when all have ended."""
+    ids = [fresh_id() for _ in range(n)]
+    clients = [threading.Thread(target=server.stream, args=(5, tokens), kwargs={"id": id}) for id in ids]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    return [server.entry(id) for id in ids]
+
+
+@pytest.mark.slow
+def test_paced_writes_are_one_itl_apart_in_bursts_of_streams_by_groups(tmp_path_factory):
+    itl, groups, n, tokens = 0.02, 4, 24, 50
+    with server_of(tmp_path_factory, reference(Pace(ttft_s=0.1, itl_s=itl, groups=groups))) as paced:
+        told = streams(paced, n, tokens)
+    phases = []
+    for entry in told:
+        writes = [write / 1e9 for write in entry.writes_ns]
+        assert len(writes) == tokens
+        # A write is late now and then, never early: the typical one says where in the ITL the stream lies.
+        ahead = sorted(write - writes[0] - k * itl for k, write in enumerate(writes))
+        phases.append((writes[0] + ahead[tokens // 2]) % itl)
+        assert (writes[-1] - writes[0]) / (tokens - 1) == pytest.approx(itl, rel=0.02)
+        assert writes[0] - entry.received_ns / 1e9 >= 0.1 - 1e-6
+    # Phases lie on a circle: turned so that the first burst is at the start, each is at a multiple of ITL / groups.
+    slots = [(phase - phases[0]) / itl * groups for phase in phases]
+    assert all(abs(slot - round(slot)) < 0.2 for slot in slots)
+    assert [[round(slot) % groups for slot in slots].count(k) for k in range(groups)] == [n // groups] * groups
+
+
+def test_the_reference_endpoint_gives_what_max_tokens_says_without_ignore_eos(flood):
+    for n in (1, 2, 700):
+        answer = flood.stream(5, n, ignore_eos=False)
+        assert answer[-1]["usage"]["completion_tokens"] == n
+        assert answer[-2]["choices"][0]["finish_reason"] == "length"
+    _, raw = flood.ask(CHAT, asking(5, 7))
+    assert json.loads(raw)["usage"]["completion_tokens"] == 7
+
+
+def test_a_flood_writes_each_token_alone_and_a_bulk_flood_many_at_once(flood, tmp_path_factory):
+    id = fresh_id()
+    flood.stream(5, 150, id=id)
+    assert len(flood.entry(id).writes_ns) == 150
+    with server_of(tmp_path_factory, reference(Pace(flood=64))) as bulk:
+        assert len(bulk.stream(5, 150, id=id)) == 1 + 150 + 1  # a role, 150 tokens, the usage
+        entry = bulk.entry(id)
+        assert (len(entry.writes_ns), entry.tokens) == (3, 150)
+
+
+def test_a_reader_that_reads_nothing_does_not_stop_the_flood_of_the_others(flood):
+    id, tokens = fresh_id(), 100_000
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(flood.address)
+        slow.sendall(posting(asking(5, tokens, stream=True), id))
+        before = flood.metrics()["vllm:generation_tokens_total"]
+        for entry in streams(flood, 4, 500):
+            assert entry.tokens == 500
+        assert flood.metrics()["vllm:num_requests_running"] == 1
+        written = flood.metrics()["vllm:generation_tokens_total"] - before
+        assert written < 4 * 500 + tokens  # it waits for its reader
+    assert 0 < flood.entry(id).tokens < tokens
+
+
+@pytest.mark.slow
+def test_a_reader_that_wakes_up_gets_all_of_its_flood(flood):
+    id, tokens = fresh_id(), 20_000
+    with flood.connect() as sock:
+        sock.sendall(posting(asking(5, tokens, stream=True), id))
+        time.sleep(0.2)
+        seen = b""
+        while not seen.endswith(b"0\r\n\r\n"):
+            seen = seen[-64:] + sock.recv(1 << 20)
+    entry = flood.entry(id)
+    assert (entry.finished, entry.tokens, len(entry.writes_ns)) == (True, tokens, tokens)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_a_flood_is_forgotten(flood, how):
+    id = fresh_id()
+    with flood.connect() as sock:
+        sock.sendall(posting(asking(5, 1_000_000, stream=True), id))
+        sock.recv(65536)
+        if how == "reset":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert not flood.entry(id).finished
+    flood.until(lambda: flood.metrics()["vllm:num_requests_running"] == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", [Pace(), Pace(flood=1)])
+def test_an_endpoint_with_nothing_to_write_sleeps(tmp_path, pace):
+    with serving(reference(pace), log=tmp_path / "writes") as served:
+        server = Server(served.url, tmp_path / "writes")
+        server.stream(5, 3)
+        with socket.socket() as slow:  # a flood that waits for its reader is no reason to be awake
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(server.address)
+            if pace.flood:
+                slow.sendall(posting(asking(5, 100_000, stream=True)))
+            time.sleep(0.2)
+            process = psutil.Process(*served.pids)
+            before = process.cpu_times()
+            time.sleep(0.5)
+            after = process.cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.05
+
+
+def test_two_processes_share_one_port_and_keep_a_log_each(tmp_path):
+    with serving(reference(Pace(flood=1)), log=tmp_path / "writes", processes=2) as served:
+        server = Server(served.url, served.logs[0])
+        ids = [fresh_id() for _ in range(24)]
+        for id in ids:
+            server.stream(5, 2, id=id)
+    told = [[entry.id for entry in entries(log)] for log in served.logs]
+    assert [log.name for log in served.logs] == ["writes", "writes.1"]
+    assert sorted(told[0] + told[1]) == sorted(ids)
+    assert all(told)  # the kernel deals by the client's port: 24 to one process is a chance of 2^-23
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
+
+
+def test_any_figure_of_a_pace_asks_for_the_reference_endpoint():
+    with launched("--pace-itl", "0.001", "--pace-ttft", "0") as process:
+        server = Server(process.stdout.readline().split()[1], None)
+        answer = server.stream(5, 3, model="reference")
+        process.terminate()
+        assert process.wait(5) == 0
+    assert answer[-1]["usage"]["completion_tokens"] == 3
+
+
 # ---- the process -----------------------------------------------------------------------------------------
 
 
@@ -527,6 +696,10 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
         (["--profile", "llama-3.1-8b/h100"], "unknown GPU 'h100'"),
         (["--log", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
         (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+        (["--pace-ttft", "-1"], "--pace-ttft: -1 s is before the request"),
+        (["--pace-itl", "0"], "--pace-itl: tokens 0 s apart"),
+        (["--pace-groups", "0"], "--pace-groups: 0 groups hold no stream"),
+        (["--flood", "-1"], "--flood: -1 tokens a write"),
     ],
 )
 def test_an_operators_mistake_is_one_line_and_status_1(arguments, says):
@@ -557,9 +730,13 @@ def test_an_endpoint_that_cannot_start_says_so(tmp_path):
         pass
 
 
-def test_a_profile_travels_unchanged():
-    served = profile(max_num_seqs=3, kv_tokens=999, speed=1.7, seed=5)
-    assert msgspec.json.decode(msgspec.json.encode(served), type=type(served)) == served
+@pytest.mark.parametrize(
+    "served",
+    [profile(max_num_seqs=3, kv_tokens=999, speed=1.7, seed=5), reference(Pace(groups=3, flood=2), api_key="k")],
+    ids=["model", "reference"],
+)
+def test_a_profile_travels_unchanged(served):
+    assert msgspec.json.decode(msgspec.json.encode(served), type=Profile | Reference) == served
 
 
 @pytest.mark.parametrize("figures", [{"max_num_seqs": 0}, {"speed": 0}])

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.errors import HarnessError
 from harness.sim.endpoint import serve
-from harness.sim.profile import DEFAULT, Profile, profile
+from harness.sim.profile import DEFAULT, Pace, Profile, Reference, profile, reference
 
 
 def _arguments() -> argparse.Namespace:
@@ -20,28 +20,39 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--profile", default=DEFAULT, help="MODEL/GPU (default %(default)s)")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--log", help="write log, one JSON line a request")
+    parser.add_argument("--log", help="write log, a frame a request")
     parser.add_argument("--max-num-seqs", type=int, default=16)
     parser.add_argument("--kv-tokens", type=int, help="KV cache in tokens (default: what the GPU holds)")
     parser.add_argument("--speed", type=float, default=4.0, help="times faster than the real one")
     parser.add_argument("--seed", type=int, default=0)
+    paced = parser.add_argument_group("the reference endpoint (any of these; --profile and its figures are not used)")
+    paced.add_argument("--pace-ttft", type=float, metavar="S", help="first token after S seconds (default 0.2)")
+    paced.add_argument("--pace-itl", type=float, metavar="S", help="then one every S seconds (default 0.025)")
+    paced.add_argument("--pace-groups", type=int, metavar="N", help="streams in N phases of that (default 64)")
+    paced.add_argument("--flood", type=int, metavar="N", help="no pace: N tokens a write, as fast as they are taken")
     parser.add_argument("--api-key-env", help="environment variable that holds the key to ask for")
     parser.add_argument("--cpu", type=int, help="core to stay on")
+    parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
     parser.add_argument(
         "--stdin", action="store_true", help="read the profile as JSON from stdin, and end when stdin does"
     )
     return parser.parse_args()
 
 
-def _profile(arguments: argparse.Namespace) -> Profile:
+def _profile(arguments: argparse.Namespace) -> Profile | Reference:
     if arguments.stdin:
-        return msgspec.json.decode(sys.stdin.buffer.readline(), type=Profile)
+        # mypy sees no type in a union
+        return msgspec.json.decode(sys.stdin.buffer.readline(), type=Profile | Reference)
     key = None
     if arguments.api_key_env is not None:
         key = os.environ.get(arguments.api_key_env)
         if not key:
             fact = f"the environment variable {arguments.api_key_env} is not set"
             raise HarnessError(fact, place="--api-key-env", way_out="export it first")
+    given = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
+    given = {name: value for name, value in {**given, "flood": arguments.flood}.items() if value is not None}
+    if given:
+        return reference(Pace(**given), seed=arguments.seed, api_key=key)
     return profile(
         arguments.profile,
         max_num_seqs=arguments.max_num_seqs,
@@ -73,6 +84,7 @@ def main() -> int:
             log=arguments.log,
             ready=lambda url: print(f"ready {url}", flush=True),  # noqa: T201
             lifeline=0 if arguments.stdin else None,
+            share_port=arguments.share_port,
         )
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from harness.predict.batching import Machine
-from harness.sim.profile import Profile
+from harness.sim.pacer import Flood, Pacer
+from harness.sim.profile import Profile, Reference
 
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
 
@@ -78,14 +79,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool
 
 
-def read(path: str, data: bytes, profile: Profile) -> Ask:
+def read(path: str, data: bytes, profile: Profile | Reference) -> Ask:
     """The request in a body posted to /v1/chat/completions or /v1/completions; raises RefusalError."""
     try:
         body = msgspec.json.decode(data, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _bad(str(error)) from None
     chat = path == "/v1/chat/completions"
-    if body.model not in (None, profile.model.name):
+    if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
     if body.n not in (None, 1):
         raise _bad("only n = 1 is simulated")
@@ -101,7 +102,8 @@ def read(path: str, data: bytes, profile: Profile) -> Ask:
             f"and {max(limit, 1)} in the answer are more."
         )
     salt = zlib.crc32(data, profile.seed)
-    natural = limit if body.ignore_eos else 16 + salt % 512
+    endless = body.ignore_eos or isinstance(profile, Reference)
+    natural = limit if endless else 16 + salt % 512
     options = body.stream_options or _StreamOptions()
     return Ask(
         chat=chat,
@@ -155,15 +157,41 @@ class Voice:
             {"id": self._id, "object": kind, "created": created, "model": model, "choices": []}
         )
         self._opening = b"data: " + opening[:-2]  # up to and with the bracket of the choices
-        event = self._event(WORDS[0], None, None)
-        before, _, after = event.rpartition(WORDS[0])
-        self._before, self._after = b"%x\r\n" % len(event) + before, after + b"\r\n"
+        event = self._event(WORDS[0], None, b"" if ask.continuous_usage else None)
+        self._size = len(event)  # without its usage
+        self._before, _, self._after = event.rpartition(WORDS[0])
+        if ask.continuous_usage:
+            self._after = self._after.removesuffix(b"}\n\n")
+        else:
+            self._before, self._after = b"%x\r\n" % self._size + self._before, self._after + b"\r\n"
+        self._loop = b""  # of `run`: the chunks of all 64 words, and again as many as one run has
+
+    def middle(self, position: int) -> bytes:
+        """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
+        word = WORDS[(self._ask.salt + position * self._stride) & 63]
+        if not self._ask.continuous_usage:
+            return b"".join((self._before, word, self._after))
+        usage = self._usage(position + 1)
+        return b"%x\r\n%s%s%s%s}\n\n\r\n" % (self._size + len(usage), self._before, word, self._after, usage)
+
+    def run(self, position: int, tokens: int, finished: bool) -> bytes | memoryview:
+        """What leaves with several tokens at once, the last of which may end the answer."""
+        if tokens == 1:
+            return self.chunk(position, finished)
+        end = position + tokens
+        if not position or finished or self._ask.continuous_usage:
+            return b"".join(self.chunk(each, finished and each == end - 1) for each in range(position, end))
+        size = len(self._before) + len(WORDS[0]) + len(self._after)
+        if len(self._loop) < (64 + tokens) * size:
+            self._loop = b"".join(map(self.middle, range(64 + tokens)))
+        at = (position & 63) * size  # after 64 positions the words come again
+        return memoryview(self._loop)[at : at + tokens * size]
 
     def chunk(self, position: int, finished: bool) -> bytes:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
+        if position and not finished:
+            return self.middle(position)
         word, ask = self._word(position), self._ask
-        if position and not finished and not ask.continuous_usage:
-            return self._before + word + self._after
         parts = []
         if position == 0 and ask.chat:
             parts.append(_framed(self._role()))
@@ -229,14 +257,14 @@ def _framed(event: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
-def models(profile: Profile) -> bytes:
+def models(profile: Profile | Reference) -> bytes:
     """The body of /v1/models."""
     card = {
-        "id": profile.model.name,
+        "id": profile.model_name,
         "object": "model",
         "created": 0,
         "owned_by": "knee-sim",
-        "root": profile.model.name,
+        "root": profile.model_name,
         "parent": None,
         "max_model_len": profile.max_model_len,
     }
@@ -252,7 +280,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: Machine, counts: Counts, model: str) -> bytes:
+def metrics(machine: Machine | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

@@ -2,7 +2,8 @@
 
 One thread, one epoll. A step's tokens are written when the step is due; due times are absolute (the next
 step begins when the last one was due, not when its writes were done), so the sum of the step times does not
-drift. Bytes that a slow reader does not take wait in its connection's own queue and hold up nobody. A
+drift, and what a step is late the write log tells. The reference endpoint is the same with the machines of
+sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and hold up nobody. A
 client that closes its connection, or its sending half, cancels its request.
 
 Left out: TLS, HTTP/2, chunked request bodies.
@@ -15,6 +16,7 @@ import select
 import signal
 import socket
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +26,15 @@ from harness import __version__
 from harness.errors import HarnessError
 from harness.predict.batching import Machine, Request, Step
 from harness.sim.api import Ask, Counts, RefusalError, Voice, metrics, models, read
-from harness.sim.profile import Profile
+from harness.sim.pacer import Flood, Pacer
+from harness.sim.profile import Profile, Reference
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
+_AT_ONCE = 8  # sockets read before a look at the clock: a request takes some 50 µs
+_CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
+_FLOOD_BUFFER = 131_072  # bytes that the kernel may hold for one socket of a flood, which fills them all
 _HEAD_LIMIT, _BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
 _STREAM_HEAD = (
@@ -61,7 +67,7 @@ class _Job:
         self.voice = voice
         self.connection = connection
         self.received = connection.received
-        self.writes: list[int] = []
+        self.writes = array("q")
         self.tokens = 0
 
 
@@ -70,7 +76,7 @@ class _Piece:
 
     __slots__ = ("data", "job", "last", "tokens")
 
-    def __init__(self, data: bytes, job: _Job | None, tokens: int, last: bool) -> None:
+    def __init__(self, data: bytes | memoryview, job: _Job | None, tokens: int, last: bool) -> None:
         self.data, self.job, self.tokens, self.last = data, job, tokens, last
 
 
@@ -124,9 +130,11 @@ class _Head:
 class Endpoint:
     """The server's state and its loop; see the module."""
 
-    def __init__(self, profile: Profile, listener: socket.socket, log: WriteLog) -> None:
+    def __init__(self, profile: Profile | Reference, listener: socket.socket, log: WriteLog) -> None:
         self.profile = profile
-        self._machine = Machine(profile.model, profile.deployment)
+        self._machine = _machine(profile)
+        self._flood = self._machine if isinstance(self._machine, Flood) else None
+        self._burst = profile.pace.flood if self._flood and isinstance(profile, Reference) else 1  # tokens a write
         self._counts = Counts()
         self._listener, self._log = listener, log
         self._connections: dict[int, _Connection] = {}
@@ -150,13 +158,16 @@ class Endpoint:
         try:
             while not self._stopped:
                 self._wait()
-                for fd, events in self._epoll.poll(0, 4096):
-                    self._on_event(fd, events)
-                if self._step is None and self._machine.waiting:
-                    self._begin(monotonic_ns())  # it was idle
-                elif self._step is not None and monotonic_ns() >= self._due:
+                now = monotonic_ns()
+                until = now + _CATCH_UP_NS
+                while self._step is not None and self._due <= now < until:
                     self._deliver(self._step)
                     self._begin(self._due)
+                    now = monotonic_ns()
+                for fd, events in self._epoll.poll(0, _AT_ONCE):
+                    self._on_event(fd, events)
+                if self._step is None and self._jobs:
+                    self._begin(monotonic_ns())  # it was idle
                 if self._log.due is not None and monotonic_ns() >= self._log.due:
                     self._log.flush()
         finally:
@@ -185,23 +196,47 @@ class Endpoint:
 
     def _deliver(self, step: Step) -> None:
         """Write the tokens of a step that has ended."""
-        jobs, counts = self._jobs, self._counts
+        jobs, single, quick = self._jobs, self._burst == 1, 0
         for request, position, finished in step.tokens:
             job = jobs.get(request)
             if job is None:
                 continue  # cancelled while the step ran
-            counts.generation_tokens += 1
-            if position == 0:
-                counts.prompt_tokens += job.ask.prompt_tokens
-            if finished:
-                del jobs[request]
-                counts.success[job.ask.finish_reason] += 1
-            if job.ask.stream:
-                self._send(job.connection, job.voice.chunk(position, finished), job, 1, finished)
-            elif finished:
-                self._answer(job.connection, 200, job.voice.whole(), job=job)
-            if finished:
-                self._serve(job.connection)
+            if not (single and position and job.ask.stream) or finished or job.connection.outbox:
+                self._say(job, position, finished)
+                continue
+            # One event in the middle of a stream, and nothing in its way: most of them by far.
+            quick += 1
+            data = job.voice.middle(position)
+            stamp = monotonic_ns()
+            try:
+                sent = job.connection.sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # reset by the client
+                self._drop(job.connection)
+                continue
+            if sent:
+                job.writes.append(stamp)
+                job.tokens += 1
+            if sent < len(data):
+                self._keep(job.connection, _Piece(data[sent:], job, 0 if sent else 1, False))
+        self._counts.generation_tokens += quick
+
+    def _say(self, job: _Job, position: int, finished: bool) -> None:
+        """Write what a step gives to one request, whatever it is."""
+        tokens = min(self._burst, job.ask.output_tokens - position)
+        self._counts.generation_tokens += tokens
+        if position == 0:
+            self._counts.prompt_tokens += job.ask.prompt_tokens
+        if finished:
+            del self._jobs[job.id]
+            self._counts.success[job.ask.finish_reason] += 1
+        if job.ask.stream:
+            self._send(job.connection, job.voice.run(position, tokens, finished), job, tokens, finished)
+        elif finished:
+            self._answer(job.connection, 200, job.voice.whole(), job=job)
+        if finished:
+            self._serve(job.connection)
 
     # ---- sockets ----------------------------------------------------------------------------------------
 
@@ -217,7 +252,7 @@ class Endpoint:
                 self._receive(connection)
 
     def _accept(self) -> None:
-        while True:
+        for _ in range(_AT_ONCE):
             try:
                 sock, _ = self._listener.accept()
             except ConnectionAbortedError:
@@ -226,6 +261,8 @@ class Endpoint:
                 return  # nobody is left, or no descriptor is: then the backlog keeps them
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._flood is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FLOOD_BUFFER)
             self._connections[sock.fileno()] = _Connection(sock)
             self._epoll.register(sock.fileno(), select.EPOLLIN)
 
@@ -292,7 +329,7 @@ class Endpoint:
         if head.path == "/health":
             self._answer(connection, 200, b"")
         elif head.path == "/metrics":
-            text = metrics(self._machine, self._counts, self.profile.model.name)
+            text = metrics(self._machine, self._counts, self.profile.model_name)
             self._answer(connection, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
         elif head.path == "/v1/models":
             self._answer(connection, 200, models(self.profile))
@@ -302,9 +339,14 @@ class Endpoint:
     def _generate(self, connection: _Connection, head: _Head, ask: Ask) -> None:
         self._issued += 1
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
-        voice = Voice(ask, name, self.profile.model.name, int(time.time()))
+        voice = Voice(ask, name, self.profile.model_name, int(time.time()))
         job = _Job(self._issued, name, ask, voice, connection)
-        self._machine.submit(Request(job.id, ask.prompt_tokens, ask.output_tokens))
+        request = Request(job.id, ask.prompt_tokens, ask.output_tokens)
+        if isinstance(self._machine, Pacer):
+            late = job.received - self._due if self._step is not None else 0
+            self._machine.submit(request, max(late, 0) / 1e9)
+        else:
+            self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
         if ask.stream:
             self._send(connection, _STREAM_HEAD)  # at once, however long the queue is
@@ -336,14 +378,14 @@ class Endpoint:
     def _send(
         self,
         connection: _Connection,
-        data: bytes,
+        data: bytes | memoryview,
         job: _Job | None = None,
         tokens: int = 0,
         last: bool = False,
     ) -> None:
         """Write now what the socket takes; the rest waits in the outbox. `last` ends an answer."""
         if connection.outbox:
-            connection.outbox.append(_Piece(data, job, tokens, last))
+            self._keep(connection, _Piece(data, job, tokens, last))
             return
         stamp = monotonic_ns()
         try:
@@ -357,10 +399,17 @@ class Endpoint:
             job.writes.append(stamp)
             job.tokens += tokens
         if sent < len(data):
-            connection.outbox.append(_Piece(data[sent:], job, 0 if sent else tokens, last))
-            self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self._keep(connection, _Piece(data[sent:], job, 0 if sent else tokens, last))
         elif last:
             self._answered(connection)
+
+    def _keep(self, connection: _Connection, piece: _Piece) -> None:
+        """Leave to the outbox what the socket does not take; a flood stops for its stream until it does."""
+        if not connection.outbox:
+            self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+        connection.outbox.append(piece)
+        if self._flood is not None and connection.job is not None:
+            self._flood.hold(connection.job.id)
 
     def _flush(self, connection: _Connection) -> None:
         """Write what has waited, as far as the socket takes it."""
@@ -371,6 +420,8 @@ class Endpoint:
                 self._epoll.modify(connection.sock.fileno(), select.EPOLLIN)
             self._send(connection, piece.data, piece.job, piece.tokens, piece.last)
         connection.outbox.extend(waiting)
+        if self._flood is not None and connection.job is not None and not connection.outbox:
+            self._flood.release(connection.job.id)
         self._serve(connection)
 
     def _answered(self, connection: _Connection) -> None:
@@ -401,22 +452,31 @@ class Endpoint:
         self._log.append(entry)
 
 
+def _machine(profile: Profile | Reference) -> Machine | Pacer | Flood:
+    if isinstance(profile, Profile):
+        return Machine(profile.model, profile.deployment)
+    pace = profile.pace
+    return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups)
+
+
 def serve(
-    profile: Profile,
+    profile: Profile | Reference,
     host: str = "127.0.0.1",
     port: int = 0,
     *,
     log: str | Path | None = None,
     ready: Callable[[str], object] = lambda url: None,
     lifeline: int | None = None,
+    share_port: bool = False,
 ) -> None:
     """Serve in this thread, the main one, until SIGTERM, SIGINT or the end of `lifeline`; port 0 takes any.
 
-    `ready` is called with the URL as soon as connections are taken.
+    `ready` is called with the URL as soon as connections are taken; with `share_port` other processes may take
+    connections at the same port.
     """
     log_file = WriteLog(log)
     try:
-        listener = socket.create_server((host, port), backlog=4096)
+        listener = socket.create_server((host, port), backlog=4096, reuse_port=share_port)
     except OSError as error:
         fact = f"cannot listen on {host}:{port} ({error.strerror})"
         raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None

@@ -1,31 +1,68 @@
-"""The simulated endpoint as a process of its own, as long as a `with` block lasts."""
+"""The simulated endpoint as processes of its own, as long as a `with` block lasts."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from harness.errors import HarnessError
-from harness.sim.profile import Profile
+from harness.sim.profile import Profile, Reference
 
 _READY = "ready "
 
 
-@contextmanager
-def running(profile: Profile, *, log: str | Path | None = None, cpu: int | None = None) -> Iterator[str]:
-    """Start the endpoint, give its URL, and end it afterwards.
+class Served(NamedTuple):
+    """A running endpoint."""
 
-    `log` is its write log, `cpu` the core that it is pinned to. It also ends by itself when this process
-    dies, since it holds the other end of its standard input.
+    url: str
+    pids: tuple[int, ...]  # of its processes
+    logs: tuple[Path, ...]  # a write log each; none without `log`
+
+
+@contextmanager
+def running(
+    profile: Profile | Reference, *, log: str | Path | None = None, cpu: int | None = None, processes: int = 1
+) -> Iterator[str]:
+    """Start the endpoint, give its URL, and end it afterwards; see `serving`."""
+    with serving(profile, log=log, cpu=cpu, processes=processes) as served:
+        yield served.url
+
+
+@contextmanager
+def serving(
+    profile: Profile | Reference, *, log: str | Path | None = None, cpu: int | None = None, processes: int = 1
+) -> Iterator[Served]:
+    """Start the endpoint, say where it is, and end it afterwards.
+
+    `log` is its write log, `cpu` the core that it is pinned to. Several processes share one port, and the kernel
+    deals the connections out to them: each has its own machine, counters and log (`log`, `log.1`, …), and with
+    `cpu` its own core, the allowed ones from that one on. They also end by themselves when this process dies,
+    since it holds the other end of their standard input.
     """
-    command = [sys.executable, "-m", "harness.sim", "--stdin"]
-    command += [] if log is None else ["--log", str(log)]
-    command += [] if cpu is None else ["--cpu", str(cpu)]
+    allowed = sorted(os.sched_getaffinity(0))
+    logs = [] if log is None else [Path(log), *(Path(f"{log}.{i}") for i in range(1, processes))]
+    with ExitStack() as stack:
+        port, pids = 0, []
+        for i in range(processes):
+            command = [sys.executable, "-m", "harness.sim", "--stdin", "--port", str(port)]
+            command += ["--log", str(logs[i])] if logs else []
+            command += [] if cpu is None else ["--cpu", str(allowed[(allowed.index(cpu) + i) % len(allowed)])]
+            command += ["--share-port"] if processes > 1 else []
+            url, pid = stack.enter_context(_process(command, profile))
+            port = int(url.rsplit(":", 1)[1])
+            pids.append(pid)
+        yield Served(url, tuple(pids), tuple(logs))
+
+
+@contextmanager
+def _process(command: list[str], profile: Profile | Reference) -> Iterator[tuple[str, int]]:
     # A session of its own: Ctrl-C is for the run, which still has to end its requests here.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None
@@ -37,7 +74,7 @@ def running(profile: Profile, *, log: str | Path | None = None, cpu: int | None 
             if not line.startswith(_READY):
                 fact = f"the simulated endpoint ended with status {process.wait()} before it served"
                 raise HarnessError(fact, place="sim:", way_out="its own message stands above this one")
-            yield line.removeprefix(_READY).strip()
+            yield line.removeprefix(_READY).strip(), process.pid
         finally:
             process.terminate()
             try:

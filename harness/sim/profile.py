@@ -1,7 +1,8 @@
-"""Which server to simulate: a model on a GPU, as `llama-3.1-8b/h100-sxm`, and how it is set up.
+"""Which server to simulate: a model on a GPU, as `llama-3.1-8b/h100-sxm`, and how it is set up; or the reference.
 
-The deployment in it is the one to predict with, so the simulated endpoint and its prediction agree by
-construction: they test the harness, never the hardware.
+The deployment in a profile is the one to predict with, so the simulated endpoint and its prediction agree by
+construction: they test the harness, never the hardware. The reference endpoint has no model and no GPU but a
+pace: the load generator itself is measured against it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.predict.roofline import Deployment, deployment, kv_capacity
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field="kind"):
     """A simulated server; it travels as JSON to the process that runs it."""
 
     name: str
@@ -25,6 +26,48 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int  # tokens of the longest request, prompt and answer
     seed: int = 0  # of the answers' words and natural lengths
     api_key: str | None = None  # guards /v1/*
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """When the reference endpoint writes; with a flood, as fast as the sockets take it."""
+
+    ttft_s: float = 0.2
+    itl_s: float = 0.025
+    groups: int = 64  # phases of the ITL over which streams are spread; 1: all of them in one engine step
+    flood: int = 0  # tokens a write without any pace; 0: paced
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_field="kind"):
+    """The reference endpoint: it gives every request the tokens it asks for, and takes any number of them."""
+
+    pace: Pace
+    name: str = "reference"
+    model_name: str = "reference"
+    max_model_len: int = 2**20  # tokens; the length of an answer that asks for none
+    seed: int = 0
+    api_key: str | None = None
+
+
+def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
+    """The reference endpoint at a pace.
+
+    >>> reference(Pace(groups=1)).pace.itl_s
+    0.025
+    """
+    pace = pace or Pace()
+    if pace.ttft_s < 0:
+        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="at least 0")
+    if pace.itl_s <= 0:
+        raise HarnessError(f"tokens {pace.itl_s:g} s apart never end", place="--pace-itl", way_out="above 0")
+    if pace.groups < 1:
+        raise HarnessError(f"{pace.groups} groups hold no stream", place="--pace-groups", way_out="at least 1")
+    if pace.flood < 0:
+        raise HarnessError(f"{pace.flood} tokens a write are none", place="--flood", way_out="at least 1; 0 is paced")
+    return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
 def profile(

@@ -1,16 +1,19 @@
 """The endpoint's own account of what it wrote and when: the truth that a client's records are held against.
 
-One JSON line per request, appended when the request has ended and on disk within a tenth of a second.
+One frame per request, in the spool's own form (store.frame), appended when the request has ended and on disk
+within a tenth of a second; the times as they lie in memory, so that a long answer does not stall the server.
 Times are CLOCK_MONOTONIC in nanoseconds, comparable between the processes of one host.
 """
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness import store
 from harness.errors import HarnessError
 
 _HOLD_NS = 20_000_000  # well within the promised tenth of a second
@@ -21,10 +24,25 @@ class Entry(msgspec.Struct, frozen=True):
 
     id: str  # the client's X-Request-Id
     received_ns: int
-    writes_ns: list[int]  # taken right before the write of each chunk that carried tokens
+    writes_ns: array[int]  # int64, taken right before each write that carried tokens
     tokens: int  # that were really written
     finished: bool  # False: cut by the client, or by the server's end
     end_ns: int
+
+
+class _Row(msgspec.Struct, array_like=True):
+    """An entry in the file."""
+
+    id: str
+    received_ns: int
+    writes: bytes
+    tokens: int
+    finished: bool
+    end_ns: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Row).decode
 
 
 class WriteLog:
@@ -48,8 +66,7 @@ class WriteLog:
 
     def flush(self) -> None:
         if self._held:
-            # One write of whole lines: a kill cuts between them.
-            self._file.write(b"".join(msgspec.json.encode(entry) + b"\n" for entry in self._held))
+            self._file.write(b"".join(map(_frame, self._held)))
             self._held.clear()
         self.due = None
 
@@ -59,8 +76,15 @@ class WriteLog:
             self._file.close()
 
 
+def _frame(entry: Entry) -> bytes:
+    writes = entry.writes_ns.tobytes()
+    row = _Row(entry.id, entry.received_ns, writes, entry.tokens, entry.finished, entry.end_ns)
+    return store.frame(_encode(row))
+
+
 def entries(path: str | Path) -> list[Entry]:
-    """All requests of a write log, in the order they ended; a line that is still being written is not one."""
-    decode = msgspec.json.Decoder(Entry).decode
-    whole, _, _ = Path(path).read_bytes().rpartition(b"\n")
-    return [decode(line) for line in whole.splitlines()]
+    """All requests of a write log, in the order they ended; one that is still being written is not one."""
+    rows = map(_decode, store.payloads(Path(path).read_bytes()))
+    return [
+        Entry(row.id, row.received_ns, array("q", row.writes), row.tokens, row.finished, row.end_ns) for row in rows
+    ]
