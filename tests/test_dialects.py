@@ -1,6 +1,9 @@
 """What the servers' events mean: tokens, usage and ends, for every dialect, cut at every byte."""
 
+import gc
+import itertools
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.load import dialects
 from harness.load.dialects import Story
+from harness.load.tokens import Placer
 from tests.streams import ALL, DONE, END, delta, event, usage
 
 
@@ -29,6 +33,22 @@ def test_every_server_s_two_tokens_are_two_wherever_the_bytes_are_cut(name: str)
         assert (story.input_tokens, story.finish_reason in ("length", "stop")) == (7, True)
     crlf = told(data.replace(b"\n", b"\r\n"))
     assert (crlf.error, list(crlf.tokens)) == ("", [1, 1])
+
+
+@given(
+    st.sampled_from(sorted(ALL)), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(0, 2000), max_size=9)
+)
+def test_however_the_bytes_are_cut_the_story_is_the_same(name: str, end: bytes, cuts: list[int]) -> None:
+    data = (b": ping\n\n" + delta(reasoning="é") + ALL[name]).replace(b"\n", end)
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    whole, cut = Story(), Story()
+    whole.feed(5, data)
+    carried = sum(cut.feed(5, data[a:b]) for a, b in itertools.pairwise(places))
+    whole.end(6)
+    cut.end(6)
+    for field in set(Story.__slots__) - {"merged", "_events"}:
+        assert getattr(whole, field) == getattr(cut, field), field
+    assert carried == 3
 
 
 def test_the_role_chunk_is_no_token() -> None:
@@ -84,11 +104,59 @@ def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_leng
     assert (story.token_source, list(story.tokens), story.output_tokens) == ("bytes", [4, 2], 6)
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(0, 200))
-def test_a_shared_total_is_kept(lengths: list[int], total: int) -> None:
-    data = [delta(content="x" * n) for n in lengths]
-    story = told(*data, delta("length"), event({"choices": [], "usage": usage(1, total)}))
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 200))
+def test_a_shared_total_is_kept_and_every_chunk_that_stays_has_some_of_it(lengths: list[int], total: int) -> None:
+    data = [delta("length" if i == len(lengths) - 1 else None, content="x" * n) for i, n in enumerate(lengths)]
+    story = told(*data, event({"choices": [], "usage": usage(1, total)}))
     assert sum(story.tokens) == story.output_tokens == total
+    assert len(story.arrivals) == len(story.tokens)
+    assert (story.arrivals[0], min(story.tokens) >= 1) == (1, True)
+    assert len(story.arrivals) == len(lengths) or total < len(lengths) or story.token_source == "chunks"
+
+
+def test_length_is_counted_in_bytes() -> None:
+    story = told(
+        delta(content="éééé"), delta(content="bb"), delta("length"), event({"choices": [], "usage": usage(7, 5)})
+    )
+    assert (story.token_source, list(story.tokens)) == ("bytes", [4, 1])
+
+
+def test_a_usage_of_0_for_a_text_that_came_is_a_placeholder() -> None:
+    story = told(delta(content="a"), delta("stop", content="b"), event({"choices": [], "usage": usage(7, 0)}))
+    assert (story.token_source, story.output_tokens, list(story.tokens)) == ("chunks", 2, [1, 1])
+
+
+def test_tokens_of_chunks_that_show_none_stay_unplaced_where_no_count_runs() -> None:
+    """Parts of a character and the end of text: counted in usage, but nobody saw them arrive."""
+    story = told(
+        delta(role="assistant", content=""),
+        delta(content="a"),
+        delta(content=""),
+        delta(content="é"),
+        delta("stop", content=""),
+        event({"choices": [], "usage": usage(7, 4)}),
+    )
+    assert (story.token_source, list(story.arrivals), list(story.tokens)) == ("chunks", [2, 4], [1, 1])
+    assert story.output_tokens == 4
+
+
+def test_an_answer_begins_with_its_first_token_even_if_that_is_part_of_a_character() -> None:
+    story = told(
+        delta(usage=usage(7, 0), role="assistant", content=""),
+        delta(usage=usage(7, 1), content=""),
+        delta("length", usage=usage(7, 2), content="é"),
+    )
+    assert (list(story.arrivals), story.first_content) == ([2, 3], 2)
+
+
+def test_a_token_in_a_chunk_that_running_usage_leaves_out_is_counted_once() -> None:
+    story = told(
+        delta(usage=usage(7, 1), content="a"),
+        delta(content="b"),
+        delta(usage=usage(7, 3), content="c"),
+        delta("length", usage=usage(7, 5), content="de"),
+    )
+    assert (story.token_source, list(story.tokens)) == ("continuous", [1, 1, 1, 2])
 
 
 def test_without_any_usage_a_chunk_is_a_token() -> None:
@@ -132,7 +200,7 @@ def test_an_event_that_is_no_chunk_is_an_error_that_keeps_its_start(data: bytes)
 
 
 def test_several_token_events_of_one_read_are_merged_and_counted() -> None:
-    story = told(delta(content="a") + delta(content="b"), delta("stop", content="c"), END)
+    story = told(delta(content="a") + delta(content="b"), delta("stop", content="c"))
     assert (story.merged, list(story.arrivals)) == (2, [1, 1, 2])
     alone = told(delta(role="assistant") + delta(content="a"), delta("stop", content="c") + END + DONE)
     assert alone.merged == 0
@@ -145,6 +213,87 @@ def test_cached_and_reasoning_tokens_are_taken_from_usage() -> None:
     }
     story = told(delta(content="a"), delta("stop", content="b"), event({"choices": [], "usage": full}))
     assert (story.cached_tokens, story.reasoning_tokens) == (4, 1)
+
+
+def toy(*, room: int | None = None) -> Placer:
+    """A tokenizer of words: each run of letters, of blanks and of other signs is one token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if room is not None:
+        tokenizer.enable_truncation(room)
+    return Placer(tokenizer.to_str())
+
+
+def with_placer(*pieces: bytes, room: int | None = None) -> Story:
+    story = Story(toy(room=room))
+    for i, piece in enumerate(pieces):
+        story.feed(i + 1, piece)
+    story.end(len(pieces) + 1)
+    return story
+
+
+def test_where_no_count_serves_the_tokenizer_places_what_each_chunk_completes() -> None:
+    story = with_placer(
+        delta(content="one two thr"),
+        delta(content="ee four"),
+        delta("length"),
+        event({"choices": [], "usage": usage(7, 4)}),
+        room=2,  # a model's own limit of length is no limit of an answer
+    )
+    assert (story.token_source, list(story.tokens), list(story.arrivals)) == ("tokenizer", [2, 2], [1, 2])
+
+
+def test_the_tokenizer_sees_reasoning_and_calls_in_order_of_arrival_and_marks_stay_unplaced() -> None:
+    call = {"index": 0, "function": {"name": "look", "arguments": '{"at": "me"}'}}
+    story = with_placer(
+        delta(reasoning="é è"),
+        delta(content=" so be it."),
+        delta("tool_calls", tool_calls=[call]),
+        event({"choices": [], "usage": usage(7, 14)}),
+    )
+    # é è; so be it .; look {" at ": " me "}; one marker that no text shows.
+    assert (story.token_source, list(story.tokens), story.output_tokens) == ("tokenizer", [2, 4, 7], 14)
+    assert story.first_content == 2
+
+
+def test_a_tokenizer_that_finds_more_than_the_server_counts_is_another_model_s() -> None:
+    story = with_placer(
+        delta(content="a b c d e f"), delta("stop", content="g"), event({"choices": [], "usage": usage(7, 3)})
+    )
+    assert (story.token_source, sum(story.tokens)) == ("bytes", 3)
+
+
+@pytest.mark.parametrize("count", [3, None])
+def test_the_tokenizer_is_not_asked_where_usage_runs_or_equals_the_chunks(count: int | None) -> None:
+    story = with_placer(
+        *(delta(usage=usage(7, i + 1) if count else None, content="a b") for i in range(3)),
+        delta("stop"),
+        event({"choices": [], "usage": usage(7, 3)}),
+    )
+    assert (story.token_source, list(story.tokens)) == ("continuous" if count else "chunks", [1, 1, 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("placer", [True, False])
+def test_a_token_costs_no_more_than_16_bytes_while_an_answer_grows(running: bool, placer: bool) -> None:
+    tokens, placing = 32_768, toy() if placer else None
+    pieces = [delta(usage=usage(7, i + 1) if running else None, content=" the") for i in range(tokens)]
+    gc.collect()
+    tracemalloc.start()
+    story = Story(placing)
+    for i, piece in enumerate(pieces):
+        story.feed(10**15 + i, piece)
+    (grown, _), pieces = tracemalloc.get_traced_memory(), []
+    story.feed(10**15 + tokens, delta("length") + event({"choices": [], "usage": usage(7, tokens)}))
+    story.end(10**15 + tokens)
+    settled, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (story.token_source, sum(story.tokens)) == ("continuous" if running else "chunks", tokens)
+    assert grown < 16 * tokens
+    assert settled < 9 * tokens
 
 
 def test_a_body_asks_for_length_usage_and_stream_and_leaves_out_what_is_dropped() -> None:

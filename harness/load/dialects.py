@@ -5,25 +5,32 @@ things stand, not in what they are called: a role-only chunk is no token, a reas
 comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason
 was cut: an error, not a success. Requests are built here too, since what may be asked is the dialect's.
 
-Left out: tool-call contents, several choices, the text itself (only its length in bytes is kept).
+Decoding is the dearest thing on the measured path and an answer may be long, so the common event takes few steps and
+a token costs some 11 bytes: its stamp, its length, and its count only once some count is not 1.
+
+Left out: several choices, and what the text says; it is kept, until the answer is over, only for a tokenizer.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterable
+from itertools import accumulate, compress, pairwise
 from typing import Annotated, Any
 
 import msgspec
 
 from harness.load.sse import Events
+from harness.load.tokens import Placer
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 # Asked for where the server takes them; dropped when the first request says that it does not (contract.md).
 OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
+_FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -31,7 +38,7 @@ class _Delta(msgspec.Struct):
     tool_calls: list[msgspec.Raw] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
@@ -40,42 +47,57 @@ class _Choice(msgspec.Struct):
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a lie: a malformed event
 
 
-class _PromptDetails(msgspec.Struct):
+class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: _Count | None = None
 
 
-class _OutputDetails(msgspec.Struct):
+class _OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: _Count | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
 
 
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+
+
 _chunk = msgspec.json.Decoder(_Chunk).decode
+_call = msgspec.json.Decoder(_Call).decode
 
 
 class Story:
     """One answer, told by its events in order of arrival.
 
     `feed` takes a body piece with the stamp of the read that brought it; `end` closes the account. Times are
-    nanoseconds as given, 0 where a thing has not happened.
+    nanoseconds as given, 0 where a thing has not happened. A placer settles which chunk holds how many tokens
+    where neither running usage nor the count of chunks does.
     """
 
     __slots__ = (
         "_counted",
-        "_done",
+        "_empty",
         "_events",
         "_lengths",
+        "_placer",
+        "_reasoned",
+        "_text",
+        "_tokens",
         "arrivals",
         "cached_tokens",
         "error",
@@ -87,16 +109,18 @@ class Story:
         "output_tokens",
         "reasoning_tokens",
         "token_source",
-        "tokens",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, placer: Placer | None = None) -> None:
         self._events = Events()
+        self._placer = placer
+        self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._counted: int | None = None  # the server's running count, where it gives one before the end
-        self._done = False
-        self._lengths = array("i")
+        self._empty = 0  # chunks after the first token that showed none of their own
+        self._reasoned = False
+        self._lengths = array("H")  # of each chunk's text, in bytes
+        self._tokens: array[int] | None = None  # of each chunk; None while each has one
         self.arrivals = array("q")
-        self.tokens = array("i")
         self.first_content = 0
         self.merged = 0
         self.error = ""
@@ -108,82 +132,97 @@ class Story:
         self.reasoning_tokens: int | None = None
         self.token_source = ""
 
+    @property
+    def tokens(self) -> array[int]:
+        """Tokens in each chunk, int32, shape [chunks]."""
+        return array("i", [1]) * len(self.arrivals) if self._tokens is None else self._tokens
+
+    def packed_tokens(self) -> bytes:
+        """Tokens as a record keeps them: int32 a chunk, empty where each chunk has one."""
+        return b"" if self._tokens is None else self._tokens.tobytes()
+
     def feed(self, stamp: int, piece: bytes) -> int:
         """Account for one body piece; returns the token-carrying chunks in it."""
-        return self._tell(stamp, self._events.feed(piece))
-
-    def _tell(self, stamp: int, events: list[bytes]) -> int:
-        before = len(self.arrivals)
-        for data in events:
-            if data == b"[DONE]":
-                self._done = True
-                continue
+        carried = 0
+        for data in self._events.feed(piece):
             try:
                 chunk = _chunk(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:  # ValidationError is a DecodeError
-                self._fail("malformed_event", f"{error}: {data[:120]!r}")
+                if data != b"[DONE]":
+                    self._fail("malformed_event", f"{error}: {data[:120]!r}")
                 continue
-            self._hear(stamp, chunk)
-        carried = len(self.arrivals) - before
+            carried += self._hear(stamp, chunk)
         if carried > 1:
             self.merged += carried
         return carried
 
-    def _hear(self, stamp: int, chunk: _Chunk) -> None:
+    def _hear(self, stamp: int, chunk: _Chunk) -> int:
+        """Account for one chunk; returns 1 if it carried tokens, else 0. Calls cost: it makes none."""
         if chunk.error is not None:
             self._fail("stream_error", str(chunk.error)[:200])
-            return
-        length, answer, finish = 0, False, False
-        if chunk.choices:
-            choice = chunk.choices[0]
-            if choice.finish_reason:
-                self.finish_reason, finish = choice.finish_reason, True
-            delta = choice.delta
-            if delta is not None:
-                answer = bool(delta.content or delta.refusal or delta.tool_calls)
-                # Lengths in characters stand for bytes: they only share out a total.
-                length = (
-                    len(delta.content or "")
-                    + len(delta.reasoning_content or delta.reasoning or "")
-                    + len(delta.refusal or "")
-                    + sum(len(bytes(call)) for call in delta.tool_calls or ())
-                )
-            if choice.text:
-                answer, length = True, length + len(choice.text)
+            return 0
         count = None
-        if chunk.usage is not None:
-            count = self._usage(chunk.usage, final=not chunk.choices)
-        if count is not None:
-            if self._counted is None and not self.arrivals and not finish:
-                self._counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
-            if self._counted is not None:
-                # Text without a rise is kept as 0 tokens for now: `settle` sees whether the count can be trusted.
-                if count > self._counted or length:
-                    self._arrive(stamp, max(0, count - self._counted), length, answer)
-                    self._counted = max(count, self._counted)
-                return
-        if length:
-            self._arrive(stamp, 1, length, answer)
+        if (usage := chunk.usage) is not None:
+            if usage.prompt_tokens is not None:
+                self.input_tokens = usage.prompt_tokens
+            if (count := usage.completion_tokens) is not None:
+                self.output_tokens = count
+            if usage.prompt_tokens_details is not None:
+                self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+            if usage.completion_tokens_details is not None:
+                self.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+        if not chunk.choices:
+            return 0
+        choice = chunk.choices[0]
+        finish = choice.finish_reason
+        if finish:
+            self.finish_reason = finish
 
-    def _usage(self, usage: _Usage, *, final: bool) -> int | None:
-        """Take the server's figures; returns the running count when this chunk can carry tokens."""
-        if usage.prompt_tokens is not None:
-            self.input_tokens = usage.prompt_tokens
-        if usage.prompt_tokens_details is not None:
-            self.cached_tokens = usage.prompt_tokens_details.cached_tokens
-        if usage.completion_tokens_details is not None:
-            self.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
-        if usage.completion_tokens is not None:
-            self.output_tokens = usage.completion_tokens
-            return None if final else usage.completion_tokens
-        return None
+        delta = choice.delta
+        text = answer = (choice.text if delta is None else delta.content) or ""
+        if delta is not None and not (
+            delta.reasoning_content is None
+            and delta.reasoning is None
+            and delta.refusal is None
+            and delta.tool_calls is None
+        ):
+            answer += (delta.refusal or "") + "".join(map(_called, delta.tool_calls or ()))
+            text = (delta.reasoning_content or delta.reasoning or "") + answer
+            self._reasoned = self._reasoned or text != answer
 
-    def _arrive(self, stamp: int, tokens: int, length: int, answer: bool) -> None:
+        tokens, counted = 1, self._counted
+        if counted is None and count is not None and not self.arrivals and not finish:
+            counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
+        if counted is not None:
+            # Text without a rise is kept as 0 tokens for now: `settle` sees whether the count can be trusted. Text
+            # in a chunk that the running usage leaves out is a token, which the next count holds too.
+            tokens = (1 if text else 0) if count is None else count - counted if count > counted else 0
+            self._counted = counted + tokens
+            if not text and not tokens:
+                return 0
+        elif not text:
+            self._empty += bool(self.arrivals)
+            return 0
+
+        length = len(text) if text.isascii() else len(text.encode())
+        try:
+            self._lengths.append(length)
+        except OverflowError:  # 64 KiB of text in one chunk
+            self._lengths = array("I", self._lengths)
+            self._lengths.append(length)
+        if tokens != 1 and self._tokens is None:
+            self._tokens = array("i", [1]) * len(self.arrivals)
+        if self._tokens is not None:
+            self._tokens.append(tokens)
         self.arrivals.append(stamp)
-        self.tokens.append(tokens)
-        self._lengths.append(length)
-        if answer and not self.first_content:
+        if not self.first_content and answer:
             self.first_content = stamp
+        if self._text is not None:
+            if counted and tokens:
+                self._text = None  # usage has risen more than once: it runs
+            else:
+                self._text += text.encode()
+        return 1
 
     def _fail(self, error: str, message: str) -> None:
         if not self.error:
@@ -191,51 +230,95 @@ class Story:
 
     def end(self, stamp: int) -> None:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
-        self._tell(stamp, self._events.end())
+        self.feed(stamp, b"\n\n")  # the blank line that several servers leave out
         if not self.finish_reason:
             self._fail("truncated", "the stream ended without finish_reason")
         self.settle()
 
     def settle(self) -> None:
-        """Decide where each token arrived: running usage, else one a chunk, else usage shared by text length."""
+        """Decide where each token arrived (contract.md): running usage, one a chunk, the tokenizer, usage by bytes."""
         if self._counted is not None and not self._trusted():
-            self._counted = None
-            self._keep([i for i, length in enumerate(self._lengths) if length])
-            self.tokens = array("i", [1]) * len(self.arrivals)
-        chunks, usage = len(self.arrivals), self.output_tokens
+            self._keep(self._lengths)
+            self._counted = self._tokens = None
+        chunks, usage = len(self.arrivals), self.output_tokens or None  # 0 for a text that came is a placeholder
         if not chunks:
             self.token_source = ""
         elif self._counted is not None:
             self.token_source = "continuous"
-            if 0 in self.tokens:
-                self._keep([i for i, tokens in enumerate(self.tokens) if tokens])
-        elif usage is None or usage == chunks or self.error:
+        elif usage is None or usage in (chunks, chunks + self._empty) or self.error:
+            # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
             self.token_source = "chunks"
             if usage is None and not self.error:
                 self.output_tokens = chunks
+        elif (placed := self._placed(usage)) is not None:
+            self.token_source, self._tokens = "tokenizer", placed
         else:
-            self.token_source = "bytes"
-            self.tokens = _shared(usage, self._lengths)
+            self.token_source, self._tokens = "bytes", _shared(usage, self._lengths)
+        if self._tokens is not None:
+            self._keep(self._tokens)
+            if self._tokens.count(1) == len(self._tokens):
+                self._tokens = None
         if self.error and self.output_tokens is None:
             self.output_tokens = sum(self.tokens)
+        self._settle_content()
+        self._lengths, self._text = array("H"), None  # a finished answer is its arrivals and no more
 
-    def _keep(self, chunks: list[int]) -> None:
-        self.arrivals = array("q", [self.arrivals[i] for i in chunks])
-        self.tokens = array("i", [self.tokens[i] for i in chunks])
-        self._lengths = array("i", [self._lengths[i] for i in chunks])
+    def _keep(self, marks: Iterable[int]) -> None:
+        """Only the chunks whose mark is not 0."""
+        marks = bytes(map(bool, marks))
+        if 0 in marks:
+            self.arrivals = array("q", compress(self.arrivals, marks))
+            self._lengths = array(self._lengths.typecode, compress(self._lengths, marks))
+            if self._tokens is not None:
+                self._tokens = array("i", compress(self._tokens, marks))
 
     def _trusted(self) -> bool:
         """Whether the running count ran: some servers send 0, or each chunk's own, until the end."""
-        silent = sum(1 for tokens, length in zip(self.tokens, self._lengths, strict=True) if length and not tokens)
-        return silent <= max(1, len(self.tokens) // 10)
+        if self._tokens is None:
+            return True
+        silent = sum(1 for tokens, length in zip(self._tokens, self._lengths, strict=True) if length and not tokens)
+        return silent <= max(1, len(self._tokens) // 10)
+
+    def _placed(self, usage: int) -> array[int] | None:
+        """Tokens of each chunk by the tokenizer; None without one, or where it finds more than the server counts."""
+        if self._placer is None or self._text is None:
+            return None
+        ends = accumulate(self._lengths, initial=0)
+        placed = self._placer.counts([self._text[a:b].decode() for a, b in pairwise(ends)])
+        # Fewer is what the text does not show (markers, hidden reasoning) and stays unplaced.
+        return array("i", placed) if 0 < sum(placed) <= usage + max(1, int(_FOREIGN * usage)) else None
+
+    def _settle_content(self) -> None:
+        """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
+        if not self._reasoned:
+            self.first_content = self.arrivals[0] if self.arrivals else 0
+        elif self.first_content:
+            self.first_content = next((stamp for stamp in self.arrivals if stamp >= self.first_content), 0)
+
+
+def _called(call: msgspec.Raw) -> str:
+    """The text of a tool call's delta as the model writes it; where it shows none, the JSON stands for it."""
+    try:
+        function = _call(call).function
+        return (function.name or "") + (function.arguments or "") or bytes(call).decode()
+    except msgspec.DecodeError:
+        return bytes(call).decode()
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
-    """A total shared out by length, whole numbers that add up to it; chunks that get none keep a 0."""
-    whole, out, given, seen = max(1, sum(lengths)), array("i"), 0, 0
+    """A total shared out by length: whole numbers that add up to it, none of them 0 where there is enough for all.
+
+    >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
+    (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))
+    """
+    whole, left, out, given, seen = sum(lengths), len(lengths), array("i"), 0, 0
+    enough = total >= left
     for length in lengths:
         seen += length
-        upto = total * seen // whole
+        left -= 1
+        upto = -(-total * seen // whole)
+        if enough:
+            upto = min(max(upto, given + 1), total - left)
         out.append(upto - given)
         given = upto
     return out

@@ -17,6 +17,9 @@ class Events:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Data of the events completed by this piece, in order; comments and empty events give nothing."""
+        line, _, rest = piece.partition(b"\n")
+        if rest == b"\n" and line[:6] == b"data: " and 13 not in line and not self._tail:
+            return [line[6:]]  # one whole event with LF line ends: nearly every piece of every server
         if self._tail:
             piece = self._tail + piece
             self._tail = b""
@@ -33,7 +36,7 @@ class Events:
             piece = piece[:cut]
         out = []
         for block in piece.split(b"\n\n"):
-            if block.startswith(b"data: ") and b"\n" not in block:  # nearly every event of every server
+            if block.startswith(b"data: ") and b"\n" not in block:
                 out.append(block[6:])
             elif block:
                 data = _data(block)
@@ -43,9 +46,7 @@ class Events:
 
     def end(self) -> list[bytes]:
         """The stream is over: an event without its blank line still counts, several servers leave it out."""
-        tail, self._tail = self._tail.strip(b"\r\n"), b""
-        data = _data(tail) if tail else None
-        return [data] if data is not None else []
+        return self.feed(b"\n\n")
 
 
 def _data(block: bytes) -> bytes | None:
