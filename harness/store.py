@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
 _HEAD = struct.Struct("<II")
+_ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: beside the records memory stays small
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
 
 
@@ -44,7 +45,7 @@ class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One telemetry figure: when, who said it (server | client | gpu), its name, its value."""
+    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
 
     time_s: float
     source: str
@@ -209,6 +210,7 @@ def finish(folder: Path) -> Run:
     _write_requests(folder / REQUESTS, run)
     _write_telemetry(folder / TELEMETRY, run.samples)
     (folder / SPOOL).unlink()
+    del run  # not two of them at once
     return read(folder)
 
 
@@ -220,7 +222,7 @@ _PLAIN = [
     ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
     ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
     ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
-    ("merged", "int32"),
+    ("merged", "int32"), ("tls_s", "float64"),
 ]  # fmt: skip
 
 
@@ -232,12 +234,16 @@ def _kept(seconds: Any) -> Any:
     return (seconds * _GRID).round() / _GRID
 
 
-def _requests_table(run: Run) -> Any:
-    """The run's requests as an Arrow table with the columns of requests.parquet."""
+def _ordered(records: Sequence[Record]) -> list[Record]:
+    """In the order they were sent; those that never were stand last."""
+    return sorted(records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
+
+
+def _requests_table(records: Sequence[Record], run: Run) -> Any:
+    """Some of the run's requests as an Arrow table with the columns of requests.parquet."""
     import numpy as np
     import pyarrow as pa
 
-    records = sorted(run.records, key=lambda r: (r.sent_s is None, r.sent_s, r.request_id))
     by_index = {level.index: level for level in run.levels}
     columns: dict[str, Any] = {}
     for name, kind in _PLAIN:
@@ -258,23 +264,27 @@ def _requests_table(run: Run) -> Any:
 
 def requests(path: str | Path) -> pandas.DataFrame:
     """The requests of any result folder as a data frame, a row a request; the columns of requests.parquet."""
-    return _requests_table(read(path)).to_pandas()
+    run = read(path)
+    return _requests_table(_ordered(run.records), run).to_pandas()
 
 
 def _write_requests(path: Path, run: Run) -> None:
     import pyarrow.parquet as pq
 
     times = [n for n, k in _PLAIN if k == "float64"] + ["arrivals_s.list.element"]
+    names = [n.rstrip("_") for n, k in _PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"]
     part = path.with_name(path.name + ".part")
-    pq.write_table(
-        _requests_table(run),
-        part,
-        compression="zstd",
-        compression_level=9,
-        # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
-        column_encoding=dict.fromkeys(times, "BYTE_STREAM_SPLIT"),
-        use_dictionary=[n.rstrip("_") for n, k in _PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"],
-    )
+    records = _ordered(run.records)
+    groups = (records[i : i + _ROW_GROUP] for i in range(0, len(records) or 1, _ROW_GROUP))
+    first = _requests_table(next(groups), run)
+    # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
+    encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")
+    with pq.ParquetWriter(
+        part, first.schema, compression="zstd", compression_level=9, column_encoding=encoding, use_dictionary=names
+    ) as file:
+        file.write_table(first)
+        for group in groups:
+            file.write_table(_requests_table(group, run))
     part.replace(path)
 
 
@@ -284,8 +294,8 @@ def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-        about = json.loads(table.schema.metadata[b"knee"])
+        file = pq.ParquetFile(path)
+        about = json.loads(file.schema_arrow.metadata[b"knee"])
     except (pa.ArrowInvalid, KeyError, TypeError):
         raise HarnessError(
             "not a requests.parquet of this project", place=str(path), way_out="was it changed?"
@@ -297,18 +307,21 @@ def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
             f"format {head.format}, this program reads {FORMAT}", place=str(path), way_out="use its version"
         )
     levels = msgspec.convert(about["levels"], list[Level])
-    arrivals = table.column("arrivals_s").combine_chunks()
-    offsets = arrivals.offsets.to_pylist() if len(table) else [0]
-    stamps = np.rint(arrivals.values.to_numpy() * 1e9).astype(np.int64) if len(table) else np.empty(0, np.int64)
-    tokens = table.column("arrival_tokens").combine_chunks().values.to_numpy() if len(table) else np.empty(0, np.int32)
-    columns = [table.column(name.rstrip("_")).to_pylist() for name, _ in _PLAIN]
-    names = [name for name, _ in _PLAIN]
+    names = [name for name, _ in _PLAIN if name.rstrip("_") in file.schema_arrow.names]  # an older file has fewer
     records = []
-    for i, row in enumerate(zip(*columns, strict=True)):
-        low, high = offsets[i], offsets[i + 1]
-        mine = tokens[low:high]
-        packed = b"" if (mine == 1).all() else mine.astype(np.int32).tobytes()
-        records.append(Record(**dict(zip(names, row, strict=True)), arrivals=stamps[low:high].tobytes(), tokens=packed))
+    with file:
+        for rows in file.iter_batches(_ROWS_AT_ONCE):
+            arrivals, tokens = rows.column("arrivals_s"), rows.column("arrival_tokens").flatten().to_numpy()
+            stamps = np.rint(arrivals.flatten().to_numpy() * 1e9).astype(np.int64).tobytes()
+            ends = np.cumsum(arrivals.value_lengths().to_numpy()).tolist()
+            columns = [rows.column(name.rstrip("_")).to_pylist() for name in names]
+            low = 0
+            for high, *row in zip(ends, *columns, strict=True):
+                mine = tokens[low:high]
+                packed = b"" if (mine == 1).all() else mine.tobytes()
+                record = dict(zip(names, row, strict=True))
+                records.append(Record(**record, arrivals=stamps[8 * low : 8 * high], tokens=packed))
+                low = high
     return head, levels, records
 
 

@@ -62,6 +62,21 @@ def test_parquet_gives_back_every_record_the_spool_held(tmp_path: Path) -> None:
     assert not (tmp_path / store.SPOOL).exists()
 
 
+def test_more_requests_than_are_written_at_once_come_back_in_order(tmp_path: Path) -> None:
+    records = [record(i, tokens=[1, 2] if i % 3 else []) for i in range(8200)]
+    spooled(tmp_path, records)
+    after = store.finish(tmp_path)
+    assert pq.ParquetFile(tmp_path / store.REQUESTS).num_row_groups == 2
+    assert [r.request_id for r in after.records] == [r.request_id for r in records]
+    assert [(len(r.arrivals), r.tokens) for r in after.records] == [(len(r.arrivals), r.tokens) for r in records]
+
+
+def test_a_run_without_requests_is_packed_and_read(tmp_path: Path) -> None:
+    spooled(tmp_path, [])
+    assert store.finish(tmp_path).records == []
+    assert len(store.requests(tmp_path)) == 0
+
+
 def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(10)])
     store.finish(tmp_path)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.table import Table, gaps, placed_tokens
+from harness.analysis.window import in_flight
 from tests.records import request
 
 
@@ -61,3 +62,39 @@ def test_gaps_never_cross_from_one_request_to_the_next(stamps: list[list[int]]) 
 def test_gaps_are_those_of_the_marked_rows() -> None:
     table = Table.of([request(0.0, [1.0, 2.0]), request(0.0, [1.0, 4.0])])
     assert gaps(table, np.array([False, True])).tolist() == [3.0]
+
+
+_times = st.integers(0, 100)
+
+
+@given(st.lists(st.tuples(_times, st.lists(_times, max_size=4), st.booleans()), max_size=8), _times, _times)
+def test_around_a_window_nothing_that_touches_it_is_missing(
+    told: list[tuple[int, list[int], bool]], start: int, length: int
+) -> None:
+    end = start + length
+    table = Table.of(
+        [
+            request(float(sent), sorted(float(sent + a) for a in after), done=None if is_open else sent + 101.0)
+            for sent, after, is_open in told
+        ]
+    )
+    near = table.around(start, end)
+
+    for name in ("sent", "first", "last", "done", "arrival"):
+        here, all_of_them = getattr(near, name), getattr(table, name)
+        np.testing.assert_array_equal(
+            here[(here >= start) & (here <= end)], all_of_them[(all_of_them >= start) & (all_of_them <= end)]
+        )
+    if length:
+        assert in_flight(near, start, end) == in_flight(table, start, end)
+    assert len(near.arrival) == len(near.tokens) == near.chunks.sum()
+    assert set(gaps(near, near.ok)) <= set(gaps(table, table.ok))
+
+
+def test_around_a_window_the_rest_of_the_run_is_left_out() -> None:
+    table = Table.of([request(t, [t + 1.0, t + 2.0], tokens=[1, 2]) for t in (0.0, 10.0, 20.0, 30.0)])
+    near = table.around(11.5, 21.0)
+    assert (near.sent.tolist(), near.arrival.tolist()) == ([10.0, 20.0], [11.0, 12.0, 21.0, 22.0])
+    assert placed_tokens(near).tolist() == [3.0, 3.0]
+    assert (near.owner.tolist(), near.error) == ([0, 0, 1, 1], ("", ""))
+    assert len(table.around(40.0, 50.0).sent) == 0

@@ -6,6 +6,7 @@ Written out because numpy has none of them. Left out: the bootstrap over time bl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -85,10 +86,12 @@ def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float] | None:
     return max(0.0, (p + w / 2 - half) / (1 + w)), min(1.0, (p + w / 2 + half) / (1 + w))
 
 
-def percentile(values: Floats, q: float, n: int | None = None) -> float | None:
-    """Percentile q, linearly interpolated; None where n samples do not carry it (`SAMPLES`)."""
+def percentiles(values: Floats, qs: Sequence[float], n: int | None = None) -> list[float | None]:
+    """Percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`)."""
     n = len(values) if n is None else n
-    return float(np.percentile(values, q)) if len(values) and n >= SAMPLES[q] else None
+    carried = [q for q in qs if len(values) and n >= SAMPLES[q]]
+    found = dict(zip(carried, np.percentile(values, carried).tolist(), strict=True)) if carried else {}
+    return [found.get(q) for q in qs]
 
 
 def spread(values: Floats, n: int | None = None) -> Spread:
@@ -101,7 +104,7 @@ def spread(values: Floats, n: int | None = None) -> Spread:
     n = len(values) if n is None else min(n, len(values))
     if not len(values):
         return Spread(None, None, None, None, None, None, 0)
-    p50, p90, p95, p99 = (percentile(values, q, n) for q in (50, 90, 95, 99))
+    p50, p90, p95, p99 = percentiles(values, (50, 90, 95, 99), n)
     return Spread(float(values.mean()), p50, p90, p95, p99, float(values.max()), n)
 
 

@@ -45,7 +45,6 @@ class Table(msgspec.Struct, frozen=True):
 
     arrival: Floats
     tokens: npt.NDArray[np.int32]
-    owner: Ints  # row of the request the chunk belongs to
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Table:
@@ -79,8 +78,29 @@ class Table(msgspec.Struct, frozen=True):
             first_tokens=first_tokens,
             arrival=stamps.astype(np.float64) * 1e-9,
             tokens=tokens,
-            owner=np.repeat(np.arange(len(records)), chunks),
         )
+
+    def around(self, start: float, end: float) -> Table:
+        """The rows from the first to the last that touch [start, end], as views: a level costs what is in it.
+
+        What it leaves out neither was sent, arrived, ended nor was in flight then; what it keeps may be more.
+        """
+        over = np.where(np.isnan(self.done), np.inf, np.fmax(self.done, self.last))
+        touching = np.flatnonzero((np.fmin(self.scheduled, self.sent) <= end) & (over >= start))
+        low, high = (int(touching[0]), int(touching[-1]) + 1) if len(touching) else (0, 0)
+        before, inside = int(self.chunks[:low].sum()), int(self.chunks[low:high].sum())
+        *of_requests, _, _ = self.__struct_fields__
+        return msgspec.structs.replace(
+            self,
+            **{name: getattr(self, name)[low:high] for name in of_requests},
+            arrival=self.arrival[before : before + inside],
+            tokens=self.tokens[before : before + inside],
+        )
+
+    @property
+    def owner(self) -> Ints:
+        """Row of the request that each chunk belongs to, shape [chunks]."""
+        return np.repeat(np.arange(len(self.chunks)), self.chunks)
 
     @property
     def failed(self) -> Bools:
@@ -95,10 +115,13 @@ class Table(msgspec.Struct, frozen=True):
 
 def gaps(table: Table, rows: Bools) -> Floats:
     """ICL: seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
-    same = (table.owner[1:] == table.owner[:-1]) & rows[table.owner[1:]]
-    return np.asarray(np.diff(table.arrival)[same])
+    follows = np.repeat(rows, table.chunks)
+    follows[(np.cumsum(table.chunks) - table.chunks)[table.chunks > 0]] = False  # a first chunk follows none
+    return np.asarray(np.diff(table.arrival)[follows[1:]])
 
 
 def placed_tokens(table: Table) -> Floats:
     """Tokens of each request that have an arrival, shape [requests]."""
-    return np.bincount(table.owner, weights=table.tokens, minlength=len(table.sent)).astype(np.float64)
+    upto = np.concatenate([[0], np.cumsum(table.tokens, dtype=np.int64)])
+    ends = np.cumsum(table.chunks)
+    return np.asarray(upto[ends] - upto[ends - table.chunks], dtype=np.float64)
