@@ -1,9 +1,11 @@
+import doctest
 import json
 
 import pytest
 
 from harness.errors import HarnessError
-from harness.predict.catalog import gpu, model_config
+from harness.predict import catalog
+from harness.predict.catalog import gpu, key_of, model_config
 
 
 def test_a_gpu_key_is_found_in_any_case_and_printed_in_lower_case():
@@ -32,6 +34,71 @@ def test_a_dtype_without_tensor_cores_is_absent():
 def test_a_wrong_gpu_key_names_the_nearest():
     with pytest.raises(HarnessError, match="unknown GPU 'h100-sx'; did you mean 'h100-sxm'"):
         gpu("h100-sx")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40-pcie"),
+        ("A100-SXM4-40GB", "a100-40-sxm"),  # drivers before 470 left the maker out
+        ("NVIDIA A100 80GB PCIe", "a100-80-pcie"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA GH200 480GB", "gh200-96"),  # the name counts the processor's memory
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA H200 NVL", "h200-nvl"),
+        ("NVIDIA H20", "h20-96"),
+        ("NVIDIA B200", "b200-sxm"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300-sxm"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-srv"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 5090", "rtx5090"),
+        ("NVIDIA GB10", "dgx-spark"),
+    ],
+)
+def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
+    assert key_of(name) == key_of(name.upper()) == key
+    assert gpu(key).key == key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Tesla T4",
+        "NVIDIA L40",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H100",
+        "NVIDIA H20-3e",
+        "NVIDIA GH200 144G HBM3e",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A10-24Q",
+        "NVIDIA ",
+        "",
+    ],
+)
+def test_a_card_that_only_looks_like_one_of_the_table_is_none_of_them(name):
+    assert key_of(name) is None
+
+
+def test_every_nvidia_gpu_of_the_table_has_a_name_of_its_own():
+    rows = [row for row in catalog._rows() if row["vendor"] == "NVIDIA"]
+    names = [name for row in rows for name in row["nvml_names"].split("|")]
+    assert all(names)
+    assert len(set(names)) == len(names)
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(catalog).failed == 0
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"])

@@ -49,10 +49,31 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     return known[key.lower()]
 
 
+def key_of(name: str) -> str | None:
+    """The key of the GPU whose driver calls it so (NVML's product name), in any case, with or without the maker.
+
+    Whole names only, for near ones are other cards (L4 and L40S, H20 and H20-3e, RTX 4090 and 4090 D). None for a
+    card that the table lacks, and for part of one (MIG, vGPU).
+
+    >>> key_of("NVIDIA H100 80GB HBM3"), key_of("NVIDIA H200"), key_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    ('h100-sxm', 'h200-sxm', None)
+    """
+    return _nvml_names().get(name.lower().removeprefix("nvidia "))
+
+
+@cache
+def _nvml_names() -> dict[str, str]:
+    return {name.lower(): row["key"].lower() for row in _rows() for name in row["nvml_names"].split("|") if name}
+
+
 @cache
 def _gpus() -> dict[str, Gpu]:
+    return {row["key"].lower(): _gpu(row) for row in _rows()}
+
+
+def _rows() -> list[dict[str, str]]:
     with (_DATA / "gpus.csv").open(newline="", encoding="utf-8") as file:
-        return {row["key"].lower(): _gpu(row) for row in csv.DictReader(file)}
+        return list(csv.DictReader(file))
 
 
 def _gpu(row: dict[str, str]) -> Gpu:

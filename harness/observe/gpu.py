@@ -1,0 +1,337 @@
+"""What this machine's NVIDIA GPUs do while load runs: facts once, figures about once a second, and those over a window.
+
+They are read by NVML, the driver's own library. A figure that a card does not publish is left out, a GPU that vanishes
+ends with what was read of it, and a machine without the driver has no GPUs here. Whether these GPUs serve is not known:
+`view` counts those that were busy, so that the idle ones of a bigger machine, or of a client far from its server, add
+nothing. Left out: other makers' cards, single processes, and the traffic on NVLink and PCIe.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.store import Sample
+from harness.summary import GpuView
+
+EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a second from Ampere on
+_EDGE_S = 5.0  # how far outside a window a sample may lie and still say how the energy counter stood at its edge
+
+# Bits of the clocks event reasons (nvml.h, nvmlClocksEventReasons) that hold the clock below what was asked for. The
+# rest are no complaint: idle, clocks that somebody set, and boosting in step with other cards.
+THROTTLE = {
+    "sw_power_cap": 0x04,  # at its power limit: ordinary under full load
+    "hw_slowdown": 0x08,  # halved by the board: heat, the power brake, or too fast a rise in power
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+}
+_SLOWED = sum(THROTTLE.values()) - THROTTLE["sw_power_cap"]
+
+Points = list[tuple[float, float]]  # (time, value), in order of time
+
+
+class Gpus:
+    """The visible GPUs of this machine, opened for reading.
+
+    NVML answers in microseconds as a rule, but asks the driver, which can hang with its card: call `open` and `samples`
+    in a thread (they let go of the interpreter there), one call at a time.
+    """
+
+    def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
+        self._nvml = nvml
+        self._handles = dict(handles)
+        # Of each GPU and metric the ways to read it that are left; a way that the card or driver lacks is tried once.
+        self._ways = {name: _ways(nvml, handle) for name, handle in handles.items()}
+        self._lacking = (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_InvalidArgument,  # what some drivers say of a MIG slice that has no such figure
+        )
+        self._gone = (
+            nvml.NVMLError_GpuIsLost,
+            nvml.NVMLError_ResetRequired,
+            nvml.NVMLError_DriverNotLoaded,
+            nvml.NVMLError_Uninitialized,  # closed meanwhile
+        )
+
+    @classmethod
+    def open(cls, nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Gpus | None:
+        """The GPUs that CUDA_VISIBLE_DEVICES leaves, all without it; None where there is no driver or no GPU.
+
+        `nvml` is the module pynvml or what stands in for it.
+        """
+        if nvml is None:
+            import ctypes
+
+            try:
+                ctypes.CDLL("libnvidia-ml.so.1")  # at once, where importing pynvml takes 50 ms to find no driver
+            except OSError:
+                return None
+            import pynvml
+
+            nvml = pynvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError:  # no library, no driver, or two that do not match
+            return None
+        try:
+            handles = _handles(nvml, environ.get("CUDA_VISIBLE_DEVICES"))
+        except nvml.NVMLError:
+            handles = {}
+        if not handles:
+            nvml.nvmlShutdown()
+            return None
+        return cls(nvml, handles)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What a manifest should say of each GPU; None where the card does not.
+
+        `id` is a digest of its UUID: two runs on one card are seen to be, and the card stays unnamed.
+        """
+        return [{"index": name, **_facts(self._nvml, handle)} for name, handle in self._handles.items()]
+
+    def samples(self, time_s: float) -> list[Sample]:
+        """Every figure that can be read now, as '0/power_w' and so on: the GPU's index at NVML, then the metric.
+
+        A slice of a GPU (MIG) is '0.2': GPU 0, slice 2.
+        """
+        return [
+            Sample(time_s, "gpu", f"{name}/{metric}", float(value))
+            for name in list(self._ways)
+            for metric, value in self._read(name)
+        ]
+
+    def _read(self, name: str) -> Iterator[tuple[str, float]]:
+        for metric, ways in self._ways[name].items():
+            while ways:
+                try:
+                    value = ways[0]()
+                except self._lacking:
+                    ways.pop(0)
+                except self._gone:
+                    del self._ways[name]
+                    return
+                except self._nvml.NVMLError:  # not this time
+                    break
+                else:
+                    yield metric, value
+                    break
+
+    def close(self) -> None:
+        """Let go of the library; once. Nothing can be read afterwards."""
+        self._ways.clear()
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:  # the driver went first
+            pass
+
+
+def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
+    """What a CUDA_VISIBLE_DEVICES leaves: indices of whole GPUs (`uuids` has them all) and UUIDs of MIG slices.
+
+    A GPU is named by its index, its UUID or the start of one; the first entry that names none ends the list, as it
+    does for CUDA. CUDA's own indices put faster cards first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML's never do:
+    that differs only where one machine holds different cards.
+
+    >>> two = {0: "GPU-4a1c", 1: "GPU-77e0"}
+    >>> visible(None, two), visible("1", two), visible("GPU-77,0", two), visible("1,-1,0", two), visible("", two)
+    ([0, 1], [1], [1, 0], [1], [])
+    """
+    if setting is None:
+        return list(uuids)
+    out: list[int | str] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if entry.startswith("MIG-"):
+            out.append(entry)
+            continue
+        whole = [i for i, uuid in uuids.items() if entry == str(i) or (entry[:4] == "GPU-" and uuid.startswith(entry))]
+        if len(whole) != 1:
+            break
+        out += whole
+    return list(dict.fromkeys(out))
+
+
+def view(all_samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
+    """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
+
+    Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
+    memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
+    parallelism the slowest one sets the pace. Joules a token are for the metrics, which know the tokens.
+    """
+    start, end = window
+    cards: dict[str, dict[str, Points]] = {}
+    for sample in all_samples:
+        if sample.source == "gpu" and start - _EDGE_S <= sample.time_s <= end + _EDGE_S:
+            name, _, metric = sample.metric.partition("/")
+            cards.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+
+    def inside(card: Mapping[str, Points], metric: str) -> list[float]:
+        return [value for time_s, value in card.get(metric, []) if start <= time_s <= end]
+
+    def busy(card: Mapping[str, Points]) -> bool:
+        if "utilization" in card:
+            return any(inside(card, "utilization"))
+        return any(inside(card, metric) for metric in card)  # a MIG slice does not say
+
+    busy_cards = [card for card in cards.values() if busy(card)]
+    if not busy_cards:
+        return None
+
+    def of_all(metric: str) -> list[float]:
+        return [value for card in busy_cards for value in inside(card, metric)]
+
+    clocks = of_all("sm_clock_hz")
+    reasons = [[int(value) for value in inside(card, "throttle_reasons")] for card in busy_cards]
+
+    def share(mask: int) -> float:
+        return max(sum(bool(value & mask) for value in card) / len(card) for card in reasons if card)
+
+    known = any(reasons)
+    shares = {name: share(mask) for name, mask in THROTTLE.items()} if known else {}
+    return GpuView(
+        gpus=len(busy_cards),
+        utilization=_mean(of_all("utilization")),
+        power_w=_sum(_mean(inside(card, "power_w")) for card in busy_cards),
+        energy_j=_sum(_energy(card, window) for card in busy_cards),
+        memory_used_bytes=max(of_all("memory_used_bytes"), default=None),
+        sm_clock_hz=_mean(clocks),
+        sm_clock_min_hz=min(clocks, default=None),
+        temperature_max_c=max(of_all("temperature_c"), default=None),
+        throttle={name: value for name, value in shares.items() if value} if known else None,
+        throttled_fraction=share(_SLOWED) if known else None,
+    )
+
+
+def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
+    """Handles of the visible GPUs and MIG slices, by the name that their samples get."""
+    whole: dict[int, Any] = {}
+    uuids: dict[int, str] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            whole[index] = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuids[index] = nvml.nvmlDeviceGetUUID(whole[index])
+        except nvml.NVMLError:  # not ours to see, or lost
+            whole.pop(index, None)
+    found: dict[str, Any] = {}
+    for entry in visible(setting, uuids):
+        if isinstance(entry, int):
+            found[str(entry)] = whole[entry]
+            continue
+        try:
+            slice_ = nvml.nvmlDeviceGetHandleByUUID(entry)
+            card = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+            found[f"{nvml.nvmlDeviceGetIndex(card)}.{nvml.nvmlDeviceGetIndex(slice_)}"] = slice_
+        except nvml.NVMLError:
+            break
+    return found
+
+
+def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
+    """How each metric of one GPU is read, in base units; where drivers differ in a function's name, each of them."""
+    return {
+        "utilization": [lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100],
+        "memory_used_bytes": [lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used],  # the driver's own part included
+        "power_w": [lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3],
+        "energy_j": [lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3],  # since the driver was loaded
+        "sm_clock_hz": [lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6],
+        "memory_clock_hz": [lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6],
+        "temperature_c": [
+            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),  # until CUDA 14
+            lambda: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU),
+        ],
+        "throttle_reasons": [
+            lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+            lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),  # its name before driver 535
+        ],
+    }
+
+
+def _facts(nvml: Any, handle: Any) -> dict[str, Any]:
+    def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except nvml.NVMLError:
+            return None
+
+    def scaled(value: float | None, factor: float) -> float | None:
+        return None if value is None else value * factor
+
+    uuid = ask(nvml.nvmlDeviceGetUUID, handle)
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    mig = ask(nvml.nvmlDeviceGetMigMode, handle)
+    cuda = ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return {
+        "name": ask(nvml.nvmlDeviceGetName, handle),
+        "id": None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
+        "memory_bytes": None if memory is None else memory.total,
+        "driver": ask(nvml.nvmlSystemGetDriverVersion),
+        "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "power_limit_w": scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
+        "sm_clock_max_hz": scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
+        "memory_clock_max_hz": scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
+        "mig": None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        # The most that card and slot agree on: the present generation falls while the card idles.
+        "pcie_generation": ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        "pcie_width": ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        "nvlinks": _nvlinks(nvml, handle),
+    }
+
+
+def _nvlinks(nvml: Any, handle: Any) -> int | None:
+    """How many NVLinks are up; None for a card that has none."""
+    states = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            states.append(nvml.nvmlDeviceGetNvLinkState(handle, link))
+        except nvml.NVMLError:  # past the last one
+            break
+    return sum(states) if states else None
+
+
+def _energy(card: Mapping[str, Points], window: tuple[float, float]) -> float | None:
+    """Joules over the window: by the card's counter, else by its power over time."""
+    counted = _grown(card.get("energy_j", []), window)
+    return counted if counted is not None else _grown(_integral(card.get("power_w", [])), window)
+
+
+def _grown(counter: Points, window: tuple[float, float]) -> float | None:
+    """How much a counter grew over the window, between samples along a straight line.
+
+    Where samples end inside the window, in proportion; None below half of it, or where the counter was reset.
+    """
+    if len(counter) < 2 or any(b < a for (_, a), (_, b) in itertools.pairwise(counter)):
+        return None
+    low, high = max(window[0], counter[0][0]), min(window[1], counter[-1][0])
+    span = window[1] - window[0]
+    if high <= low or high - low < span / 2:
+        return None
+    return (_at(counter, high) - _at(counter, low)) * span / (high - low)
+
+
+def _at(points: Points, time_s: float) -> float:
+    """The value at a time between the first point and the last."""
+    right = min(max(1, bisect.bisect_left(points, time_s, key=lambda point: point[0])), len(points) - 1)
+    (t, v), (t2, v2) = points[right - 1], points[right]
+    return v + (v2 - v) * (time_s - t) / (t2 - t) if t2 > t else v2
+
+
+def _integral(rate: Points) -> Points:
+    """What a rate has added up to at each of its points, by trapezoids."""
+    sums = itertools.accumulate(((b + a) / 2 * (t2 - t) for (t, a), (t2, b) in itertools.pairwise(rate)), initial=0.0)
+    return list(zip((t for t, _ in rate), sums, strict=False))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
