@@ -59,6 +59,9 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "api_key_env": ("target", "api_key_env"),
     "request_timeout": ("target", "request_timeout"),
     "max_rps": ("target", "max_rps"),
+    "ca_file": ("target", "ca_file"),
+    "insecure": ("target", "insecure"),
+    "transport": ("target", "transport"),
     "input_tokens": ("workload", "input_tokens"),
     "output_tokens": ("workload", "output_tokens"),
     "tokenizer": ("workload", "tokenizer"),
@@ -68,6 +71,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "max_seconds": ("ramp", "max_seconds"),
     "max_requests": ("ramp", "max_requests"),
     "start": ("ramp", "start"),
+    "arrivals": ("ramp", "arrivals"),
     "repeat": ("ramp", "repeat"),
     "gpu": ("hardware", "gpu"),
     "gpus": ("hardware", "gpus"),
@@ -90,6 +94,11 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest.")
 @click.option("--request-timeout", metavar="TIME", help="Deadline of one request; default 600s.")
 @click.option("--max-rps", type=float, metavar="R", help="Quota of the endpoint, requests per second.")
+@click.option("--ca-file", metavar="PEM", help="Authorities to trust in place of the system's.")
+@click.option("--insecure", is_flag=True, default=None, help="Take any certificate; the result says so.")
+@click.option(
+    "--transport", type=click.Choice(["socket", "httpx"]), help="httpx: proxies, HTTP/2, odd endpoints; default socket."
+)
 @click.option("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512.")
 @click.option("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128.")
 @click.option("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; else words, counted by the server's usage.")
@@ -102,7 +111,10 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--max-seconds", metavar="TIME", help="End the ramp after this long.")
 @click.option("--max-requests", metavar="N", help="End the ramp after so many requests.")
 @click.option("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin.")
+@click.option("--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second, a level each.")
+@click.option("--arrivals", type=click.Choice(["poisson", "constant"]), help="Of an open loop; default poisson.")
 @click.option("--repeat", metavar="N", help="Hold the whole ramp so often.")
+@click.option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams.")
 @click.option("--gpu", metavar="KEY", help="GPU of the server, like h100-sxm, for the prediction and cost.")
 @click.option("--gpus", type=int, help="How many GPUs serve.")
 @click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
@@ -121,6 +133,8 @@ def run(
     extra_body: str | None,
     server_meta: tuple[str, ...],
     levels: str | None,
+    rate: str | None,
+    workers: str | None,
     out: str | None,
     as_json: bool,
     quiet: bool,
@@ -131,7 +145,7 @@ def run(
     """Measure an endpoint: hold levels of concurrency, fit the curve, write a result folder."""
     from harness import scenario as scenarios
 
-    resolved = _resolve(scenario, flags, header, extra_body, server_meta, levels)
+    resolved = _resolve(scenario, flags, header, extra_body, server_meta, levels, rate, workers)
     if print_scenario:
         print(scenarios.to_toml(resolved), end="")
         return
@@ -173,7 +187,7 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool) 
 @click.option("--port", default=8000, show_default=True, type=int, help="0 takes a free one.")
 @click.option("--max-num-seqs", default=16, show_default=True, type=int)
 @click.option("--speed", default=1.0, show_default=True, type=float, help="How much faster than life it runs.")
-@click.option("--log", metavar="FILE", help="Write log: a JSON line a request.")
+@click.option("--log", metavar="FILE", help="Write log: a frame a request.")
 def sim(profile: str, host: str, port: int, max_num_seqs: int, speed: float, log: str | None) -> None:
     """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU."""
     from harness.sim import endpoint
@@ -190,6 +204,8 @@ def _resolve(
     extra_body: str | None,
     server_meta: tuple[str, ...],
     levels: str | None,
+    rate: str | None,
+    workers: str | None,
 ) -> Scenario:
     """The scenario file with the flags laid over it."""
     import msgspec
@@ -208,6 +224,13 @@ def _resolve(
         put("ramp", "levels", None)  # a flag beats the file's levels
     if levels is not None:
         put("ramp", "levels", units.levels(levels))
+        put("ramp", "rates", None)
+    if rate is not None:
+        put("ramp", "rates", units.rates(rate))
+        if levels is None:
+            put("ramp", "levels", None)  # a flag beats the file's levels
+    if workers is not None:
+        put("ramp", "workers", None if workers == "auto" else units.count(workers, "--workers"))
     if extra_body is not None:
         put("target", "extra_body", _json(extra_body, "--extra-body", '{"top_p": 0.9}'))
     if header:

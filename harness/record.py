@@ -23,12 +23,12 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request_id: str
     level: int
     repeat: int
-    concurrency: int
+    concurrency: int | None  # None in open loop
     worker: int
     url: str
     scheduled_s: float
     sent_s: float | None  # None: no byte of it was ever written
-    connect_s: float | None  # connect (and TLS) time when this request had to open its connection
+    connect_s: float | None  # connect time when this request had to open its connection; TLS is `tls_s`
     first_token_s: float | None
     first_content_s: float | None
     last_token_s: float | None
@@ -49,6 +49,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     turn: int = 0
     error_message: str = ""  # the first words of what the server or the system said of the error
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
+    tls_s: float | None = None  # TLS handshake when this request had to open its connection
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -58,13 +59,14 @@ class Level(msgspec.Struct, frozen=True):
     """
 
     index: int
-    concurrency: int
+    concurrency: int | None  # None in open loop
     repeat: int
     begin_s: float
     window_start_s: float | None = None
     window_end_s: float | None = None
     end_s: float | None = None
     notes: tuple[str, ...] = ()
+    rate: float | None = None  # open loop: requests per second that were to be sent
 
     @property
     def finished(self) -> bool:

@@ -31,6 +31,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     request_timeout: float = 600.0  # seconds, one request
     max_rps: float | None = None  # quota of a hosted endpoint, requests per second
     server_meta: dict[str, str] = {}
+    ca_file: str | None = None  # PEM; None: the authorities that the system trusts
+    insecure: bool = False  # take any certificate
+    transport: str = "socket"  # socket | httpx
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +49,11 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     level_seconds: float | None = None  # None: 20 request times
     max_seconds: float | None = None
     max_requests: int | None = None
+    rates: list[float] | None = None  # open loop: requests per second, a level each; no levels then
+    arrivals: str = "poisson"  # poisson | constant
     start: str = "staggered"  # staggered | burst
     repeat: int = 1
+    workers: int | None = None  # load-generating processes; None: as many as the load needs and the host has
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,11 +154,25 @@ def check(scenario: Scenario, *, place: str) -> None:
     )
     must(ramp.max_seconds is None or ramp.max_seconds > 0, "ramp.max_seconds", "no time is no run", "write '10m'")
     must(ramp.max_requests is None or ramp.max_requests > 0, "ramp.max_requests", "none is no run", "give 1 or more")
+    known = ("socket", "httpx")
+    must(
+        target.transport in known, "target.transport", f"unknown transport '{target.transport}'", "known: socket, httpx"
+    )
+    must(
+        not (target.insecure and target.ca_file), "target.insecure", "insecure ignores ca_file", "leave one of them out"
+    )
     for name, value in target.headers.items():
         must((name + value).isascii(), f"target.headers.{name}", "a header is ASCII", "encode it")
         must("\n" not in name + value, f"target.headers.{name}", "a header is one line", "encode it")
     must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
     must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
+    must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "nobody would send", "give 1 or more, or 'auto'")
+    known = ("poisson", "constant")
+    must(ramp.arrivals in known, "ramp.arrivals", f"unknown arrivals '{ramp.arrivals}'", "known: poisson, constant")
+    if ramp.rates is not None:
+        must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
+        must(bool(ramp.rates) and min(ramp.rates) > 0, "ramp.rates", "a rate is above 0", "write [5, 10, 20]")
+        must(len(set(ramp.rates)) == len(ramp.rates), "ramp.rates", "a rate stands twice", "use repeat instead")
     if ramp.levels is not None:
         must(bool(ramp.levels) and min(ramp.levels) >= 1, "ramp.levels", "a level is at least 1", "write [1, 2, 4, 8]")
         must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")

@@ -18,7 +18,7 @@ class Verdict(msgspec.Struct, frozen=True):
     level: str  # note | doubt | invalid
     message: str
     advice: str = ""
-    at: int | None = None  # concurrency of the level it touches; None: the whole run
+    at: int | float | None = None  # concurrency, or in open loop rate, of the level it touches; None: the whole run
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -70,8 +70,35 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     limited: bool | None = None
 
 
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of this machine that were busy over the level's window; None where they do not publish it."""
+
+    gpus: int  # how many; the rest of the machine's idled and are not in here
+    utilization: float | None = None  # share of the time in which any kernel ran, 0 to 1
+    power_w: float | None = None  # of all of them together, and so the energy
+    energy_j: float | None = None
+    joules_per_output_token: float | None = None  # all energy on the output tokens
+    memory_used_bytes: float | None = None  # of the fullest one
+    sm_clock_hz: float | None = None
+    sm_clock_min_hz: float | None = None
+    temperature_max_c: float | None = None
+    throttle: dict[str, float] | None = None  # share of the window by reason, those that occurred
+    throttled_fraction: float | None = None  # by heat or power brake; the ordinary power cap is not in it
+
+
+class FromSend(msgspec.Struct, frozen=True):
+    """Open loop only: the same latencies counted from the send instead of the schedule, which hides our own delay."""
+
+    ttft_s: Spread
+    ttfat_s: Spread
+    e2e_s: Spread
+
+
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
-    concurrency: int
+    concurrency: int | None  # None in open loop
+    rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
+    offered_requests_per_s: float | None = None  # open loop: requests that were due in the window, over its length
+    from_send: FromSend | None = None
     repeat: int
     in_flight: float | None
     little_in_flight: float | None  # N by Little's law from rates and latencies, beside the integral
@@ -109,6 +136,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_chunk: float | None
     server: ServerView | None
     client: ClientView
+    gpu: GpuView | None = None
     verdicts: list[Verdict]
 
 

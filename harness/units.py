@@ -55,3 +55,18 @@ def levels(text: str, place: str = "--levels") -> list[int]:
     if len(set(values)) < len(values):
         raise HarnessError(f"{text!r} names a level twice", place=place, way_out="write each level once")
     return values
+
+
+def rates(text: str, place: str = "--rate") -> list[float]:
+    """Request rates per second, in the order given; each above 0, none twice.
+
+    >>> rates("0.5,2,1k")
+    [0.5, 2.0, 1000.0]
+    """
+    example = "'5' or '5,10,20'"
+    values = [_scaled(part, _COUNTS, "a rate", place, example) for part in text.split(",") if part.strip()]
+    if not values or min(values) <= 0:
+        raise HarnessError(f"{text!r} names no rate above 0", place=place, way_out=f"write it like {example}")
+    if len(set(values)) < len(values):
+        raise HarnessError(f"{text!r} names a rate twice", place=place, way_out="write each rate once")
+    return values

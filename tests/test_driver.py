@@ -13,28 +13,31 @@ import msgspec
 import pytest
 
 from harness.load import dialects
-from harness.load.driver import Command, Driver, Hold, Plan, Progress, Stop
-from harness.load.transport import Answer
+from harness.load.driver import Command, Driver, Hold, Plan, Prepare, Progress, Stop
+from harness.load.transport import Answer, Target
 from harness.load.workload import COMMON
 from harness.record import Record, arrivals_of
 from tests import virtual
 from tests.streams import delta, usage
 
+TARGET = Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={})
 BEFORE, AFTER = dialects.body("chat", "toy", 4)
 
 
 def plan(**changes: Any) -> Plan:
     fields: dict[str, Any] = {
-        "worker": 0, "run_id": "run", "host": "h", "port": 1, "path": "/v1/chat/completions", "url": "http://h:1",
-        "headers": {}, "body_before": BEFORE, "body_after": AFTER, "words": COMMON, "prompt_words": 5, "seed": 0,
+        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1",
+        "body_before": BEFORE, "body_after": AFTER, "words": COMMON, "prompt_words": 5, "seed": 0,
         "first_prompt": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered", "tick_ns": 1_000_000,
-        "origin_ns": 0,
+        "origin_ns": 0, "max_in_flight": 1024,
     }  # fmt: skip
     return Plan(**fields | changes)
 
 
 class FakeServer:
     """A transport without sockets: each request takes `takes` seconds and streams four tokens in it."""
+
+    stamped, resent = False, 0
 
     def __init__(self, takes: float = 1.0, fails: bool = False) -> None:
         self.takes, self.fails = takes, fails
@@ -45,10 +48,13 @@ class FakeServer:
     async def prepare(self, connections: int) -> None:
         self.prepared = max(self.prepared, connections)
 
-    async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
+    def letter(self, request_id: str, body: bytes) -> bytes:
+        return body
+
+    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
         answer.sent_ns = max(1, virtual.clock_ns())
         self.sent_at.append(asyncio.get_running_loop().time())
-        self.bodies.append(data.partition(b"\r\n\r\n")[2])
+        self.bodies.append(letter)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
@@ -69,7 +75,7 @@ class FakeServer:
             answer.done_ns = max(1, virtual.clock_ns())
             answer.take(answer.done_ns, None)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         pass
 
 
@@ -98,8 +104,12 @@ def drive(
     return records, reports
 
 
-def hold(index: int, concurrency: int, spread: float = 1.0) -> Hold:
-    return Hold(index, concurrency, 0, spread, 1_000_000)
+def hold(index: int, concurrency: int, spread: float = 1.0, slots: int | None = None) -> Hold:
+    return Hold(index, 0, concurrency, concurrency if slots is None else slots, spread, 1_000_000, 0)
+
+
+def on_schedule(index: int, rate: float, at: float = 0.0, arrivals: str = "constant") -> Hold:
+    return Hold(index, 0, None, 0, 1.0, 1_000_000, round(at * 1e9), rate, arrivals)
 
 
 def test_a_level_keeps_exactly_its_requests_in_flight() -> None:
@@ -109,7 +119,22 @@ def test_a_level_keeps_exactly_its_requests_in_flight() -> None:
     steady = [p.in_flight for p in reports if 1.0 < p.time_s < 9.9]
     assert set(steady) == {5}
     assert sum(r.error == "" for r in records) in range(45, 51)
+
+
+def test_a_level_is_made_ready_before_it_begins_and_says_so() -> None:
+    server = FakeServer()
+    _, reports = drive([(0.0, Prepare(7, 5)), (1.0, Stop())], server)
     assert server.prepared == 5
+    assert server.sent_at == []
+    assert reports[-1].prepared == 7
+
+
+def test_a_level_begins_at_the_moment_that_it_names() -> None:
+    server = FakeServer()
+    named = msgspec.structs.replace(hold(0, 3), at_ns=500_000_000)
+    _, reports = drive([(0.1, named), (1.0, Stop())], server, start="burst")
+    assert server.sent_at[:3] == pytest.approx([0.5] * 3)
+    assert reports[-1].took_s == pytest.approx(0.0, abs=1e-9)
 
 
 def test_every_request_ends_as_one_record() -> None:
@@ -155,6 +180,74 @@ def test_prompts_are_never_repeated_across_levels() -> None:
     assert len(set(prompts)) == len(prompts)
 
 
+def test_workers_share_a_level_s_slots_its_starts_and_the_numbers_of_its_prompts() -> None:
+    whole, sent = [], []
+    for worker in range(2):
+        server = FakeServer(takes=9.0)  # so that each slot sends once
+        script: list[tuple[float, Command]] = [(0.0, hold(0, 4, spread=2.0, slots=2)), (1.9, Stop())]
+        records, _ = drive(script, server, worker=worker, workers=2)
+        assert {r.concurrency for r in records} == {4}
+        assert {r.worker for r in records} == {worker}
+        whole += server.bodies
+        sent += server.sent_at
+    assert sorted(sent) == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    assert len(set(whole)) == 4
+
+
+def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> None:
+    server = FakeServer(takes=3.0)
+    records, reports = drive([(0.0, on_schedule(0, 4.0)), (10.1, Stop())], server)
+    assert server.sent_at == pytest.approx([i / 4 for i in range(41)])
+    assert reports[-1].in_flight == 12
+    for r in records:
+        assert r.concurrency is None
+        assert r.sent_s is not None
+        assert r.sent_s == pytest.approx(r.scheduled_s, abs=1e-6)
+
+
+def test_the_workers_of_an_open_loop_lie_between_each_other() -> None:
+    sent = []
+    for worker in range(2):
+        server = FakeServer()
+        drive([(0.0, on_schedule(0, 4.0)), (5.1, Stop())], server, worker=worker, workers=2)
+        sent += server.sent_at
+    assert sorted(sent) == pytest.approx([i / 4 for i in range(21)])
+
+
+def test_poisson_arrivals_have_the_asked_rate_and_differ_from_level_to_level() -> None:
+    server = FakeServer()
+    script: list[tuple[float, Command]] = [
+        (0.0, on_schedule(0, 100.0, arrivals="poisson")),
+        (20.0, on_schedule(1, 100.0, at=20.0, arrivals="poisson")),
+        (40.0, Stop()),
+    ]
+    drive(script, server)
+    first, second = ([t for t in server.sent_at if low <= t < low + 20] for low in (0.0, 20.0))
+    assert 1800 < len(first) < 2200
+    gaps = [b - a for a, b in itertools.pairwise(first)]
+    mean = sum(gaps) / len(gaps)
+    assert sum((g - mean) ** 2 for g in gaps) / len(gaps) == pytest.approx(mean**2, rel=0.2)
+    assert [t - 20 for t in second[:5]] != pytest.approx(first[:5])
+
+
+def test_what_is_due_beyond_the_limit_of_an_open_loop_waits_and_its_wait_is_lag() -> None:
+    server = FakeServer(takes=2.0)
+    records, reports = drive([(0.0, on_schedule(0, 2.0)), (20.1, Stop())], server, max_in_flight=2)
+    assert server.most == 2
+    lags = [r.sent_s - r.scheduled_s for r in records if r.sent_s is not None]
+    assert max(lags) > 8, "half of what is due can be sent"
+    assert reports[-1].oldest_sent_s is not None
+    assert reports[-1].oldest_sent_s < 11, "what waits longest counts, not what was sent longest ago"
+
+
+def test_an_open_loop_ends_with_its_level() -> None:
+    server = FakeServer()
+    script: list[tuple[float, Command]] = [(0.0, on_schedule(0, 10.0)), (2.05, hold(1, 1)), (6.0, Stop())]
+    records, reports = drive(script, server)
+    assert sum(r.level == 0 for r in records) == 21
+    assert {p.in_flight for p in reports if p.time_s > 3.2} == {1}
+
+
 def test_lag_in_closed_loop_is_the_turnaround_of_the_slot() -> None:
     records, _ = drive([(0.0, hold(0, 2)), (6.0, Stop())], FakeServer())
     for r in records:
@@ -183,7 +276,7 @@ def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
     class Broken(FakeServer):
         """Answers 200 and an error event at once; only decoding, a tick later, tells."""
 
-        async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
+        async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
             answer.sent_ns = answer.done_ns = max(1, virtual.clock_ns())
             self.sent_at.append(asyncio.get_running_loop().time())
             answer.response.status = 200

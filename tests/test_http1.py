@@ -103,3 +103,35 @@ def test_a_request_carries_its_id_and_length() -> None:
     assert lines[0] == b"POST /v1/x HTTP/1.1"
     assert {b"Host: h:1", b"X-Request-Id: id-1", b"Content-Length: 2", b"Authorization: Bearer k"} <= set(lines)
     assert body == b"{}"
+
+
+@given(st.lists(st.binary(min_size=0, max_size=300), min_size=1, max_size=8), st.integers(1, 400))
+def test_a_lone_chunk_is_what_feed_would_have_said_and_nothing_else_is_taken(parts: list[bytes], size: int) -> None:
+    wire = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part) + b"0\r\n\r\n"
+    quick, plain = Response(), Response()
+    for response in (quick, plain):
+        response.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for at in range(0, len(wire), size):
+        read = wire[at : at + size]
+        piece = quick.lone(read)
+        assert (quick.feed(read) if piece is None else [piece]) == plain.feed(read)
+    assert quick.over
+    assert plain.over
+
+
+def test_only_a_whole_chunk_by_itself_is_lone() -> None:
+    response = Response()
+    assert response.lone(b"2\r\nhi\r\n") is None, "no head has come yet"
+    response.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert response.lone(b"2\r\nhi\r\n") == b"hi"
+    for other in (
+        b"0\r\n\r\n",
+        b"2\r\nhi\r\n0\r\n\r\n",
+        b"2\r\nhi",
+        b"1\r\na\r\n1\r\nb\r\n",
+        b"02\r\nhi\r\n",
+        b"2\r\nhiXX",
+    ):
+        assert response.lone(other) is None
+    response.feed(b"2\r\nh")
+    assert response.lone(b"2\r\nhi\r\n") is None, "in the middle of a chunk"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness import scenario
 from harness.errors import HarnessError
 from harness.experiment import launch
-from tests.servers import Request, serving
+from tests.servers import Request, reached, serving, tunnel
 from tests.streams import delta, event, usage
 
 MODELS = json.dumps({"object": "list", "data": [{"id": "toy", "max_model_len": 512}]}).encode()
@@ -148,11 +151,130 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
 
 @pytest.mark.parametrize(
     ("url", "fact"),
-    [("https://h", "TLS"), ("ftp://h", "not an http address"), ("h:8000", "not an http"), ("http://h:x", "http")],
+    [
+        ("ftp://h", "not an http address"),
+        ("h:8000", "not an http"),
+        ("http://h:x", "http"),
+        ("unix://h/s", "not an http"),
+        ("unix:s", "not an http"),
+        ("https://u:p@h", "a key in it"),
+    ],
 )
 def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:
     with pytest.raises(HarnessError, match=fact):
         launch.address(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("https://h", ("https://h:443", "h", 443, "", "https", "")),
+        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "")),
+        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "")),
+        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock")),
+        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock")),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, where: tuple[object, ...]) -> None:
+    assert msgspec.structs.astuple(launch.address(url)) == where
+
+
+@pytest.mark.parametrize("wire", ["tcp", "ipv6", "unix", "tls", "httpx", "httpx tls"])
+def test_the_checks_reach_whatever_the_load_will(wire: str) -> None:
+    with reached(wire, endpoint) as there:
+        host = f"[{there.host}]" if ":" in there.host else there.host
+        url = f"unix:{there.uds}" if there.uds else f"{there.scheme}://{host}:{there.port}"
+        got = asyncio.run(launch.check(spec(ca_file=there.ca_file or None, transport=there.transport), url))
+    assert (got.model, got.input_tokens) == ("toy", 20)
+    assert (got.target.uds or got.target.port) == (there.uds or there.port)
+    assert [note.split(":")[0] for note in got.notes] == (
+        ["--transport httpx (HTTP/1.1)"] if there.transport == "httpx" else []
+    )
+
+
+def test_a_certificate_that_is_not_trusted_is_one_line_and_insecure_is_noted() -> None:
+    with reached("tls", endpoint) as there:
+        url = f"https://127.0.0.1:{there.port}"
+        with pytest.raises(HarnessError) as caught:
+            asyncio.run(launch.check(spec(), url))
+        got = asyncio.run(launch.check(spec(insecure=True), url))
+        with pytest.raises(HarnessError, match="is not valid for 'localhost'; give the host"):
+            asyncio.run(launch.check(spec(ca_file=there.ca_file), url.replace("127.0.0.1", "localhost")))
+    assert str(caught.value) == (
+        f"{url}: its certificate comes from an authority that is not trusted here; give --ca-file PEM"
+    )
+    assert got.notes == ("--insecure: the server's certificate was not verified",)
+
+
+def test_plain_http_where_tls_was_asked_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def plain() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(1000)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=plain, daemon=True).start()
+        with pytest.raises(HarnessError, match="it does not speak TLS; is it http://"):
+            asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{listener.getsockname()[1]}"))
+
+
+def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
+    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+
+
+def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    tunnels: list[str] = []
+
+    def proxy(r: Request) -> None:
+        tunnels.append(r.path)
+        tunnel(r)
+
+    with serving(proxy) as port, reached("tls", endpoint) as there:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        url = f"https://127.0.0.1:{there.port}"
+        asyncio.run(launch.check(spec(ca_file=there.ca_file), url))
+        assert tunnels == []
+        asyncio.run(launch.check(spec(ca_file=there.ca_file, transport="httpx"), url))
+    assert set(tunnels) == {f"127.0.0.1:{there.port}"}
+
+
+def test_a_socket_that_is_not_there_says_how_to_look() -> None:
+    with pytest.raises(HarnessError, match=r"nothing answers there .*curl --unix-socket /no/such"):
+        asyncio.run(launch.check(spec(), "unix:/no/such"))
+
+
+def test_a_run_begins_after_two_requests() -> None:
+    asked: list[int] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            asked.append(json.loads(r.body)["max_tokens"])
+        endpoint(r)
+
+    assert check(script).prompts_used == 2
+    assert asked == [1, 4]
+
+
+def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
+    """Every tenth word has two tokens: the first correction is not exact, and the timed request tells."""
+
+    def script(r: Request) -> None:
+        if r.path != "/v1/chat/completions":
+            endpoint(r)
+            return
+        asked = json.loads(r.body)
+        words = len(asked["messages"][0]["content"].split())
+        counted = 8 + words + words // 10
+        r.stream(delta("length", content=" x"), event({"choices": [], "usage": usage(counted, 1)}))
+
+    got = check(script)
+    assert (got.prompts_used, got.prompt_words, got.input_tokens, got.notes) == (3, 11, 20, ())
 
 
 def test_a_key_comes_from_the_environment_and_an_empty_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,13 @@ from harness.experiment import levels as levels_module
 from harness.experiment.launch import Address, Launch
 from harness.experiment.levels import Levels
 from harness.load.driver import Hold, Progress
+from harness.load.transport import Target
 from harness.record import Level
 from tests import virtual
 
 LAUNCH = Launch(
     address=Address("http://h:1", "h", 1, ""), model="m", path="/v1/chat/completions", drop=frozenset(), words=("a",),
+    target=Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={}), tokenizer_json="",
     prompt_words=4, prompts_used=1, input_tokens=4, e2e_s=0.5, itl_s=0.01, server={}, cache_config={},
     metrics=False, notes=(),
 )  # fmt: skip
@@ -36,27 +38,28 @@ class Quiet:
 
 
 class FakeWorker:
-    """Keeps what it is told in flight: each request takes `takes` seconds; tokens come at `rate(t)` a second."""
+    """Keeps what it is told in flight: each request takes `takes` seconds; tokens come at `pace(t)` a second."""
 
-    def __init__(self, watch: Any, *, takes: float = 0.5, rate: Any = lambda t: 100.0, noise: float = 0.2) -> None:
-        self.takes, self.rate, self.watch, self.noise = takes, rate, watch, noise
-        self.hold: Hold | None = None
+    def __init__(self, watch: Any, *, takes: float = 0.5, pace: Any = lambda t: 100.0, noise: float = 0.2) -> None:
+        self.takes, self.pace, self.watch, self.noise = takes, pace, watch, noise
+        self.held: Hold | None = None
         self.random = random.Random(0)
         self.began = self.tokens = 0.0
         self.requests = 0
 
-    def command(self, hold: Hold) -> None:
-        self.hold, self.began = hold, virtual.clock_ns() * 1e-9
+    async def hold(self, hold: Hold, connections: int) -> None:
+        self.held, self.began, self.connections = hold, virtual.clock_ns() * 1e-9, connections
 
     async def news(self) -> Progress:
         await asyncio.sleep(0.05)
-        assert self.hold is not None
+        assert self.held is not None
+        flying = self.held.concurrency or 8
         now = virtual.clock_ns() * 1e-9
-        self.tokens += 0.05 * self.rate(now) * (1 + self.random.uniform(-self.noise, self.noise))
-        ended = int(self.hold.concurrency * max(0.0, now - self.began) / self.takes)
-        self.requests += self.hold.concurrency
+        self.tokens += 0.05 * self.pace(now) * (1 + self.random.uniform(-self.noise, self.noise))
+        ended = int(flying * max(0.0, now - self.began) / self.takes)
+        self.requests += flying
         progress = Progress(
-            time_s=now, level=self.hold.index, in_flight=self.hold.concurrency, ended=ended, failed=0, waiting=0,
+            time_s=now, level=self.held.index, in_flight=flying, ended=ended, failed=0, waiting=0,
             tokens=int(self.tokens), oldest_sent_s=now - self.takes, begun_in_run=ended, cpu_s=0.0,
             reads=0, unstamped=0,
         )  # fmt: skip
@@ -65,7 +68,13 @@ class FakeWorker:
 
 
 def held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, concurrency: int = 4, ramp: dict[str, Any], **fake: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    concurrency: int | None = 4,
+    rate: float | None = None,
+    ramp: dict[str, Any],
+    **fake: Any,
 ) -> tuple[Level | None, list[Level]]:
     """Hold one level; its last frame in the spool, and all of them."""
     monkeypatch.setattr(levels_module.time, "monotonic_ns", virtual.clock_ns)
@@ -78,7 +87,8 @@ def held(
     worker = FakeWorker(levels._on_progress, **fake)
 
     async def main() -> None:
-        await levels._hold(worker, 0, concurrency, 0)  # type: ignore[arg-type]
+        level = Level(0, concurrency, 0, levels._now(), rate=rate)
+        await levels._hold(worker, level)  # type: ignore[arg-type]
 
     virtual.run(main())
     spool.close()
@@ -100,6 +110,15 @@ def test_a_level_warms_up_measures_and_holds_until_the_window_s_last_request_has
     assert [f.finished for f in frames] == [False, False, False, True]
 
 
+def test_an_open_level_warms_up_for_two_request_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, concurrency=None, rate=16.0, ramp={"level_seconds": 5})
+    assert level is not None
+    assert level.window_start_s is not None
+    assert level.window_start_s == pytest.approx(1.0, abs=0.11)
+    assert level.finished
+    assert level.rate == 16.0
+
+
 def test_the_default_window_is_twenty_five_request_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     level, _ = held(tmp_path, monkeypatch, ramp={})
     assert level is not None
@@ -111,7 +130,7 @@ def test_the_default_window_is_twenty_five_request_times(tmp_path: Path, monkeyp
 def test_a_transient_moves_the_window_s_start_and_keeps_its_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 10}, rate=lambda t: 1000.0 if t > 3.0 else 100.0)
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 10}, pace=lambda t: 1000.0 if t > 3.0 else 100.0)
     assert level is not None
     assert level.window_start_s is not None
     assert level.window_end_s is not None
@@ -120,7 +139,7 @@ def test_a_transient_moves_the_window_s_start_and_keeps_its_length(
 
 
 def test_a_trend_extends_the_window_once_and_is_then_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, rate=lambda t: 1000.0 * t, noise=0.0)
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, pace=lambda t: 1000.0 * t, noise=0.0)
     assert level is not None
     assert level.window_start_s is not None
     assert level.window_end_s is not None

@@ -18,12 +18,12 @@ def plain() -> tuple[Console, io.StringIO]:
 def run(console: Console, *, quiet: bool = False) -> None:
     """Two levels, each with one update a phase; the second finishes without a summary."""
     with Progress(console, quiet=quiet) as progress:
-        progress.level_started(1, 0, 2)
+        progress.level_started("C = 1", 0, 2)
         for phase in ("warm-up", "window", "cooldown"):
             progress.update(phase, 1.5, 3.0, 1.0, 120.0, 0)
         progress.level_finished(full().levels[0])
         progress.note("the server answers slowly")
-        progress.level_started(1024, 1, 2)
+        progress.level_started("C = 1,024", 1, 2)
         progress.update("window", 4.0, None, 1023.2, 12345.0, 2)
         progress.level_finished()
 
@@ -67,7 +67,7 @@ def test_the_cursor_comes_back_after_an_interrupt() -> None:
     console = Console(file=out, width=100, force_terminal=True, legacy_windows=False)
     try:
         with Progress(console) as progress:
-            progress.level_started(1, 0)
+            progress.level_started("C = 1", 0)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
@@ -83,10 +83,10 @@ def test_quiet_says_nothing_even_on_a_terminal() -> None:
 def test_missing_figures_are_dashes() -> None:
     console, out = plain()
     with Progress(console) as progress:
-        progress.level_started(4, 2)
+        progress.level_started("C = 4", 2)
         progress.update("warm-up", 0.1, None, None, None, 0)
         progress.level_finished()
-        progress.level_started(8, 3)
+        progress.level_started("C = 8", 3)
         progress.level_finished(level(8), errors=0)
     first, second = out.getvalue().splitlines()
     assert first.split() == ["3", "C", "=", "4", "in", "flight", "–", "–", "tok/s"]

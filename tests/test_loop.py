@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.load.loop import FAR_BEHIND, LATE_SHIFT, HotSelector, Stamping, new_loop, now
+from harness.load.loop import FAR_BEHIND, FAR_BEHIND_BYTES, LATE_SHIFT, HotSelector, Stamping, new_loop, now
 
 
 class Counter:
@@ -25,11 +26,11 @@ class Counter:
 
 
 class Reader:
-    """A hot socket that returns what a test puts into it."""
-
-    fd = -1
+    """A hot socket that returns what a test puts into it; a pipe says that there is something to read."""
 
     def __init__(self, ancillary: list[Any]) -> None:
+        self.fd, self.other = os.pipe()
+        os.write(self.other, b"x")
         self.ancillary = ancillary
         self.stamps: list[int] = []
 
@@ -55,7 +56,11 @@ def kernel_stamp(realtime_ns: int) -> list[Any]:
 def read(ancillary: list[Any]) -> tuple[HotSelector, int]:
     selector, reader = HotSelector(), Reader(ancillary)
     selector.select(0)  # learns the clocks' offset
-    selector._read(reader, 1)
+    selector.add(reader)
+    selector.select(0)
+    selector.close()
+    os.close(reader.fd)
+    os.close(reader.other)
     return selector, reader.stamps[0]
 
 
@@ -104,6 +109,16 @@ def test_far_behind_an_eighth_is_decoded_though_it_is_time_to_wake_and_no_more()
         near.debt.append((counter, 0, b""))
     near.decode_until(0)
     assert len(near.debt) >= FAR_BEHIND - 16
+
+
+def test_a_debt_of_many_bytes_is_decoded_whole_though_it_is_time_to_wake() -> None:
+    selector, counter = HotSelector(), Counter()
+    for _ in range(64):
+        selector.debt.append((counter, 0, b""))
+    selector.owed = FAR_BEHIND_BYTES + 1
+    selector.decode_until(0)
+    assert len(counter.pieces) == 64
+    assert selector.owed == 0
 
 
 @pytest.mark.parametrize("busy", [0, 1])

@@ -79,7 +79,22 @@ def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = Non
 
 def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
     got = {s.metric: s.value for s in client.samples(report(1.0, cpu=0.5), report(3.0, cpu=1.5))}
-    assert got["cpu_fraction"] == pytest.approx(0.5)
+    assert got["0/cpu_fraction"] == pytest.approx(0.5)
+
+
+def test_the_client_is_as_short_of_time_as_its_busiest_worker() -> None:
+    samples = [
+        Sample(1.0, "client", "0/cpu_fraction", 0.9),
+        Sample(2.0, "client", "0/cpu_fraction", 0.7),
+        Sample(1.0, "client", "1/cpu_fraction", 0.2),
+        Sample(1.5, "client", "0/read_delay_p99_s", 0.001),
+        Sample(1.5, "client", "1/read_delay_p99_s", 0.003),
+        Sample(9.0, "client", "1/cpu_fraction", 1.0),
+    ]
+    got = client.view(samples, (0.0, 3.0))
+    assert (got.cpu_fraction, got.read_delay_p99_s) == (pytest.approx(0.8), 0.003)
+    old = client.view([Sample(1.0, "client", "cpu_fraction", 0.4)], (0.0, 3.0))
+    assert old.cpu_fraction == 0.4, "folders of one worker before there were several"
 
 
 def test_read_delay_is_the_99th_percentile_beyond_the_planned_wait() -> None:

@@ -6,7 +6,7 @@ from harness.analysis.ramp import Held, next_level
 def ramp(*rates: float, errors: float = 0.0, levels: list[int] | None = None, most: int = 64) -> tuple[int | None, str]:
     """The next level after doubling levels of these rates; the last one with this share of errors."""
     last = len(rates) - 1
-    held = [Held(2**i, rate, errors if i == last else 0.0) for i, rate in enumerate(rates)]
+    held = [Held(2**i, None, rate, errors if i == last else 0.0) for i, rate in enumerate(rates)]
     step = next_level(held, levels=levels, max_concurrency=most)
     return step.concurrency, step.reason
 

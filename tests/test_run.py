@@ -260,7 +260,7 @@ def test_a_worker_that_is_killed_leaves_what_was_measured_and_one_line(tmp_path:
     worker.kill()
     _, talk = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "the load-generating process ended" in talk.splitlines()[-1]
+    assert "a load-generating process ended" in talk.splitlines()[-1]
     assert "Traceback" not in talk
     summary = json.loads(knee("report", str(out), "--json", "--quiet", "--no-plots").stdout)
     assert len(summary["levels"]) >= 1

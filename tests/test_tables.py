@@ -16,7 +16,7 @@ from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, in
 
 from harness.report import format as fmt
 from harness.report import tables
-from harness.summary import Knees, Summary, Value, Verdict
+from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
 def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST) -> str:
@@ -129,6 +129,37 @@ def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> Non
 
 def test_without_a_prediction_its_columns_are_absent() -> None:
     assert [c.head for c in tables.level_columns(interrupted()) if "pred" in "".join(c.head)] == []
+
+
+def watched(gpus: int = 1, **figures: Any) -> Summary:
+    """The whole run with its GPUs watched at C = 24 (1,864 tok/s, the highest) and C = 32."""
+    summary = full()
+    view = GpuView(gpus=gpus, power_w=652.3, **figures)
+    levels = [msgspec.structs.replace(x, gpu=view) if x.concurrency in (24, 32) else x for x in summary.levels]
+    return msgspec.structs.replace(summary, levels=levels)
+
+
+def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
+    seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
+    assert tables.answer(seen)[-1] == (
+        "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, at least 1,410; 75.5 GB in use"
+    )
+    assert tables.answer(watched(gpus=8))[-1] == "GPU: 652 W on 8 GPUs at C = 24"
+    assert not any(line.startswith("GPU") for line in tables.answer(full()))
+
+
+def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
+    columns = {column.head: column.cells for column in tables.level_columns(watched(joules_per_output_token=0.35))}
+    assert columns["J per", "token"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
+    for without in (full(), watched()):
+        assert ("J per", "token") not in {column.head for column in tables.level_columns(without)}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_joules_column_gives_way_on_a_terminal_too_narrow_for_it(width: int) -> None:
+    text = printed(watched(joules_per_output_token=0.35), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "meas./" in text
 
 
 def test_a_simulated_run_is_branded_before_anything_else() -> None:

@@ -1,77 +1,155 @@
-"""One exchange over a real socket, with servers that behave and servers that do not."""
+"""One exchange over real sockets, with servers that behave and servers that do not; the same over every transport."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from harness.load.http1 import request, request_head
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.transport import Answer, SocketTransport
-from tests.servers import Request, serving
+from harness.load.transport import Answer, SocketTransport, Target, Transport, transport_for
+from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
 
-HEAD = request_head("POST", "/v1/chat/completions", "h", {})
+every_wire = pytest.mark.parametrize("wire", WIRES)
+SOCKETS = [wire for wire in WIRES if "httpx" not in wire]
 
 
-def exchange(
-    script: Callable[[Request], None], *, times: int = 1, timeout_s: float = 5.0, body: bytes = b"{}"
+def plain(port: int) -> Target:
+    return Target(scheme="http", host="127.0.0.1", port=port, path="/v1/chat/completions", headers={})
+
+
+async def ask(
+    transport: Transport, selector: HotSelector, *, times: int = 1, timeout_s: float = 5.0, body: bytes = b"{}"
 ) -> list[Answer]:
     """The answers to some requests, one after the other, each decoded to its end."""
+    answers = [Answer(f"id-{i}") for i in range(times)]
+    for answer in answers:
+        await transport.exchange(answer, transport.letter(answer.request_id, body), timeout_s)
+    selector.decode_all()
+    return answers
+
+
+def met(target: Target, *, prepared: int = 1, **asked: Any) -> tuple[list[Answer], Transport]:
+    """The answers of a server that is there, and the transport that got them."""
     selector = HotSelector(250_000)
 
-    async def go(port: int) -> list[Answer]:
-        transport = SocketTransport(selector, "127.0.0.1", port)
-        await transport.prepare(1)
-        answers = []
-        for i in range(times):
-            answer = Answer(f"id-{i}")
-            await transport.exchange(answer, request(HEAD, answer.request_id, body), timeout_s)
-            answers.append(answer)
-        selector.decode_all()
-        transport.close()
-        return answers
+    async def go() -> tuple[list[Answer], Transport]:
+        transport = transport_for(target, selector)
+        await transport.prepare(prepared)
+        try:
+            return await ask(transport, selector, **asked), transport
+        finally:
+            await transport.aclose()
 
-    with serving(script) as port, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-        return runner.run(go(port))
+    with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+        return runner.run(go())
 
 
+def exchange(script: Callable[[Request], None], wire: str = "tcp", **asked: Any) -> list[Answer]:
+    with reached(wire, script) as target:
+        return met(target, **asked)[0]
+
+
+@every_wire
 @pytest.mark.parametrize("name", ALL)
-def test_every_dialect_s_stream_becomes_two_stamped_tokens(name: str) -> None:
-    (answer,) = exchange(lambda r: r.stream(*(e + b"\n\n" for e in ALL[name].split(b"\n\n")[:-1])))
+def test_every_dialect_s_stream_becomes_two_stamped_tokens(name: str, wire: str) -> None:
+    (answer,) = exchange(lambda r: r.stream(*(e + b"\n\n" for e in ALL[name].split(b"\n\n")[:-1])), wire)
     assert (answer.error, answer.story.output_tokens, len(answer.story.arrivals)) == ("", 2, 2)
     assert answer.sent_ns < answer.story.arrivals[0] <= answer.story.arrivals[1] <= answer.done_ns
     assert answer.complete
 
 
-def test_a_connection_is_opened_once_and_used_again() -> None:
-    ports: list[int] = []
+@every_wire
+def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
+    seen: list[Request] = []
 
     def script(r: Request) -> None:
-        ports.append(r.sock.getpeername()[1])
+        seen.append(r)
         r.stream(VLLM)
 
-    answers = exchange(script, times=5)
-    assert [a.error for a in answers] == [""] * 5
-    assert len(set(ports)) == 1
-    assert [a.connect_ns for a in answers] == [0] * 5
+    with reached(wire, script) as target:
+        met(msgspec.structs.replace(target, headers={"Authorization": "Bearer k"}), body=b'{"a": 1}')
+    (r,) = seen
+    names = ("x-request-id", "content-type", "accept", "accept-encoding", "authorization", "content-length")
+    assert [r.header(name) for name in names] == [
+        "id-0", "application/json", "text/event-stream", "identity", "Bearer k", "8",
+    ]  # fmt: skip
+    assert (r.path, r.header("host")) == ("/v1/chat/completions", target.authority)
 
 
-def test_connect_time_is_its_own_figure_where_the_server_closes_after_each_answer() -> None:
+@every_wire
+def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
+    sockets: list[socket.socket] = []
+
     def script(r: Request) -> None:
-        r.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n" + VLLM)
+        sockets.append(r.sock)
+        r.stream(VLLM)
+
+    answers = exchange(script, wire, times=5)
+    assert [a.error for a in answers] == [""] * 5
+    assert len(set(map(id, sockets))) == 1
+    assert [a.connect_ns for a in answers[1:]] == [0] * 4
+    assert (answers[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
+
+
+def test_a_tls_handshake_is_a_figure_of_its_own_and_the_next_one_is_resumed() -> None:
+    reused: list[bool | None] = []
+
+    def script(r: Request) -> None:
+        assert isinstance(r.sock, ssl.SSLSocket)
+        reused.append(r.sock.session_reused)
+        r.answer(200, VLLM, "text/event-stream", "Connection: close\r\n")
+        r.say_goodbye()
+
+    answers = exchange(script, "tls", prepared=0, times=3)
+    assert [a.error for a in answers] == [""] * 3
+    assert min(answers[0].connect_ns, answers[0].tls_ns) > 0
+    assert reused == [False, True, True]
+
+
+@pytest.mark.parametrize("wire", SOCKETS)
+@pytest.mark.parametrize("ends", ["Connection: close", "HTTP/1.0", "no word"])
+def test_the_next_connection_is_open_before_a_server_that_closes_has_answered(wire: str, ends: str) -> None:
+    def script(r: Request) -> None:
+        r.wait_for_the_next_connection(0.02 if r.number == 0 else 5.0)
+        time.sleep(0.02)
+        if ends == "no word":
+            r.stream(VLLM)
+            r.close()
+            return
+        head = b"HTTP/1.0 200 OK\r\n" if ends == "HTTP/1.0" else b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+        r.send(head + b"Content-Type: text/event-stream\r\n\r\n" + VLLM)
         r.close()
 
-    first, second = exchange(script, times=2)
-    assert (first.error, second.error) == ("", "")
-    assert first.connect_ns == 0
-    assert second.connect_ns > 0
-    assert second.story.arrivals[0] > second.sent_ns
+    answers = exchange(script, wire, times=6)
+    assert [a.error for a in answers] == [""] * 6
+    assert [a.connect_ns for a in answers[2:]] == [0] * 4, "the second may be the one that finds out"
+    for a in answers:
+        assert a.story.arrivals[0] - a.sent_ns >= 20_000_000
+
+
+def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
+    connections: set[int] = set()
+
+    def script(r: Request) -> None:
+        connections.add(id(r.sock))
+        r.send(b"HTTP/1.0 200 OK\r\n\r\n" + VLLM) if r.number < 2 else None
+        r.close()
+
+    with reached("tcp", script) as target:
+        answers, transport = met(target, times=20)
+    assert [a.error for a in answers] == ["", ""] + ["reset"] * 18
+    assert isinstance(transport, SocketTransport)
+    assert transport.opened <= 2 * len(answers) + 1
 
 
 def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
@@ -82,25 +160,16 @@ def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_on
         time.sleep(0.005)
         r.close()
 
-    selector = HotSelector(250_000)
-
-    async def go(port: int) -> tuple[list[Answer], SocketTransport]:
-        transport = SocketTransport(selector, "127.0.0.1", port)
-        answers = [Answer(f"id-{i}") for i in range(20)]
-        for answer in answers:
-            await transport.exchange(answer, request(HEAD, answer.request_id, b"{}"), 5.0)
-        selector.decode_all()
-        transport.close()
-        return answers, transport
-
-    with serving(script) as port, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-        answers, transport = runner.run(go(port))
+    with reached("tcp", script) as target:
+        answers, transport = met(target, times=20)
+    assert isinstance(transport, SocketTransport)
     assert [a.error for a in answers] == [""] * 20
     assert (transport.resent, transport.reuse) == (1, False)
     assert all(a.story.arrivals[0] > a.sent_ns for a in answers)
 
 
-def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it() -> None:
+@every_wire
+def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it(wire: str) -> None:
     for end in (Request.close, Request.reset):
 
         def script(r: Request, end: Callable[[Request], None] = end) -> None:
@@ -108,7 +177,7 @@ def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it()
             time.sleep(0.05)
             end(r)
 
-        (answer,) = exchange(script)
+        (answer,) = exchange(script, wire)
         assert (answer.error, "engine died" in answer.message) == ("stream_error", True)
 
 
@@ -119,24 +188,16 @@ def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> N
         time.sleep(0.2)
         sock.close()
 
-    selector = HotSelector(250_000)
-
-    async def go(port: int) -> Answer:
-        answer = Answer("x")
-        await SocketTransport(selector, "127.0.0.1", port).exchange(answer, request(HEAD, "x", b"x" * 30_000_000), 5.0)
-        selector.decode_all()
-        return answer
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: early(listener.accept()[0]))
         thread.start()
-        with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-            answer = runner.run(go(listener.getsockname()[1]))
+        (answer,), _ = met(plain(listener.getsockname()[1]), body=b"x" * 30_000_000)
         thread.join()
     assert (answer.error, answer.message) == ("http_4xx", "big")
 
 
-def test_arrivals_lie_where_the_server_wrote_them() -> None:
+@pytest.mark.parametrize("wire", ["tcp", "ipv6", "tls"])
+def test_arrivals_lie_where_the_server_wrote_them(wire: str) -> None:
     wrote: list[int] = []
 
     def script(r: Request) -> None:
@@ -149,7 +210,7 @@ def test_arrivals_lie_where_the_server_wrote_them() -> None:
         r.send(b"0\r\n\r\n")
 
     stamping = Stamping()
-    (answer,) = exchange(script)
+    (answer,) = exchange(script, wire)
     stamping.close()
     errors = [a - w for a, w in zip(answer.story.arrivals, wrote, strict=True)]
     # Before the write is impossible. The gaps between stamps are the server's own gaps, read late or not.
@@ -158,6 +219,7 @@ def test_arrivals_lie_where_the_server_wrote_them() -> None:
     assert max(errors) - min(errors) < 5_000_000
 
 
+@every_wire
 @pytest.mark.parametrize(
     ("name", "script", "error"),
     [
@@ -175,46 +237,108 @@ def test_arrivals_lie_where_the_server_wrote_them() -> None:
         ("error in the stream", lambda r: r.stream(b'data: {"error": {"message": "x"}}\n\n'), "stream_error"),
     ],
 )
-def test_a_bad_answer_is_an_error_with_a_name(name: str, script: Callable[[Request], None], error: str) -> None:
-    (answer,) = exchange(script)
+def test_a_bad_answer_is_an_error_with_a_name(
+    name: str, script: Callable[[Request], None], error: str, wire: str
+) -> None:
+    if name == "reset inside" and wire.endswith("unix"):
+        error = "truncated"  # a Unix socket knows no reset
+    (answer,) = exchange(script, wire)
     assert answer.error == error, (name, answer.message)
     assert answer.complete
     assert answer.done_ns >= answer.sent_ns > 0
 
 
-def test_a_server_that_never_answers_meets_the_deadline() -> None:
-    (answer,) = exchange(lambda r: time.sleep(1.0), timeout_s=0.05)
+@every_wire
+def test_a_server_that_never_answers_meets_the_deadline(wire: str) -> None:
+    (answer,) = exchange(lambda r: time.sleep(0.3), wire, timeout_s=0.05)
     assert answer.error == "client_deadline"
-    (answer,) = exchange(lambda r: (r.stream(delta(content="a"), end=False), time.sleep(1.0)), timeout_s=0.2)
+    (answer,) = exchange(lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.3)), wire, timeout_s=0.1)
     assert (answer.error, len(answer.story.arrivals)) == ("client_deadline", 1)
 
 
-def test_a_refused_connection_is_a_record_not_an_exception() -> None:
-    selector = HotSelector()
+@pytest.mark.parametrize("transport", ["socket", "httpx"])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"port": 1}, "refused"),
+        ({"port": 1, "host": "localhost"}, "refused"),
+        ({"port": 1, "scheme": "https"}, "refused"),
+        ({"uds": "/no/such/socket"}, "connect"),
+        ({"host": "no-such-host.invalid"}, "connect"),
+    ],
+)
+def test_nobody_there_is_a_record_not_an_exception(change: dict[str, Any], error: str, transport: str) -> None:
+    (answer,), _ = met(msgspec.structs.replace(plain(80), transport=transport, **change))
+    assert (answer.error, answer.sent_ns, answer.complete) == (error, 0, True)
 
-    async def go() -> Answer:
+
+def test_every_address_of_a_name_is_tried_and_the_one_that_answers_is_kept() -> None:
+    """localhost is ::1 and 127.0.0.1, and somebody listens on one of them."""
+    with reached("tcp", lambda r: r.stream(VLLM)) as there:
+        answers, _ = met(msgspec.structs.replace(there, host="localhost"), prepared=3, times=4)
+    assert [(a.error, a.connect_ns) for a in answers] == [("", 0)] * 4
+
+
+def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    taken: list[socket.socket] = []
+
+    def accept(listener: socket.socket) -> None:
+        for _ in range(6):
+            time.sleep(0.01)
+            taken.append(listener.accept()[0])
+        taken[0].recv(4096)
+        taken[0].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(VLLM), VLLM))
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        (answer,), transport = met(msgspec.structs.replace(plain(80), uds=path), prepared=6)
+        thread.join(5)
+    for sock in taken:
+        sock.close()
+    assert isinstance(transport, SocketTransport)
+    assert (answer.error, answer.connect_ns, transport.opened) == ("", 0, 6)
+
+
+@every_wire
+def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
+    async def go(target: Target, selector: HotSelector) -> Answer:
+        transport = transport_for(target, selector)
         answer = Answer("x")
-        await SocketTransport(selector, "127.0.0.1", 1).exchange(answer, b"", 1.0)
+        task = asyncio.create_task(transport.exchange(answer, transport.letter("x", b"{}"), 5.0))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         selector.decode_all()
+        await transport.aclose()
         return answer
 
-    with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-        answer = runner.run(go())
-    assert (answer.error, answer.sent_ns, answer.complete) == ("refused", 0, True)
+    selector = HotSelector(250_000)
+    with (
+        reached(wire, lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.3))) as target,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        answer = runner.run(go(target, selector))
+    assert (answer.error, len(answer.story.arrivals), answer.complete) == ("cancelled", 1, True)
 
 
-def test_a_request_larger_than_the_socket_s_buffer_arrives_whole() -> None:
+@every_wire
+def test_a_request_larger_than_the_socket_s_buffer_arrives_whole(wire: str) -> None:
     sizes: list[int] = []
 
     def script(r: Request) -> None:
         sizes.append(len(r.body))
         r.stream(VLLM)
 
-    (answer,) = exchange(script, body=b"x" * 8_000_000)
+    (answer,) = exchange(script, wire, body=b"x" * 8_000_000)
     assert (answer.error, sizes) == ("", [8_000_000])
 
 
-def test_a_failed_connection_is_not_used_again() -> None:
+@every_wire
+def test_a_failed_connection_is_not_used_again(wire: str) -> None:
     def script(r: Request) -> None:
         if r.number == 0:
             r.stream(delta(content="a"), end=False)
@@ -222,5 +346,5 @@ def test_a_failed_connection_is_not_used_again() -> None:
         else:
             r.stream(VLLM)
 
-    first, second = exchange(script, times=2)
+    first, second = exchange(script, wire, times=2)
     assert (first.error, second.error) == ("truncated", "")

@@ -12,7 +12,7 @@ from harness.analysis.metrics import level_summary
 from harness.analysis.table import Table
 from harness.analysis.window import Little
 from harness.record import Level
-from harness.summary import ClientView, Estimate, LevelSummary, ServerView, Verdict
+from harness.summary import ClientView, Estimate, GpuView, LevelSummary, ServerView, Verdict
 from tests.records import steady
 
 # Four slots, one request of nine tokens a second each: 36 tok/s, 40 requests' times long.
@@ -116,6 +116,34 @@ def test_token_counters_may_differ_by_one_percent() -> None:
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
     assert verdicts.token_counts_disagree(near) is None
     assert verdicts.token_counts_disagree(with_(server=None)) is None
+
+
+def throttled(share: float, **reasons: float) -> LevelSummary:
+    view = GpuView(gpus=1, throttle=reasons, throttled_fraction=share, sm_clock_hz=1.2e9, sm_clock_min_hz=9e8)
+    return with_(gpu=view)
+
+
+def test_a_gpu_slowed_by_heat_or_a_power_brake_is_a_doubt_above_a_tenth_of_the_window() -> None:
+    hot = throttled(0.4, sw_power_cap=0.9, hw_slowdown=0.3, hw_thermal=0.4)
+    found = verdicts.gpu_throttled(hot)
+    said(found, "gpu_throttled", "doubt", "40% of the window", "hw_slowdown 30%, hw_thermal 40%", "1200 MHz", "900")
+    assert found is not None
+    assert "sw_power_cap" not in found.message
+    assert verdicts.gpu_throttled(throttled(0.1, hw_thermal=0.1)) is None
+    assert verdicts.gpu_throttled(with_(gpu=GpuView(gpus=1))) is None
+    assert verdicts.gpu_throttled(with_(gpu=None)) is None
+
+
+def test_a_gpu_at_its_power_limit_is_only_a_note() -> None:
+    capped = throttled(0.0, sw_power_cap=0.8)
+    assert verdicts.gpu_throttled(capped) is None
+    said(verdicts.gpu_power_capped(capped), "gpu_power_capped", "note", "80% of the window", "1200 MHz")
+    assert verdicts.gpu_power_capped(throttled(0.4, hw_thermal=0.4)) is None
+    assert verdicts.gpu_power_capped(throttled(0.0, sw_power_cap=0.1)) is None
+    bare = verdicts.gpu_power_capped(with_(gpu=GpuView(gpus=1, throttle={"sw_power_cap": 1.0})))
+    assert bare is not None
+    assert "MHz" not in bare.message
+    assert verdicts.gpu_power_capped(with_(gpu=None)) is None
 
 
 def test_too_few_samples_says_how_far_the_percentiles_go() -> None:

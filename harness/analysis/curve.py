@@ -89,9 +89,14 @@ class Solved(msgspec.Struct, frozen=True):
 
 
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
-    """The measured levels as points; a level that is invalid for anything but in flight is not valid."""
+    """The measured levels as points; a level that is invalid for anything but in flight is not valid.
+
+    Levels of an open loop are none: what is in flight there follows from the rate and wanders.
+    """
     out = []
     for s in levels:
+        if s.concurrency is None:
+            continue
         codes = {v.code for v in s.verdicts if v.level == "invalid"}
         out.append(
             Point(

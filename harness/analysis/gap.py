@@ -20,7 +20,7 @@ def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction
     for s in levels:
         x = s.output_tokens_per_s.mean
         if x is not None and not any(v.level == "invalid" for v in s.verdicts):
-            measured.setdefault(s.concurrency, []).append(x)
+            measured.setdefault(s.concurrency or 0, []).append(x)
 
     def ratio(concurrency: int, predicted: float) -> float | None:
         rates = measured.get(concurrency)

@@ -2,7 +2,7 @@
 
 Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the
 requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), SLOs on
-percentiles, and open-loop latencies from the schedule.
+percentiles.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from harness.analysis import verdicts
+from harness.analysis import verdicts, window
 from harness.analysis.stats import batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import in_flight, little
 from harness.record import Level
-from harness.summary import ClientView, Estimate, LevelSummary, ServerView, Spread
+from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
 
 
 def ttft(sent: Floats, first: Floats) -> Floats:
@@ -69,6 +69,14 @@ def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bo
     return met
 
 
+def began_in(table: Table, level: Level) -> Bools:
+    """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    began = table.began if level.rate is None else table.scheduled
+    return np.asarray((table.level == level.index) & (began >= level.window_start_s) & (began < level.window_end_s))
+
+
 def level_summary(
     table: Table,
     level: Level,
@@ -78,6 +86,7 @@ def level_summary(
     slo: Mapping[str, float] | None = None,
     server: ServerView | None = None,
     client: ClientView | None = None,
+    gpu: GpuView | None = None,
     input_tokens_asked: float | None = None,
     output_tokens_asked: float | None = None,
 ) -> LevelSummary:
@@ -90,7 +99,7 @@ def level_summary(
     start, end = level.window_start_s, level.window_end_s
     T = end - start
 
-    began = (table.level == level.index) & (table.began >= start) & (table.began < end)
+    began = began_in(table, level)
     good = began & table.ok
     failed = began & table.failed
     cancelled = began & table.cancelled
@@ -98,21 +107,24 @@ def level_summary(
     errors = Counter(table.error[row] for row in np.flatnonzero(failed))
 
     # Latencies, of the requests that began in the window and succeeded.
-    output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
+    with_arrival = placed_tokens(table)
+    output = np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens)
     shape = table.first[good], table.last[good], output[good], table.first_tokens[good]
+    origin = table.sent if level.rate is None else table.scheduled  # what waits for us in open loop waits (wrk2)
     figures = {
-        "ttft": ttft(table.sent, table.first)[good],
-        "ttfat": ttft(table.sent, table.first_content)[good],
+        "ttft": ttft(origin, table.first)[good],
+        "ttfat": ttft(origin, table.first_content)[good],
         "tpot": tpot(*shape),
-        "e2e": (table.done - table.sent)[good],
+        "e2e": (table.done - origin)[good],
     }
     figures["itl"] = figures["tpot"]  # of one request they are the same
     e2e = spread(figures["e2e"])
+    lag = (table.sent - table.scheduled)[good]
     icls = gaps(table, good)
     steps = _steps(icls, T, replicas)
     icl = spread(icls, steps)
     chunks = int(table.chunks[good].sum())
-    tokens_per_chunk = float(np.nansum(placed_tokens(table)[good])) / chunks if chunks else None
+    tokens_per_chunk = float(with_arrival[good].sum()) / chunks if chunks else None
     itl_mean = mean_itl(*shape)
     itl = Spread(itl_mean, None, None, None, None, None, steps)
     if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK:
@@ -124,6 +136,8 @@ def level_summary(
     arrival = table.arrival[inside & ~void]
     tokens = table.tokens[inside & ~void].astype(np.float64)
     rate = batch_means(arrival, tokens, start, end, e2e.mean)
+    if gpu is not None and gpu.energy_j is not None and rate.mean and gpus in (None, gpu.gpus):
+        gpu = msgspec.structs.replace(gpu, joules_per_output_token=gpu.energy_j / (rate.mean * T))
     done = table.ok & (table.done >= start) & (table.done < end)
     se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()))
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
@@ -142,6 +156,9 @@ def level_summary(
     N = little(table, level, start, end)
     summary = LevelSummary(
         concurrency=level.concurrency,
+        rate=level.rate,
+        offered_requests_per_s=counted / T if level.rate is not None else None,
+        from_send=_from_send(table, good) if level.rate is not None else None,
         repeat=level.repeat,
         in_flight=in_flight(table, start, end),
         little_in_flight=N.by_law,
@@ -165,7 +182,7 @@ def level_summary(
         prefill_tokens_per_s=None,
         requests_per_s=batch_means(table.done[done], np.ones(int(done.sum())), start, end, e2e.mean),
         discarded_tokens_per_s=float(table.tokens[inside & void].sum()) / T,
-        unplaced_tokens=round(usage - float(placed_tokens(table)[placed].sum())),
+        unplaced_tokens=round(usage - float(with_arrival[placed].sum())),
         input_tokens_mean=_mean(table.input_tokens[good]),
         output_tokens_mean=_mean(output[good]),
         ttft_s=spread(figures["ttft"]),
@@ -174,15 +191,19 @@ def level_summary(
         icl_s=icl,
         tpot_s=spread(figures["tpot"]),
         e2e_s=e2e,
-        lag_s=spread((table.sent - table.scheduled)[good]),
+        lag_s=spread(lag),
         goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
         goodput_tokens_per_s=float(output[good][met].sum()) / T if met is not None else None,
         slo_met_fraction=float(met.sum()) / counted if met is not None and counted else None,
         tokens_per_chunk=tokens_per_chunk,
         server=server,
         client=client,
+        gpu=gpu,
         verdicts=[],
     )
+    trend = window.trend(table, start, end) if level.rate is not None else None
+    if trend is not None and trend.rising:
+        summary = _without_steady_state(summary)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction)
     limited = verdicts.client_limited(summary, client) is not None
     if any(value is not None for value in known):
@@ -190,6 +211,8 @@ def level_summary(
     found = verdicts.of_level(
         summary,
         little=N,
+        trend=trend,
+        median_lag_s=float(np.median(lag)) if len(lag) else None,
         notes=level.notes,
         assumed_error=assumed,
         usage_tokens=usage,
@@ -197,6 +220,22 @@ def level_summary(
         output_tokens_asked=output_tokens_asked,
     )
     return msgspec.structs.replace(summary, client=client, verdicts=found)
+
+
+def _from_send(table: Table, good: Bools) -> FromSend:
+    sent = table.sent
+    return FromSend(
+        ttft_s=spread(ttft(sent, table.first)[good]),
+        ttfat_s=spread(ttft(sent, table.first_content)[good]),
+        e2e_s=spread((table.done - sent)[good]),
+    )
+
+
+def _without_steady_state(s: LevelSummary) -> LevelSummary:
+    """An open loop above what the server sustains: its latencies are those of the window's length, not the server's."""
+    nothing = Spread(None, None, None, None, None, None, 0)
+    names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
+    return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
 
 
 def _steps(icls: Floats, T: float, replicas: int) -> int:

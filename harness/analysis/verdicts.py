@@ -10,13 +10,15 @@ import math
 from collections.abc import Sequence
 
 from harness.analysis.stats import SAMPLES
-from harness.analysis.window import Little
-from harness.summary import ClientView, LevelSummary, Verdict
+from harness.analysis.window import Little, Trend
+from harness.summary import ClientView, GpuView, LevelSummary, Verdict
 
 ERROR_RATE = 0.01
 IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CPU, MERGED = 0.80, 0.05  # above these the client was the limit
+KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
+THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 _REQUEST_TIMES = 20  # that a window needs for an interval
 
 
@@ -76,7 +78,7 @@ def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
 
 def in_flight_low(s: LevelSummary) -> Verdict | None:
     """Voids a plateau, not the level's own point: the curve is fitted against the measured in flight."""
-    if s.in_flight is None or s.in_flight >= IN_FLIGHT * s.concurrency:
+    if s.in_flight is None or s.concurrency is None or s.in_flight >= IN_FLIGHT * s.concurrency:
         return None
     return _invalid(
         "in_flight_low",
@@ -125,6 +127,71 @@ def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
         "client_limited",
         "the load generator was the limit: " + "; ".join(reasons),
         "free its cores, give it more workers, or use a lower level",
+        s,
+    )
+
+
+def gpu_throttled(s: LevelSummary) -> Verdict | None:
+    """Heat and power brakes; the ordinary power cap only has a note."""
+    if s.gpu is None or s.gpu.throttled_fraction is None or s.gpu.throttled_fraction <= THROTTLED:
+        return None
+    reasons = [f"{name} {share:.0%}" for name, share in (s.gpu.throttle or {}).items() if name != "sw_power_cap"]
+    return _doubt(
+        "gpu_throttled",
+        f"a GPU was slowed down in {s.gpu.throttled_fraction:.0%} of the window ({', '.join(reasons)}){_clock(s.gpu)}",
+        "look at its cooling and its power supply: another card of its kind would be faster",
+        s,
+    )
+
+
+def gpu_power_capped(s: LevelSummary) -> Verdict | None:
+    share = (s.gpu.throttle or {}).get("sw_power_cap", 0.0) if s.gpu else 0.0
+    if s.gpu is None or share <= THROTTLED:
+        return None
+    return _note(
+        "gpu_power_capped",
+        f"a GPU was at its power limit in {share:.0%} of the window{_clock(s.gpu)}",
+        "usual under full load; compare with cards of the same power limit only",
+        s,
+    )
+
+
+def _clock(gpu: GpuView) -> str:
+    if gpu.sm_clock_hz is None or gpu.sm_clock_min_hz is None:
+        return ""
+    return f"; SM clock {gpu.sm_clock_hz / 1e6:.0f} MHz on average, {gpu.sm_clock_min_hz / 1e6:.0f} at least"
+
+
+def schedule_not_kept(s: LevelSummary, median_lag_s: float | None) -> Verdict | None:
+    """Open loop: whether what was sent is what was asked, and when (analytic.md §7)."""
+    if s.rate is None or s.offered_requests_per_s is None:
+        return None
+    reasons = []
+    sent = s.offered_requests_per_s / s.rate
+    due = s.rate * s.window_s
+    # By chance alone a Poisson count is below its mean by more than three times its root once in 700 windows.
+    if sent < KEPT and due * (1 - sent) > 3 * math.sqrt(due):
+        reasons.append(f"{s.offered_requests_per_s:.4g} of {s.rate:.4g} requests per second were due")
+    if median_lag_s is not None and median_lag_s >= LATE_S:
+        reasons.append(f"half of the requests left {median_lag_s * 1e3:.3g} ms late or later")
+    if not reasons:
+        return None
+    return _invalid(
+        "schedule_not_kept",
+        "the schedule was not kept: " + "; ".join(reasons),
+        "raise --max-concurrency or --workers, or lower the rate",
+        s,
+    )
+
+
+def unstable(s: LevelSummary, trend: Trend | None) -> Verdict | None:
+    if trend is None or not trend.rising:
+        return None
+    return _invalid(
+        "unstable",
+        f"requests in flight rose by {trend.slope:.3g} a second over the whole window: the rate is above what the "
+        "server sustains, and there are no latencies of a steady state",
+        "lower the rate; offered and completed requests per second stand",
         s,
     )
 
@@ -275,9 +342,9 @@ def knee_not_identifiable(levels: int) -> Verdict:
 def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     """A doubt where one concurrency, measured again, differs by > 5 % and by > 3 of its standard errors."""
     worst: tuple[float, LevelSummary, LevelSummary] | None = None
-    seen: dict[int, LevelSummary] = {}
+    seen: dict[int | float | None, LevelSummary] = {}
     for s in levels:
-        first = seen.setdefault(s.concurrency, s)
+        first = seen.setdefault(s.concurrency or s.rate, s)
         x, y = first.output_tokens_per_s.mean, s.output_tokens_per_s.mean
         if first is s or not x or y is None:
             continue
@@ -293,7 +360,7 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
         "doubt",
         f"{first.output_tokens_per_s.mean:.4g} tok/s, measured again {s.output_tokens_per_s.mean:.4g} ({change:+.1%})",
         "look for other load, a warming cache or a throttling GPU",
-        s.concurrency,
+        _at(s),
     )
 
 
@@ -301,6 +368,8 @@ def of_level(
     s: LevelSummary,
     *,
     little: Little,
+    trend: Trend | None = None,
+    median_lag_s: float | None = None,
     notes: Sequence[str],
     assumed_error: bool,
     usage_tokens: float,
@@ -312,9 +381,12 @@ def of_level(
         errors_above_1_percent(s),
         client_limited(s, s.client),
         in_flight_low(s),
-        little_mismatch(s, little),
+        schedule_not_kept(s, median_lag_s),
+        unstable(s, trend),
+        None if trend is not None and trend.rising else little_mismatch(s, little),
         not_settled(s, notes),
         cut_short(s, notes),
+        gpu_throttled(s),
         window_too_short(s),
         fit_error_assumed(s, assumed_error),
         unplaced_tokens(s, usage_tokens),
@@ -323,6 +395,7 @@ def of_level(
         prefix_cache_hits(s),
         token_counts_disagree(s),
         itl_chunked(s),
+        gpu_power_capped(s),
         too_few_samples(s),
         transient_unchecked(s, notes),
     ]
@@ -330,13 +403,17 @@ def of_level(
     return sorted([v for v in found if v is not None], key=lambda v: rank[v.level])
 
 
+def _at(s: LevelSummary) -> int | float | None:
+    return s.concurrency if s.rate is None else s.rate
+
+
 def _note(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
-    return Verdict(code, "note", message, advice, s.concurrency)
+    return Verdict(code, "note", message, advice, _at(s))
 
 
 def _doubt(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
-    return Verdict(code, "doubt", message, advice, s.concurrency)
+    return Verdict(code, "doubt", message, advice, _at(s))
 
 
 def _invalid(code: str, message: str, advice: str, s: LevelSummary) -> Verdict:
-    return Verdict(code, "invalid", message, advice, s.concurrency)
+    return Verdict(code, "invalid", message, advice, _at(s))

@@ -5,11 +5,14 @@ Pure and incremental enough for the ramp to ask while a level runs. Left out: wh
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.analysis.stats import batches
+from harness.analysis.stats import batches, t_quantile
 from harness.analysis.table import Bools, Floats, Table
 from harness.record import Level
 
@@ -73,14 +76,49 @@ def truncation(counts: npt.ArrayLike) -> Truncation:
     return Truncation(cut, settled=cut < n // 2, checked=True)
 
 
+class Trend(msgspec.Struct, frozen=True):
+    """How the number in flight moves over a window: requests per second, and whether it rises beyond doubt."""
+
+    slope: float
+    rising: bool  # the lower end of the slope's 95 % interval is above 0
+
+
+def trend(table: Table, start: float, end: float) -> Trend | None:
+    """The slope of N(t), requests that are due and not over, over [start, end); None where nothing was in flight.
+
+    A line through the means of four to ten parts of the window, each of two request times if there is room, with
+    Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
+    has no steady state to measure.
+    """
+    over = np.where(np.isnan(table.done), np.inf, table.done)
+    there = (over > start) & (table.scheduled < end)
+    spans = (over - table.scheduled)[there & np.isfinite(over)]
+    request = float(spans.mean()) if len(spans) else end - start
+    parts = max(4, min(10, int((end - start) / (2 * request))))
+    edges = np.linspace(start, end, parts + 1)
+    N = np.array(
+        [
+            np.maximum(np.minimum(over, high) - np.maximum(table.scheduled, low), 0.0).sum() / (high - low)
+            for low, high in itertools.pairwise(edges)
+        ]
+    )
+    if not N.any():
+        return None
+    t = (edges[:-1] + edges[1:]) / 2 - (start + end) / 2
+    slope = float((t * N).sum() / (t**2).sum())
+    residual = N - N.mean() - slope * t
+    error = math.sqrt(float((residual**2).sum()) / (parts - 2) / float((t**2).sum()))
+    return Trend(slope, rising=slope - t_quantile(0.975, parts - 2) * error > 0)
+
+
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:
     """Time-mean requests in flight, ∫N(t)dt/T over [start, end): from send to last byte, failures included.
 
     A request that is still open counts to the end, one that was never sent not at all.
     """
     inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
-    inside = np.where(np.isnan(table.sent), 0.0, np.maximum(inside, 0.0))
-    return float(inside.sum() if rows is None else inside[rows].sum()) / (end - start)
+    counts = inside > 0 if rows is None else rows & (inside > 0)  # zeros would move the last digit by their number
+    return float(inside[counts & ~np.isnan(table.sent)].sum()) / (end - start)
 
 
 def little(table: Table, level: Level, start: float, end: float) -> Little:
@@ -98,7 +136,7 @@ def little(table: Table, level: Level, start: float, end: float) -> Little:
     counted = in_flight(table, start, end, ok)
     by_law = float(starts.sum() + ends.sum()) / (2 * (end - start)) * float(span.mean())
     apart = abs(by_law - counted) / counted
-    requests, C = int(starts.sum()), level.concurrency
+    requests, C = int(starts.sum()), level.concurrency or math.ceil(counted)
     return Little(
         counted,
         by_law,

@@ -2,13 +2,16 @@
 
 Everything an operator can get wrong about a target is found here, by one request at a time over httpx, and said
 in one line. What is learnt (dropped fields, tokens that the server adds to a prompt, how long one request takes)
-goes into the manifest and into the load. Nothing here is measured.
+goes into the manifest and into the load. Nothing here is measured. What the server says of itself is asked
+meanwhile: a run begins after two requests, the one that finds the prompt's length and the one that is timed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import ssl
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ import msgspec
 
 from harness.errors import HarnessError, nearest
 from harness.load import dialects
+from harness.load.transport import Target
 from harness.load.workload import COMMON, Prompts, single_token_words
 from harness.observe import server
 from harness.scenario import Scenario
@@ -27,25 +31,30 @@ if TYPE_CHECKING:
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 _PROBES = 4  # tries to meet the asked prompt length
+_CONNECT_S = 10.0  # TLS included
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the endpoint is: `base` has neither path nor secrets."""
+    """Where the endpoint is: `base`, as shown and stored, has neither path nor secrets."""
 
     base: str
     host: str
     port: int
     prefix: str
+    scheme: str = "http"
+    uds: str = ""  # path of a Unix socket
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks found out."""
 
     address: Address
+    target: Target  # for the wire only: its headers may hold secrets
     model: str
     path: str
     drop: frozenset[str]
     words: tuple[str, ...]
+    tokenizer_json: str  # the named tokenizer's; "" without one
     prompt_words: int
     prompts_used: int
     input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
@@ -60,12 +69,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 def address(url: str) -> Address:
     """Take a URL apart; what cannot be measured is said now.
 
-    >>> address("http://localhost:8000/v1")
-    Address(base='http://localhost:8000', host='localhost', port=8000, prefix='')
+    >>> address("http://localhost:8000/v1").base, address("https://[::1]/api/v1").prefix
+    ('http://localhost:8000', '/api')
+    >>> address("unix:/run/server.sock").uds
+    '/run/server.sock'
     """
     try:
         parts = urlsplit(url)
-        port = parts.port or 80
+        port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
         raise HarnessError(str(error), place="--url", way_out="write it like http://host:8000") from None
     if parts.username is not None or parts.password is not None or parts.query:
@@ -74,13 +85,34 @@ def address(url: str) -> Address:
             place="--url",
             way_out="give --api-key-env VARIABLE or --header",
         )
-    if parts.scheme == "https":
-        raise HarnessError("TLS is not measured yet", place=url, way_out="give the server's plain http address")
-    if parts.scheme != "http" or not parts.hostname:
-        raise HarnessError("not an http address", place=url, way_out="write it like http://host:8000")
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Address(f"unix:{parts.path}", "localhost", 80, "", uds=parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise HarnessError(
+            "not an http address",
+            place=url,
+            way_out="write it like http://host:8000, https://host or unix:/run/server.sock",
+        )
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
-    return Address(f"http://{shown}:{port}", host, port, parts.path.rstrip("/").removesuffix("/v1"))
+    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    return Address(f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme)
+
+
+def target(scenario: Scenario, where: Address) -> Target:
+    """What a worker needs to reach the endpoint, secrets included; for the wire only."""
+    spec = scenario.target
+    return Target(
+        scheme=where.scheme,
+        host=where.host,
+        port=where.port,
+        uds=where.uds,
+        path=where.prefix + dialects.PATHS[spec.api],
+        headers=headers(scenario),
+        ca_file=spec.ca_file or "",
+        insecure=spec.insecure,
+        transport=spec.transport,
+    )
 
 
 def headers(scenario: Scenario) -> dict[str, str]:
@@ -101,46 +133,108 @@ async def check(scenario: Scenario, url: str) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out where one fails."""
     import httpx
 
+    from harness.load import httpclient
+
     where = address(url)
-    target = scenario.target
-    timeout = httpx.Timeout(min(60.0, target.request_timeout), connect=10.0, read=target.request_timeout)
-    async with httpx.AsyncClient(
-        base_url=where.base + where.prefix,
-        headers={"Accept-Encoding": "identity", **headers(scenario)},  # as the load asks
-        timeout=timeout,
-        trust_env=False,
-    ) as client:
-        url = where.base + where.prefix
+    wire = target(scenario, where)
+    patience = scenario.target.request_timeout
+    timeout = httpx.Timeout(min(60.0, patience), connect=_CONNECT_S, read=patience)
+    place = where.base + where.prefix
+    async with httpclient.client(wire, timeout=timeout) as client:
+        published: asyncio.Task[_Published] | None = None
         try:
-            model, longest = await _model(client, url, target.model)
+            model, longest = await _model(client, place, where.prefix, scenario.target.model)
+            published = asyncio.create_task(_facts(client, where.prefix))
             workload = scenario.workload
             asked = workload.input_tokens + workload.output_tokens
             if longest is not None and asked > longest:
                 raise HarnessError(
                     f"{workload.input_tokens} tokens in and {workload.output_tokens} out do not fit into {longest}",
-                    place=url,
+                    place=place,
                     way_out="lower --input-tokens or --output-tokens",
                 )
-            words = COMMON if workload.tokenizer is None else _words(workload.tokenizer)
-            return await _first_requests(client, scenario, url, where, model, words)
+            words, tokenizer_json = (COMMON, "") if workload.tokenizer is None else _words(workload.tokenizer)
+            learnt = await _first_requests(client, scenario, where.base, wire.path, model, words)
+            facts, cache, has_metrics = await published
+        except httpx.ConnectTimeout:
+            speaks = " and does it speak TLS" if where.scheme == "https" else ""
+            raise HarnessError(
+                f"no connection within {_CONNECT_S:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
+            ) from None
         except httpx.TimeoutException:
             raise HarnessError(
-                "no answer in time", place=url, way_out="is the server still loading its model?"
-            ) from None
-        except httpx.ConnectError as error:
-            raise HarnessError(
-                f"nothing answers there ({_reason(error)})", place=url, way_out=f"start the server, then curl {url}"
+                "no answer in time", place=place, way_out="is the server still loading its model?"
             ) from None
         except httpx.TransportError as error:
-            raise HarnessError(f"the connection broke ({_reason(error)})", place=url, way_out="see its log") from None
+            raise _unreachable(error, place, where) from None
+        finally:
+            if published is not None:
+                published.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await published
+    return Launch(
+        address=where,
+        target=wire,
+        model=model,
+        path=wire.path,
+        drop=learnt.drop,
+        words=words,
+        tokenizer_json=tokenizer_json,
+        prompt_words=learnt.prompt_words,
+        prompts_used=learnt.prompts_used,
+        input_tokens=learnt.input_tokens,
+        e2e_s=learnt.e2e_s,
+        itl_s=learnt.itl_s,
+        server=facts,
+        cache_config=cache,
+        metrics=has_metrics,
+        notes=(*_choices(wire, learnt.http_version), *learnt.notes),
+    )
+
+
+def _choices(wire: Target, http_version: str) -> list[str]:
+    """What was chosen about the wire and changes what the figures mean."""
+    from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
+
+    notes = []
+    if wire.insecure and wire.scheme == "https":
+        notes.append("--insecure: the server's certificate was not verified")
+    if wire.transport == "httpx":
+        notes.append(
+            f"--transport httpx ({http_version}): arrivals are stamped by the clock when they reach us, and a million "
+            f"tokens cost about {CPU_S_PER_MILLION} s of processor time (by sockets {SOCKET_CPU_S_PER_MILLION})"
+        )
+    return notes
+
+
+def _unreachable(error: httpx.TransportError, place: str, where: Address) -> HarnessError:
+    """No connection, no TLS, or none that lasted: the fact and the way out."""
+    import httpx
+
+    from harness.load import httpclient, tls
+
+    for cause in httpclient.causes(error):
+        if isinstance(cause, ssl.SSLError):
+            fact, way_out = tls.explained(cause)
+            return HarnessError(fact, place=place, way_out=way_out)
+    if isinstance(error, httpx.ProxyError):
+        return HarnessError(
+            f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+        )
+    if isinstance(error, httpx.ConnectError):
+        look = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
+        return HarnessError(
+            f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {look}"
+        )
+    return HarnessError(f"the connection broke ({_reason(error)})", place=place, way_out="see its log")
 
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _words(tokenizer: str) -> tuple[str, ...]:
-    """Words of one token each, by the named tokenizer."""
+def _words(tokenizer: str) -> tuple[tuple[str, ...], str]:
+    """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that torch is missing is on purpose
     from transformers import AutoTokenizer
 
@@ -160,12 +254,12 @@ def _words(tokenizer: str) -> tuple[str, ...]:
         raise HarnessError(
             f"only {len(words)} words are one token each", place=f"--tokenizer {tokenizer}", way_out="leave it out"
         )
-    return words
+    return words, loaded.backend_tokenizer.to_str() if loaded.is_fast else ""
 
 
-async def _model(client: httpx.AsyncClient, url: str, asked: str | None) -> tuple[str, int | None]:
+async def _model(client: httpx.AsyncClient, url: str, prefix: str, asked: str | None) -> tuple[str, int | None]:
     """The model to ask for, and the longest context the server admits to."""
-    answer = await client.get("/v1/models")
+    answer = await client.get(prefix + "/v1/models")
     if answer.status_code in (401, 403):
         raise HarnessError(
             f"it asks for a key ({answer.status_code})", place=url, way_out="give --api-key-env VARIABLE"
@@ -209,61 +303,84 @@ def _entries(answer: httpx.Response) -> list[dict[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
+_Published = tuple[dict[str, Any], dict[str, str], bool]
+
+
+class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first requests told."""
+
+    drop: frozenset[str]
+    prompt_words: int
+    prompts_used: int
+    input_tokens: int | None
+    e2e_s: float
+    itl_s: float | None
+    http_version: str
+    notes: tuple[str, ...]
+
+
 async def _first_requests(
-    client: httpx.AsyncClient, scenario: Scenario, url: str, where: Address, model: str, words: tuple[str, ...]
-) -> Launch:
-    """Short requests until the prompt has the asked length, then one of full length for its time."""
-    target, workload = scenario.target, scenario.workload
-    path = dialects.PATHS[target.api]
+    client: httpx.AsyncClient, scenario: Scenario, url: str, path: str, model: str, words: tuple[str, ...]
+) -> _Learnt:
+    """A short request that finds the prompt's length, one of full length for its time; more if that was not exact."""
+    workload = scenario.workload
+    asked, seed = workload.input_tokens, workload.seed or 0
+    length, used = asked, 0
     drop: frozenset[str] = frozenset()
-    length, used, counted = workload.input_tokens, 0, None
     notes: list[str] = []
-    for _ in range(_PROBES):
-        text = Prompts(words, length, workload.seed or 0).text(used)
-        story, drop, dropped = await _ask(client, scenario, url, path, model, text, 1, drop)
-        notes += dropped
-        used += 1
-        counted = story.input_tokens
-        if counted is None or counted == workload.input_tokens:
-            break
-        length += workload.input_tokens - counted
-        if length < 1:
+
+    async def ask(output_tokens: int) -> _Reply:
+        nonlocal drop, used, notes
+        text = Prompts(words, length, seed).text(used)
+        reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
+        drop, used = reply.drop, used + 1
+        notes += reply.notes
+        return reply
+
+    def corrected(counted: int) -> int:
+        if length + asked - counted < 1:
             raise HarnessError(
-                f"the server adds tokens: a prompt of 1 word is already more than {workload.input_tokens}",
+                f"the server adds tokens: a prompt of 1 word is already more than {asked}",
                 place="--input-tokens",
-                way_out=f"ask for at least {workload.input_tokens - length + 1}",
+                way_out=f"ask for at least {counted - length + 1}",
             )
-    text = Prompts(words, length, workload.seed or 0).text(used)
+        return length + asked - counted
+
+    counted = (await ask(1)).story.input_tokens
+    if counted is not None:
+        length = corrected(counted)
     began = time.monotonic()
-    story, drop, _ = await _ask(client, scenario, url, path, model, text, workload.output_tokens, drop)
+    full = await ask(workload.output_tokens)
     e2e = time.monotonic() - began
-    used += 1
+    counted = full.story.input_tokens
+    while counted is not None and counted != asked and used < _PROBES:
+        length = corrected(counted)
+        counted = (await ask(1)).story.input_tokens
     if counted is None:
         notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
-    elif story.input_tokens != workload.input_tokens:
+    elif counted != asked:
         notes.append(
-            f"prompts come to {story.input_tokens} tokens by the server's count, {workload.input_tokens} were asked"
+            f"prompts come to {counted} tokens by the server's count, {asked} were asked"
             + ("" if workload.tokenizer else "; --tokenizer makes them exact")
         )
-    arrivals = story.arrivals
-    itl = (arrivals[-1] - arrivals[0]) * 1e-9 / (len(arrivals) - 1) if len(arrivals) > 1 else None
-    facts, cache, has_metrics = await _facts(client)
-    return Launch(
-        address=where,
-        model=model,
-        path=where.prefix + path,
+    arrivals = full.story.arrivals
+    return _Learnt(
         drop=drop,
-        words=words,
         prompt_words=length,
         prompts_used=used,
-        input_tokens=story.input_tokens,
+        input_tokens=counted,
         e2e_s=e2e,
-        itl_s=itl,
-        server=facts,
-        cache_config=cache,
-        metrics=has_metrics,
+        itl_s=(arrivals[-1] - arrivals[0]) * 1e-9 / (len(arrivals) - 1) if len(arrivals) > 1 else None,
+        http_version=full.http_version,
         notes=tuple(notes),
     )
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    story: dialects.Story
+    drop: frozenset[str]
+    notes: list[str]
+    http_version: str
 
 
 async def _ask(
@@ -275,7 +392,7 @@ async def _ask(
     text: str,
     output_tokens: int,
     drop: frozenset[str],
-) -> tuple[dialects.Story, frozenset[str], list[str]]:
+) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
     notes: list[str] = []
     api, quota = scenario.target.api, scenario.target.max_rps
@@ -319,7 +436,7 @@ async def _ask(
                 place=url + path,
                 way_out="see the server's log; nothing was loaded",
             )
-        return story, drop, notes
+        return _Reply(story, drop, notes, answer.http_version)
 
 
 def _said(status: int, body: str) -> str:
@@ -346,27 +463,29 @@ def _way_out(status: int) -> str:
     return "see the server's log; nothing was loaded"
 
 
-async def _facts(client: httpx.AsyncClient) -> tuple[dict[str, Any], dict[str, str], bool]:
+async def _facts(client: httpx.AsyncClient, prefix: str) -> _Published:
     """Name and version as published, the cache configuration, and whether there are metrics; unknown stays unknown."""
-    import httpx
-
+    version, metrics = await asyncio.gather(_page(client, prefix + "/version"), _page(client, prefix + "/metrics"))
     facts: dict[str, Any] = {}
-    cache: dict[str, str] = {}
-    has_metrics = False
-    try:
-        version = await client.get("/version")
+    if version is not None:
         name, _, number = version.headers.get("server", "").partition("/")
         if name == SIMULATED:
             return {"name": name, "version": number}, {}, True
         if version.status_code == 200 and "json" in version.headers.get("content-type", ""):
-            facts["version"] = version.json().get("version")
-        metrics = await client.get("/metrics")
-        if metrics.status_code == 200:
-            has_metrics = bool(server.parse(metrics.text))
-            cache = server.cache_config(metrics.text)
-            prefix = next((p for p in ("vllm:", "sglang:", "llamacpp:") if p in metrics.text), None)
-            if prefix:
-                facts["name"] = prefix.rstrip(":")
-    except (httpx.TransportError, ValueError):
-        pass  # what is not published stays unknown
-    return facts, cache, has_metrics
+            with contextlib.suppress(ValueError, AttributeError):
+                facts["version"] = version.json().get("version")
+    if metrics is None or metrics.status_code != 200:
+        return facts, {}, False
+    engine = next((p for p in ("vllm:", "sglang:", "llamacpp:") if p in metrics.text), "")
+    if engine:
+        facts["name"] = engine.rstrip(":")
+    return facts, server.cache_config(metrics.text), bool(server.parse(metrics.text))
+
+
+async def _page(client: httpx.AsyncClient, path: str) -> httpx.Response | None:
+    import httpx
+
+    try:
+        return await client.get(path)
+    except httpx.TransportError:  # what is not published stays unknown
+        return None

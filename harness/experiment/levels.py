@@ -1,7 +1,8 @@
 """The levels of one run: asks the ramp for a level, holds it through warm-up, window and cooldown, looks, goes on.
 
-The worker keeps the requests in flight; here it is decided when a window may begin and end. What the worker sends
-goes to the spool as it came, and so do the moments of each level and the telemetry.
+The workers keep the requests in flight; here it is decided when a window may begin and end. What the workers send
+goes to the spool as it came, and so do the moments of each level and the telemetry. A level is a concurrency that
+is kept, or a rate at which requests are sent.
 """
 
 from __future__ import annotations
@@ -10,35 +11,36 @@ import asyncio
 import collections
 import contextlib
 import itertools
-import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from harness import store
 from harness.analysis import ramp, window
-from harness.experiment import launch as launching
 from harness.experiment.launch import Launch
-from harness.load import dialects
+from harness.load import dialects, httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
-from harness.load.schedule import tick_ns
-from harness.load.workers import Worker
+from harness.load.schedule import shares, tick_ns
+from harness.load.workers import Workers
 from harness.observe import client as client_view
 from harness.observe import host, server
+from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record, arrivals_of
 from harness.scenario import Scenario
 
 WINDOW_REQUEST_TIMES = 25  # of the default window: an interval needs 20 mean ones, and means wander
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
+LONGEST_OPEN_WARM_UP_S = 30.0
+CPU = 0.80  # of a worker's processor, above which the client limits (analysis.verdicts says so of the whole window)
 
 
 class View(Protocol):
     """What a person sees while levels run; report.live has one."""
 
-    def level_started(self, concurrency: int, index: int, total: int | None = None) -> None: ...
+    def level_started(self, level: str, index: int, total: int | None = None) -> None: ...
 
     def update(
         self,
@@ -55,14 +57,6 @@ class View(Protocol):
     def note(self, text: str) -> None: ...
 
 
-def cpus(*, simulated: bool) -> tuple[int | None, tuple[int, ...]]:
-    """(the simulated endpoint's processor, the worker's): apart where there are two to have."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if simulated and len(allowed) >= 2:
-        return allowed[0], tuple(allowed[1:])
-    return None, ()
-
-
 class Levels:
     """The levels of one run: what was asked, what came back, what comes next."""
 
@@ -77,53 +71,55 @@ class Levels:
         self._e2e: collections.deque[float] = collections.deque([launch.e2e_s], maxlen=256)
         self._icl: collections.deque[float] = collections.deque([launch.itl_s or 0.0], maxlen=256)
         self._begun = 0  # levels, which is the index of the next one
-        self._reports: list[Progress] = []  # of the level that is held
-        self._last_sampled: Progress | None = None  # client and host figures are taken once a second
+        self._reports: list[Progress] = []  # of the level that is held, all workers together
+        self._own: list[Progress] = []  # likewise, each worker's own
+        self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
+        self._warned: set[int] = set()  # levels in which the load generator was said to be short of time
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
-        self.timestamp_source: str | None = None
-        self.resent = 0
         self.reasons: list[dict[str, Any]] = []
 
-    async def go(self) -> None:
+    async def go(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
         """Hold level after level until the ramp or a budget ends it; leaves every record in the spool."""
-        worker = Worker(self._plan(), self._on_batch)
-        worker.on_progress = self._on_progress
-        scraping = asyncio.create_task(self._scrape()) if self._launch.metrics else None
+        run_id = uuid.uuid4().hex[:12]
+        plans = [self._plan(run_id, i, len(workers), cpus) for i, cpus in enumerate(placement)]
+        await workers.begin(plans, self._on_batch, self._on_progress)
+        looking = [asyncio.create_task(self._scrape())] if self._launch.metrics else []
+        if gpus is not None:
+            looking.append(asyncio.create_task(self._watch_gpus(gpus)))
         try:
-            async with worker:
-                for repeat in range(self._scenario.ramp.repeat):
-                    await self._ramp(worker, repeat)
+            for repeat in range(self._scenario.ramp.repeat):
+                await self._ramp(workers, repeat)
         finally:
-            if worker.done is not None:
-                self.timestamp_source, self.resent = worker.done.timestamp_source, worker.done.resent
-            if scraping is not None:
-                scraping.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await scraping
+            await workers.end()
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
 
-    async def _ramp(self, worker: Worker, repeat: int) -> None:
+    async def _ramp(self, workers: Workers, repeat: int) -> None:
         """The ramp once, from its first level to the reason that ends it."""
         spec = self._scenario.ramp
-        total = len(spec.levels) * spec.repeat if spec.levels else None
+        given = spec.rates or spec.levels
+        total = len(given) * spec.repeat if given else None
         held: list[ramp.Held] = []
         while True:
-            step = ramp.next_level(held, levels=spec.levels, max_concurrency=spec.max_concurrency)
+            step = ramp.next_level(held, levels=spec.levels, rates=spec.rates, max_concurrency=spec.max_concurrency)
             over = self._over_budget()
-            if step.concurrency is not None and over is not None:
+            if not step.over and over is not None:
                 step = ramp.Next(None, f"stopped: {over}")
-            self.reasons.append({"concurrency": step.concurrency, "reason": step.reason})
-            if step.concurrency is None:
+            self.reasons.append(msgspec.to_builtins(step))
+            if step.over:
                 if step.reason.startswith("stopped"):
                     self._view.note(step.reason)
                 return
-            self._view.level_started(step.concurrency, self._begun, total)
-            level = await self._hold(worker, self._begun, step.concurrency, repeat)
+            name = f"C = {step.concurrency:,}" if step.rate is None else f"{step.rate:g} req/s"
+            self._view.level_started(name, self._begun, total)
+            level = await self._hold(workers, Level(self._begun, step.concurrency, repeat, self._now(), rate=step.rate))
             self._begun += 1
             if level is not None:
                 self._view.level_finished(output_tokens_per_s=level.output_tokens_per_s)
                 held.append(level)
 
-    def _plan(self) -> Plan:
+    def _plan(self, run_id: str, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
         before, after = dialects.body(
             scenario.target.api,
@@ -132,14 +128,13 @@ class Levels:
             drop=launch.drop,
             extra=scenario.target.extra_body,
         )
+        quota = scenario.target.max_rps
         return Plan(
-            worker=0,
-            run_id=uuid.uuid4().hex[:12],
-            host=launch.address.host,
-            port=launch.address.port,
-            path=launch.path,
+            worker=worker,
+            workers=workers,
+            run_id=run_id,
+            target=launch.target,
             url=launch.address.base,
-            headers=launching.headers(scenario),
             body_before=before,
             body_after=after,
             words=launch.words,
@@ -147,11 +142,13 @@ class Levels:
             seed=scenario.workload.seed or 0,
             first_prompt=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
-            max_rps=scenario.target.max_rps,
+            max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,
+            max_in_flight=shares(scenario.ramp.max_concurrency, workers)[worker],
             tick_ns=self._tick_ns,
             origin_ns=self._origin_ns,
-            cpus=cpus(simulated=scenario.target.url == "sim:")[1],
+            tokenizer_json=launch.tokenizer_json,
+            cpus=cpus,
         )
 
     def _now(self) -> float:
@@ -168,14 +165,22 @@ class Levels:
                 self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
 
     def _on_progress(self, progress: Progress) -> None:
-        self._reports.append(progress)
-        last = self._last_sampled
-        if last is None or progress.time_s >= last.time_s + 1.0:
-            samples = host.samples(progress.time_s)
-            if last is not None:
-                samples += client_view.samples(last, progress)
-            self._last_sampled = progress
-            self._spool.telemetry(samples)
+        self._own.append(progress)
+        last = self._last_sampled.get(progress.worker)
+        if last is not None and progress.time_s < last.time_s + 1.0:
+            return
+        samples = host.samples(progress.time_s) if progress.worker == 0 else []
+        if last is not None:
+            samples += client_view.samples(last, progress)
+            self._watch(progress, (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s))
+        self._last_sampled[progress.worker] = progress
+        self._spool.telemetry(samples)
+
+    def _watch(self, progress: Progress, cpu_fraction: float) -> None:
+        """Say it while it happens, once a level: the load generator is short of processor time."""
+        if cpu_fraction > CPU and progress.level not in self._warned:
+            self._warned.add(progress.level)
+            self._view.note(f"worker {progress.worker} is {cpu_fraction:.0%} busy (limit {CPU:.0%}): the client limits")
 
     async def _scrape(self) -> None:
         """Take the server's figures off the measured path; a scrape that fails is a gap, not the end of a run."""
@@ -183,15 +188,19 @@ class Levels:
 
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
-        async with httpx.AsyncClient(
-            base_url=self._launch.address.base, headers=launching.headers(self._scenario), timeout=5.0, trust_env=False
-        ) as http:
+        async with httpclient.client(self._launch.target, timeout=5.0) as http:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     page = await http.get(self._launch.address.prefix + "/metrics")
                     if page.status_code == 200:
                         self._spool.telemetry(server.samples(self._now(), server.parse(page.text)))
                 await asyncio.sleep(every)
+
+    async def _watch_gpus(self, gpus: Gpus) -> None:
+        """Take the GPUs' figures in a thread: a driver may take its time, and load goes on."""
+        while samples := await asyncio.to_thread(gpus.samples, self._now()):
+            self._spool.telemetry(samples)
+            await asyncio.sleep(EVERY_S)
 
     def _over_budget(self) -> str | None:
         spec = self._scenario.ramp
@@ -202,21 +211,22 @@ class Levels:
             return f"--max-requests {spec.max_requests} are sent"
         return None
 
-    async def _hold(self, worker: Worker, index: int, concurrency: int, repeat: int) -> ramp.Held | None:
+    async def _hold(self, workers: Workers, level: Level) -> ramp.Held | None:
         """One level: warm up, measure, hold until the last request of the window has ended.
 
         None: a budget ended before the window began; the next look at it ends the ramp.
         """
         e2e = _mean(self._e2e)
         self._tick_ns = tick_ns(_median(self._icl) or None, e2e)
-        level = Level(index, concurrency, repeat, begin_s=self._now())
         self._spool.level(level)
-        self._reports = []
-        worker.command(Hold(index, concurrency, repeat, e2e, self._tick_ns))
+        self._reports, self._own = [], []
+        rate, arrivals = level.rate, self._scenario.ramp.arrivals
+        connections = level.concurrency or min(self._scenario.ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e))
+        hold = Hold(level.index, level.repeat, level.concurrency, 0, e2e, self._tick_ns, 0, rate, arrivals)
+        await workers.hold(hold, connections)
 
-        # Warm-up: twice the level's requests, every slot has begun, and none of a higher level before is left.
-        async for p in self._news(worker, level, "warm-up", None):
-            if p.waiting == 0 and p.ended >= 2 * concurrency and p.in_flight <= concurrency:
+        async for p in self._news(workers, level, "warm-up", None):
+            if self._warm(level, p):
                 break
             if self._over_budget() is not None:
                 return None
@@ -224,16 +234,16 @@ class Levels:
         level = msgspec.structs.replace(level, window_start_s=start)
         self._spool.level(level)
 
-        level = await self._window(worker, level, start)
+        level = await self._window(workers, level, start)
         self._spool.level(level)
-        inside = [p for p in self._reports if p.time_s >= start]
         end = level.window_end_s
         assert end is not None
+        inside = [p for p in self._own if p.level == level.index and p.time_s >= start]
         self._spool.telemetry(client_view.read_delay(inside, end, self._tick_ns * 1e-9))
 
-        # Hold the concurrency until the last request that began in the window has ended: no survivor bias.
+        # Hold the level until the last request that began in the window has ended: no survivor bias.
         ended: float | None = None
-        async for p in self._news(worker, level, "cooldown", None):
+        async for p in self._news(workers, level, "cooldown", None):
             if ended is None and p.time_s > end and (p.oldest_sent_s is None or p.oldest_sent_s >= end):
                 ended = p.time_s
             if ended is not None and p.time_s > ended + BATCH_EVERY_S + PROGRESS_EVERY_S:
@@ -244,15 +254,26 @@ class Levels:
         level = msgspec.structs.replace(level, end_s=p.time_s)
         self._spool.level(level)
         assert level.window_start_s is not None
-        rate = self._rate(level.window_start_s, end)
-        return ramp.Held(concurrency, rate, p.failed / p.ended if p.ended else 0.0)
+        tokens = self._rate(level.window_start_s, end)
+        return ramp.Held(level.concurrency, level.rate, tokens, p.failed / p.ended if p.ended else 0.0)
 
-    async def _window(self, worker: Worker, level: Level, start: float) -> Level:
+    def _warm(self, level: Level, p: Progress) -> bool:
+        """Whether a window may begin.
+
+        Twice the level's requests have ended, every slot has begun, and none of a higher level before is left. On
+        schedule: two request times, which an overloaded server stretches, but not for ever.
+        """
+        if level.concurrency is not None:
+            return p.waiting == 0 and p.ended >= 2 * level.concurrency and p.in_flight <= level.concurrency
+        patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._launch.e2e_s)
+        return p.ended > 0 and p.time_s >= level.begin_s + min(patience, 2 * _mean(self._e2e))
+
+    async def _window(self, workers: Workers, level: Level, start: float) -> Level:
         """The steady window: as long as asked after the transient, which may push its start; extended once."""
         notes, extended, settled = list(level.notes), 1.0, False
         while True:
             length = self._length(level)
-            async for p in self._news(worker, level, "window", length):
+            async for p in self._news(workers, level, "window", length):
                 length = self._length(level)
                 over = self._over_budget()
                 if over is not None or p.time_s >= start + length * extended:
@@ -279,25 +300,26 @@ class Levels:
     def _length(self, level: Level) -> float:
         """Seconds of the window: as asked, else 25 of the level's own request times as they are now."""
         asked = self._scenario.ramp.level_seconds
-        recent = list(self._e2e)[-max(8, min(256, level.concurrency)) :]
+        recent = list(self._e2e)[-max(8, min(256, level.concurrency or 256)) :]
         return asked or min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, WINDOW_REQUEST_TIMES * _mean(recent)))
 
     async def _news(
-        self, worker: Worker, level: Level, phase: str, expected_s: float | None
+        self, workers: Workers, level: Level, phase: str, expected_s: float | None
     ) -> AsyncIterator[Progress]:
-        """The worker's news of this level, shown as they come."""
+        """The workers' news of this level, shown as they come."""
         began = self._now()
         while True:
-            p = await worker.news()
+            p = await workers.news()
             if p.level != level.index:
-                continue  # the worker has not heard of this level yet
+                continue  # a worker has not heard of this level yet
+            self._reports.append(p)
             self._view.update(
                 phase, p.time_s - began, expected_s, float(p.in_flight), self._rate(p.time_s - 1.0, p.time_s), p.failed
             )
             yield p
 
     def _counts(self, start: float, end: float, width: float) -> list[float]:
-        """Token-carrying chunks in each whole bin since the start, from the worker's running count."""
+        """Token-carrying chunks in each whole bin since the start, from the workers' running count."""
         edges = [start + width * i for i in range(int((end - start) / width) + 1)]
         at, upto = 0, []
         for edge in edges:

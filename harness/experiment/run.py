@@ -1,7 +1,7 @@
 """One run: checks, prediction, levels, result folder.
 
-The parent process decides and writes; a worker process measures. What the worker sends goes to the spool as it
-came. Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
+The parent process decides and writes; worker processes measure. What they send goes to the spool as it came.
+Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
 folder's files and summarised.
 """
 
@@ -17,6 +17,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,9 +27,12 @@ from harness import store
 from harness.errors import HarnessError
 from harness.experiment import launch as launching
 from harness.experiment.launch import Launch
-from harness.experiment.levels import Levels, View, cpus
+from harness.experiment.levels import Levels, View
 from harness.experiment.summarise import exit_status, summarise
+from harness.load import workers as crew
+from harness.load.driver import Done
 from harness.observe import host
+from harness.observe.gpu import Gpus
 from harness.predict import catalog, model, roofline
 from harness.record import FORMAT
 from harness.scenario import Scenario
@@ -59,6 +63,7 @@ def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcom
     _check_open_files(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = store.create(out or f"results/{scenario.name}-{stamp}")
+    server_cpu, placed = placement(scenario)
     try:
         with contextlib.ExitStack() as stack:
             profile = None
@@ -66,9 +71,8 @@ def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcom
                 profile = profiles.profile(
                     scenario.sim.profile, max_num_seqs=scenario.sim.max_num_seqs, speed=scenario.sim.speed
                 )
-                server_cpu, _ = cpus(simulated=True)
                 url = stack.enter_context(running(profile, cpu=server_cpu))
-            return asyncio.run(_run(scenario, url, profile, folder, view, command))
+            return asyncio.run(_run(scenario, url, profile, folder, view, command, placed))
     except BaseException:
         if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
             (folder / store.MANIFEST).unlink(missing_ok=True)  # nothing was measured: leave nothing behind
@@ -77,10 +81,29 @@ def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcom
         raise
 
 
+def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
+    """(the simulated endpoint's processor, each worker's): one of their own for all, where there are enough.
+
+    Empty means wherever the system likes; the parent, which only listens, is never bound.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    server = scenario.target.url == "sim:" and len(allowed) >= 2
+    free = allowed[1:] if server else allowed
+    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), _most_streams(scenario))
+    bound = count <= (len(free) if server else len(free) - 1)
+    return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
+
+
+def _most_streams(scenario: Scenario) -> int:
+    """The highest concurrency that the run can come to; an open loop is led by its limit."""
+    ramp = scenario.ramp
+    return max(ramp.levels or [ramp.max_concurrency])
+
+
 def _check_open_files(scenario: Scenario) -> None:
     """A connection is an open file: a level that cannot be opened is said before anything is measured."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(scenario.ramp.levels or [scenario.ramp.max_concurrency])
+    highest = _most_streams(scenario)
     if most != resource.RLIM_INFINITY and highest > most - _OTHER_FILES:
         raise HarnessError(
             f"{highest} connections do not fit into {most} open files",
@@ -90,13 +113,51 @@ def _check_open_files(scenario: Scenario) -> None:
 
 
 async def _run(
-    scenario: Scenario, url: str, profile: profiles.Profile | None, folder: Path, view: View, command: str
+    scenario: Scenario,
+    url: str,
+    profile: profiles.Profile | None,
+    folder: Path,
+    view: View,
+    command: str,
+    placed: list[tuple[int, ...]],
 ) -> Outcome:
-    launch = await launching.check(scenario, url)
+    async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
+        # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
+        here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
+        opening = asyncio.create_task(here) if here is not None else None
+        launch = await launching.check(scenario, url)
+        gpus = await opening if opening is not None else None
+        try:
+            return await _measure(scenario, launch, profile, folder, view, command, workers, placed, gpus)
+        finally:
+            if gpus is not None:
+                gpus.close()
+
+
+def _is_here(url: str) -> bool:
+    """Whether the endpoint is on this machine, as far as its address says."""
+    if url.startswith("unix:"):
+        return True
+    host_name = urlsplit(url).hostname or ""
+    return host_name in ("localhost", "::1") or host_name.startswith("127.")
+
+
+async def _measure(
+    scenario: Scenario,
+    launch: Launch,
+    profile: profiles.Profile | None,
+    folder: Path,
+    view: View,
+    command: str,
+    workers: crew.Workers,
+    placed: list[tuple[int, ...]],
+    gpus: Gpus | None,
+) -> Outcome:
     for note in launch.notes:
         view.note(note)
     origin_ns, unix_origin = time.monotonic_ns(), time.time()
     manifest = _manifest(scenario, launch, profile, command, origin_ns, unix_origin)
+    manifest["gpu_facts"] = gpus.facts() if gpus is not None else None
     prediction, why_not = _predict(scenario, launch, profile)
     manifest["prediction"] = msgspec.to_builtins(prediction) if prediction else None
     if why_not:
@@ -118,7 +179,7 @@ async def _run(
         loop.add_signal_handler(number, interrupt, number)
     failure: HarnessError | None = None
     try:
-        await levels.go()
+        await levels.go(workers, placed, gpus)
     except asyncio.CancelledError:
         if not caught:
             raise
@@ -129,10 +190,17 @@ async def _run(
     finally:
         spool.close()
     manifest["complete"] = not caught and failure is None
-    manifest["client"] = {"timestamp_source": levels.timestamp_source, "workers": 1, "resent": levels.resent}
-    if levels.resent:
+    resent = sum(done.resent for done in workers.done)
+    manifest["client"] = {
+        "timestamp_source": _source(workers.done),
+        "transport": scenario.target.transport,
+        "workers": len(workers),
+        "cpus": [list(cpus) for cpus in placed],
+        "resent": resent,
+    }
+    if resent:
         manifest["notes"].append(
-            f"{levels.resent} requests were sent again: the server closed connections that it had promised to keep; "
+            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
             "since then each request opens its own"
         )
     manifest["ramp"] = levels.reasons
@@ -144,10 +212,15 @@ async def _run(
             store.finish(folder)
         raise failure
     store.write_json(folder / store.MANIFEST, manifest)
-    store.finish(folder)
-    summary = summarise(store.read(folder))
+    summary = summarise(store.finish(folder))
     status = 128 + caught[0] if caught else exit_status(summary)
     return Outcome(folder, summary, manifest, status)
+
+
+def _source(done: list[Done]) -> str | None:
+    """Whose stamps the arrivals carry: the kernel's, if every worker had them."""
+    sources = {each.timestamp_source for each in done}
+    return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
 
 def _manifest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 from harness.analysis import curve, gap, metrics, verdicts
 from harness.analysis.table import Table
 from harness.decide import cost
-from harness.observe import client, server
+from harness.observe import client, gpu, server
 from harness.record import Level
 from harness.store import Run
 from harness.summary import (
@@ -32,7 +33,8 @@ def summarise(run: Run) -> Summary:
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [_level(run, table, level) for level in finished]
     usable = [s for s in levels if s.output_tokens_per_s.mean]
-    fit = curve.fit(curve.points_of(usable)) if usable else None
+    points = curve.points_of(usable)
+    fit = curve.fit(points) if points else None
     knees = fit.knees if fit else Knees()
     fitted = fit.curve if fit else None
     # Without an SLO the knee is the hinge, and only if the plateau was reached (contract.md).
@@ -49,7 +51,7 @@ def summarise(run: Run) -> Summary:
         knees=knees,
         prediction=gap.beside(prediction, levels) if prediction else None,
         cost=_cost(run.manifest, fitted, levels),
-        client=ClientSummary(timestamp_source=run.manifest.get("client", {}).get("timestamp_source")),
+        client=_client(run.manifest.get("client", {})),
     )
 
 
@@ -77,10 +79,13 @@ def _level(run: Run, table: Table, level: Level) -> LevelSummary:
         "input_tokens_asked": workload.get("input_tokens"),
         "output_tokens_asked": workload.get("output_tokens"),
     }
+    table = table.around(*window)
+    good = metrics.began_in(table, level) & table.ok
+    itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
     of_client = client.view(run.samples, window)
-    plain = metrics.level_summary(table, level, **figures)
-    of_server = _server(run, table, window, plain.itl_s.mean)
-    summary = metrics.level_summary(table, level, server=of_server, client=of_client, **figures)
+    of_server = _server(run, table, window, itl)
+    of_gpu = gpu.view(run.samples, window)
+    summary = metrics.level_summary(table, level, server=of_server, client=of_client, gpu=of_gpu, **figures)
     return msgspec.structs.replace(summary, verdicts=[*summary.verdicts, *_said(run, level)])
 
 
@@ -91,7 +96,7 @@ def _said(run: Run, level: Level) -> list[Verdict]:
         if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
-        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency)
+        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency or level.rate)
         for kind, text in sorted(words.items())
     ]
 
@@ -103,8 +108,8 @@ def _server(run: Run, table: Table, window: tuple[float, float], itl: float | No
     return server.view(
         run.samples,
         window,
-        table.arrival[order].tolist(),
-        table.tokens[order].tolist(),
+        array("d", table.arrival[order].tobytes()),
+        array("i", table.tokens[order].tobytes()),
         list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
         steps_per_s=1.0 / itl if itl else None,
     )
@@ -141,14 +146,18 @@ def _drift(levels: list[LevelSummary]) -> list[Verdict]:
     return [found] if found else []
 
 
+def _client(facts: dict[str, Any]) -> ClientSummary:
+    return ClientSummary(timestamp_source=facts.get("timestamp_source"), workers=facts.get("workers", 1))
+
+
 def _cost(manifest: dict[str, Any], fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:
     """Cost at the plateau where it was reached, else at the best level; all of it on the output tokens."""
     price, gpus = manifest.get("price"), manifest.get("gpus")
-    means = {s.concurrency: s.output_tokens_per_s.mean for s in levels if s.output_tokens_per_s.mean}
+    means = {s.concurrency or s.in_flight: s.output_tokens_per_s.mean for s in levels if s.output_tokens_per_s.mean}
     if price is None or not gpus or not means:
         return None
     best = max(means, key=lambda c: means[c] or 0.0)
-    rate, at = means[best], float(best)
+    rate, at = means[best], float(best or 0)
     if fitted and fitted.plateau_reached and fitted.plateau_tokens_per_s.value:
         rate, at = fitted.plateau_tokens_per_s.value, fitted.hinge_concurrency.value or at
     assert rate is not None

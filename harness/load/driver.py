@@ -1,11 +1,10 @@
-"""A worker's tasks: the slots that keep requests in flight, and the messages about them.
+"""A worker's tasks: the slots that keep requests in flight, or the schedule that sends them, and the messages.
 
 Closed loop: a slot sends, waits for the end, sends again. A level changes by changing how many slots there are:
-those that stay never pause, new ones begin staggered, surplus ones end with the request they hold. Who holds a
-level for how long is decided outside; the driver only tells what is going on. Every request ends as a record,
-tagged with the level in which it was sent.
-
-The open-loop driver comes later, beside `_slot`.
+those that stay never pause, new ones begin staggered, surplus ones end with the request they hold. Open loop: a
+request is sent when the schedule says so, whatever became of those before. Who holds a level for how long is
+decided outside; the driver only tells what is going on. Every request ends as a record, tagged with the level in
+which it was sent.
 """
 
 from __future__ import annotations
@@ -14,33 +13,35 @@ import asyncio
 import collections
 import time
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from harness import store
-from harness.load.http1 import request, request_head
 from harness.load.loop import HotSelector, now
-from harness.load.schedule import pause_after, stagger
-from harness.load.transport import Answer, Transport
+from harness.load.schedule import arrivals, pause_after, stagger
+from harness.load.tokens import Placer
+from harness.load.transport import Answer, Target, Transport
 from harness.load.workload import Prompts
 from harness.record import Record
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
+_BATCH = 16  # records a frame: making more of them at once would hold up a send
+_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
+_LETTERS = 4096  # requests built ahead at most
+_SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is told once, at its start."""
 
     worker: int
+    workers: int
     run_id: str
-    host: str
-    port: int
-    path: str
+    target: Target
     url: str
-    headers: dict[str, str]
     body_before: bytes
     body_after: bytes
     words: tuple[str, ...]
@@ -48,28 +49,45 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     first_prompt: int  # numbers below were used by the launch checks
     request_timeout_s: float
-    max_rps: float | None
+    max_rps: float | None  # this worker's share
     start: str
+    max_in_flight: int  # of an open loop; what is due beyond it waits, and its wait is lag
     tick_ns: int
     origin_ns: int
+    tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
     cpus: tuple[int, ...] = ()
 
 
+class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
+    """Make ready for a level: this worker's connections open, its first requests built."""
+
+    number: int  # told back by Progress.prepared
+    connections: int
+
+
 class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
-    """Go to this level; new slots begin spread over `spread_s`."""
+    """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
+
+    `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
+    no slots, and requests are sent on schedule.
+    """
 
     index: int
-    concurrency: int
     repeat: int
+    concurrency: int | None
+    slots: int
     spread_s: float
     tick_ns: int
+    at_ns: int
+    rate: float | None = None
+    arrivals: str = "poisson"
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
     """Cut what is in flight, send the last batch, end."""
 
 
-Command = Hold | Stop
+Command = Prepare | Hold | Stop
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
@@ -82,12 +100,15 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     failed: int  # likewise, as far as their answers are decoded
     waiting: int  # new slots whose staggered start is still to come
     tokens: int  # token-carrying chunks decoded since the run began
-    oldest_sent_s: float | None  # of the requests now in flight
+    oldest_sent_s: float | None  # of the requests now in flight, or due and not yet sent
     begun_in_run: int
     cpu_s: float  # of this process, since it began
     reads: int
     unstamped: int
     late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
+    worker: int = 0
+    prepared: int = 0  # number of the last Prepare that was obeyed
+    took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
@@ -124,15 +145,23 @@ class Driver:
         self._selector = selector
         self._clock = clock
         self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed)
-        self._head = request_head("POST", plan.path, plan.url.removeprefix("http://"), plan.headers)
-        self._number = plan.first_prompt
-        self._ready: collections.deque[tuple[str, bytes]] = collections.deque()
+        self._number = plan.first_prompt + plan.worker
+        self._ready: collections.deque[tuple[str, Any]] = collections.deque()
+        self._wanted = 8  # how many requests to have built ahead
         self._hold: Hold | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
+        self._loose: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
+        self._room = asyncio.Semaphore(plan.max_in_flight)
+        self._queued: dict[object, int] = {}  # when the open loop's requests were due that still wait to be sent
+        self._open, self._opening = 0, False  # connections that the open loop asked for
         self._in_flight: dict[str, _Ask] = {}  # in the order they were sent
         self._ended: collections.deque[_Ask] = collections.deque()
-        self._done = self._failed = self._waiting = self._begun_in_run = 0
+        self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
+        self._took_s = 0.0
         self._throttler: Any = None
+        self._placer: Placer | None = None
+        if plan.tokenizer_json:
+            self._placer = Placer(plan.tokenizer_json)
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
         """Obey commands until Stop; then cut what is in flight and send every record."""
@@ -144,9 +173,13 @@ class Driver:
             self._throttler = Throttler(rate_limit=max(1, int(quota)), period=max(1.0, 1.0 / quota))
         async with asyncio.TaskGroup() as group:
             chores = [group.create_task(chore()) for chore in (self._fill, self._report, self._flush)]
-            while isinstance(command := await commands.get(), Hold):
-                await self._go_to(command, group)
-            cut = [slot for slot in self._slots.values() if not slot.done()]
+            while not isinstance(command := await commands.get(), Stop):
+                if isinstance(command, Prepare):
+                    await self._prepare(command)
+                else:
+                    await self._go_to(command, group)
+            self._hold = None
+            cut = [task for task in (*self._slots.values(), *self._loose) if not task.done()]
             for task in cut:
                 task.cancel()
             await asyncio.gather(*cut, return_exceptions=True)
@@ -154,66 +187,134 @@ class Driver:
                 task.cancel()
         if self._selector is not None:
             self._selector.decode_all()
-        await self._send_batch()
+        await self._send_batches()
+
+    async def _prepare(self, prepare: Prepare) -> None:
+        await self._transport.prepare(prepare.connections)
+        self._wanted = min(_LETTERS, 8 + prepare.connections)
+        while len(self._ready) < self._wanted:
+            self._build_some()
+            await asyncio.sleep(0)
+        self._prepared = prepare.number
 
     async def _go_to(self, hold: Hold, group: asyncio.TaskGroup) -> None:
-        await self._transport.prepare(hold.concurrency)
+        if (early := hold.at_ns - self._clock()) > 0:  # all workers at one moment
+            await asyncio.sleep(early * 1e-9)
+        self._took_s = (self._clock() - hold.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = hold.tick_ns
         self._hold = hold
         self._done = self._failed = 0
-        fresh = [i for i in range(hold.concurrency) if i not in self._slots or self._slots[i].done()]
-        for i, delay in zip(fresh, stagger(len(fresh), hold.spread_s, self._plan.start), strict=True):
-            self._waiting += 1
+        if hold.rate is not None:
+            self._loosen(group, self._on_schedule(hold, hold.rate, group))
+            return
+        plan = self._plan
+        fresh = [i for i in range(hold.slots) if i not in self._slots or self._slots[i].done()]
+        delays = stagger(len(fresh), hold.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
+        self._waiting += len(fresh)
+        for i, delay in zip(fresh, delays, strict=True):
             self._slots[i] = group.create_task(self._slot(i, delay))
 
     async def _slot(self, i: int, delay: float) -> None:
+        """Closed loop: one request after the other, as long as the level has this slot."""
         due = self._clock() + round(delay * 1e9)
         failures = 0
         before: Answer | None = None
         try:
-            await asyncio.sleep(delay)
+            if delay:
+                await asyncio.sleep(delay)
         finally:
             self._waiting -= 1
-        while self._hold is not None and i < self._hold.concurrency:
+        while self._hold is not None and i < self._hold.slots:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            request_id, data = self._ready.popleft() if self._ready else self._build()
-            ask = _Ask(Answer(request_id), self._hold, due)
-            self._in_flight[request_id] = ask
-            self._begun_in_run += 1
-            try:
-                await self._transport.exchange(ask.answer, data, self._plan.request_timeout_s)
-            finally:
-                del self._in_flight[request_id]
-                self._ended.append(ask)
-            due = ask.answer.done_ns
-            self._done += ask.level is self._hold
+            answer = await self._ask(self._hold, due)
+            due = answer.done_ns
             # What only its decoding tells of an answer (an error inside the stream) is known one request later.
-            judged = ask.answer if ask.answer.error or ask.answer.response.status != 200 else before
+            judged = answer if answer.error or answer.response.status != 200 else before
             if judged is not None:
                 failures = failures + 1 if judged.error or judged.response.status != 200 else 0
-            before = ask.answer
+            before = answer
             if failures:
                 await asyncio.sleep(pause_after(failures))
 
-    def _build(self) -> tuple[str, bytes]:
+    async def _on_schedule(self, hold: Hold, rate: float, group: asyncio.TaskGroup) -> None:
+        """Open loop: send each request when it is due, as long as the level lasts."""
+        plan, began = self._plan, hold.at_ns
+        due_s = arrivals(
+            hold.arrivals, rate, seed=f"{plan.seed}:{hold.index}", worker=plan.worker, workers=plan.workers
+        )
+        for offset in due_s:
+            due = began + round(offset * 1e9)
+            if (early := due - self._clock()) > 0:
+                await asyncio.sleep(early * 1e-9)
+            if self._hold is not hold:
+                return
+            self._loosen(group, self._one(hold, due))
+            if len(self._in_flight) + _SPARE > self._open and not self._opening:
+                self._opening = True
+                self._loosen(group, self._open_ahead())
+
+    async def _open_ahead(self) -> None:
+        """A connection of an open loop is open before its request is due."""
+        self._open = min(self._plan.max_in_flight, (len(self._in_flight) + 2 * _SPARE) * 5 // 4)
+        await self._transport.prepare(self._open)
+        self._opening = False
+
+    async def _one(self, hold: Hold, due: int) -> None:
+        me = object()
+        self._queued[me] = due
+        try:
+            if self._throttler is not None:
+                async with self._throttler:
+                    pass
+            await self._room.acquire()
+        finally:
+            del self._queued[me]
+        try:
+            await self._ask(hold, due)
+        finally:
+            self._room.release()
+
+    def _loosen(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+        task = group.create_task(work)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
+    async def _ask(self, hold: Hold, due: int) -> Answer:
+        """One request, from the next prompt to the end of its answer."""
+        request_id, letter = self._ready.popleft() if self._ready else self._build()
+        answer = Answer(request_id, self._placer)
+        ask = _Ask(answer, hold, due)
+        self._in_flight[request_id] = ask
+        self._begun_in_run += 1
+        try:
+            await self._transport.exchange(answer, letter, self._plan.request_timeout_s)
+        finally:
+            del self._in_flight[request_id]
+            self._ended.append(ask)
+            self._done += hold is self._hold
+        return answer
+
+    def _build(self) -> tuple[str, Any]:
         plan, number = self._plan, self._number
-        self._number += 1
+        self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
         body = plan.body_before + self._prompts.quoted(number) + plan.body_after
-        return request_id, request(self._head, request_id, body)
+        return request_id, self._transport.letter(request_id, body)
 
     async def _fill(self) -> None:
-        """Keep the next requests' bytes built before they are due."""
+        """Keep the next requests built before they are due."""
         while True:
-            wanted = min(1024, 8 + self._hold.concurrency) if self._hold is not None else 8
-            for _ in range(max(1, min(16, 4096 // self._plan.prompt_words))):  # long prompts one a turn
-                if len(self._ready) >= wanted:
-                    break
-                self._ready.append(self._build())
-            await asyncio.sleep(0.001 if len(self._ready) < wanted else 0.005)
+            self._build_some()
+            await asyncio.sleep(0.001 if len(self._ready) < self._wanted else 0.005)
+
+    def _build_some(self) -> None:
+        for _ in range(max(1, min(16, 4096 // self._plan.prompt_words))):  # long prompts one a turn
+            if len(self._ready) >= self._wanted:
+                return
+            self._ready.append(self._build())
 
     async def _report(self) -> None:
         """Tell the parent what is going on."""
@@ -225,7 +326,8 @@ class Driver:
 
     def _progress(self, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
-        oldest = next((ask.answer.sent_ns for ask in self._in_flight.values() if ask.answer.sent_ns), 0)
+        flying = next((ask.answer.sent_ns or ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
             late = tuple(selector.late)
@@ -244,20 +346,31 @@ class Driver:
             reads=selector.reads if selector is not None else 0,
             unstamped=selector.unstamped if selector is not None else 0,
             late=late,
+            worker=self._plan.worker,
+            prepared=self._prepared,
+            took_s=self._took_s,
         )
+
+    def _oldest_due(self) -> int:
+        """When the open loop's oldest request that is not over was due; 0: there is none."""
+        flying = next((ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        return flying or next(iter(self._queued.values()), 0)
 
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(BATCH_EVERY_S)
-            await self._send_batch()
+            await self._send_batches()
 
-    async def _send_batch(self) -> None:
+    async def _send_batches(self) -> None:
         """Send the records of the requests that are over and decoded to the end, in order of their end."""
-        records = []
         while self._ended and self._ended[0].answer.complete:
-            records.append(self._record(self._ended.popleft()))
-        if records:
+            records: list[Record] = []
+            size = 0
+            while self._ended and self._ended[0].answer.complete and len(records) < _BATCH and size < _BATCH_BYTES:
+                records.append(self._record(self._ended.popleft()))
+                size += len(records[-1].arrivals)
             await self._send(store.batch(records))
+            await asyncio.sleep(0)  # whatever is due goes first
 
     def _record(self, ask: _Ask) -> Record:
         answer, story, origin = ask.answer, ask.answer.story, self._plan.origin_ns
@@ -267,7 +380,6 @@ class Driver:
             return (stamp - origin) * 1e-9 if stamp else None
 
         arrivals = story.arrivals
-        single = all(n == 1 for n in story.tokens)
         return Record(
             request_id=answer.request_id,
             level=ask.level.index,
@@ -278,6 +390,7 @@ class Driver:
             scheduled_s=(ask.scheduled_ns - origin) * 1e-9,
             sent_s=since(answer.sent_ns),
             connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
+            tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
             first_token_s=since(arrivals[0]) if arrivals else None,
             first_content_s=since(story.first_content),
             last_token_s=since(arrivals[-1]) if arrivals else None,
@@ -292,7 +405,7 @@ class Driver:
             finish_reason=story.finish_reason,
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
-            tokens=b"" if single else story.tokens.tobytes(),
+            tokens=story.packed_tokens(),
             error_message=" ".join(answer.message.split())[:200] if answer.error else "",
             merged=story.merged,
         )
@@ -300,4 +413,4 @@ class Driver:
 
 def _minus(stamps: array[int], origin: int) -> bytes:
     """Stamps since the origin, as int64 bytes."""
-    return array("q", [stamp - origin for stamp in stamps]).tobytes()
+    return array("q", map((-origin).__add__, stamps)).tobytes()

@@ -1,19 +1,55 @@
-"""When requests begin: the levels, the staggered start, the pace after a failure. Pure: times come in and go out."""
+"""When requests begin: shares of workers, the staggered start, open-loop arrivals, the pace after a failure.
+
+Pure: times come in and go out.
+"""
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator
 
-def stagger(slots: int, over_s: float, start: str) -> list[float]:
+
+def shares(total: int, workers: int) -> list[int]:
+    """How many of a level's slots each worker keeps: evenly, the first ones one more.
+
+    >>> shares(10, 4)
+    [3, 3, 2, 2]
+    """
+    return [total // workers + (i < total % workers) for i in range(workers)]
+
+
+def stagger(slots: int, over_s: float, start: str, *, worker: int = 0, workers: int = 1) -> list[float]:
     """Delay of each new slot's first request, seconds, shape [slots].
 
-    Spread evenly over one request time, so that fixed lengths do not march in step; a burst starts at once.
+    Spread evenly over one request time, so that fixed lengths do not march in step, and the slots of several
+    workers between each other; a burst starts at once.
 
     >>> stagger(4, 2.0, "staggered")
     [0.0, 0.5, 1.0, 1.5]
+    >>> stagger(2, 2.0, "staggered", worker=1, workers=2)
+    [0.5, 1.5]
     """
     if start == "burst":
         return [0.0] * slots
-    return [over_s * i / slots for i in range(slots)]
+    return [over_s * (i + worker / workers) / slots for i in range(slots)]
+
+
+def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int = 1) -> Iterator[float]:
+    """Due times of an open loop's requests, seconds since the level began, without end.
+
+    An absolute schedule: no time depends on when an answer came. `rate` is that of all workers together; each
+    draws its own part: Poisson processes add up to one, and constant ones lie between each other.
+
+    >>> list(itertools.islice(arrivals("constant", 10.0, seed="", worker=1, workers=2), 3))
+    [0.1, 0.3, 0.5]
+    """
+    if kind == "constant":
+        yield from ((worker + n * workers) / rate for n in itertools.count())
+    draw, due = random.Random(f"{seed}:{worker}").expovariate, 0.0
+    while True:
+        due += draw(rate / workers)
+        yield due
 
 
 def pause_after(failures: int) -> float:

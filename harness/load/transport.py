@@ -1,28 +1,62 @@
-"""A worker's sockets: one request at a time on each open connection, met through one seam, `exchange`.
+"""A worker's way to the endpoint: one request at a time on each open connection, met through one seam, `Transport`.
 
 On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its answer is
 over) and queued undecoded; what it means is told later by `Answer.take`, in the time the loop would sleep. `send`
-is stamped just before the first byte is written on a connection that is already open; connect time is its own
-figure. Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent into a
-connection that the server had already closed after the answer before, though it promised to keep it. Those are sent
-again on a fresh connection, stamped anew and counted, and no connection is used twice from then on.
+is stamped just before the first byte is written on a connection that is already open; connect and TLS times are
+their own figures. Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent
+into a connection that the server had already closed after the answer before, though it promised to keep it. Those
+are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on.
 
-Plain HTTP over TCP. TLS, Unix sockets and httpx as a second transport come later, behind the same seam.
+Where the server closes after each answer, every request that begins has the next connection opened, one for one:
+a request finds an open one, and a server that refuses is not stormed.
+
+TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them, `httpclient` is the second transport.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import socket
 from typing import Any, Protocol
 
-from harness.load.dialects import Story, http_error
-from harness.load.http1 import ProtocolError, Response
-from harness.load.loop import HotSelector, ask_for_stamps, now
+import msgspec
 
+from harness.load.dialects import Story, http_error
+from harness.load.http1 import ProtocolError, Response, request, request_head
+from harness.load.loop import HotSelector, ask_for_stamps, now
+from harness.load.tokens import Placer
+
+TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
 _PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
+_AT_ONCE = 64  # connections opened together: within the usual listen backlog
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go, and how: all that a worker needs to reach the endpoint. Headers may hold secrets."""
+
+    scheme: str  # http | https
+    host: str
+    port: int
+    path: str
+    headers: dict[str, str]
+    uds: str = ""  # path of a Unix socket; then host and port only name the server
+    ca_file: str = ""  # PEM file of the authorities to trust in place of the system's
+    insecure: bool = False  # take any certificate
+    transport: str = "socket"  # one of TRANSPORTS
+
+    @property
+    def authority(self) -> str:
+        """The Host header: what a port is usual for needs no port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.uds or self.port == (443 if self.scheme == "https" else 80)
+        return host if usual else f"{host}:{self.port}"
+
+
+class TlsError(OSError):
+    """No TLS with this server: its certificate, its protocol, or its bytes."""
 
 
 class Answer:
@@ -42,16 +76,17 @@ class Answer:
         "sent_ns",
         "stale",
         "story",
+        "tls_ns",
     )
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, placer: Placer | None = None) -> None:
         self.request_id = request_id
         self.response = Response()
-        self.story = Story()
+        self.story = Story(placer)
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it will change any more
-        self.connect_ns = self.sent_ns = self.done_ns = 0
+        self.connect_ns = self.tls_ns = self.sent_ns = self.done_ns = 0
         self.bytes_received = 0
         self.error = self.message = ""
         self._refusal = b""
@@ -81,25 +116,54 @@ class Answer:
 
 
 class Transport(Protocol):
-    """The seam: sockets here, a fake in tests."""
+    """The seam: sockets here, httpx in `httpclient`, a fake in tests.
 
-    async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None: ...
+    `resent` counts the requests that were sent again; `stamped` says whether arrivals carry the kernel's stamps
+    where the kernel gives any, else they are the clock's.
+    """
 
-    async def prepare(self, connections: int) -> None: ...
+    resent: int
+    stamped: bool
 
-    def close(self) -> None: ...
+    def letter(self, request_id: str, body: bytes) -> Any:
+        """What `exchange` sends, built before it is due."""
+        ...
+
+    async def exchange(self, answer: Answer, letter: Any, timeout_s: float) -> None:
+        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+        ...
+
+    async def prepare(self, connections: int) -> None:
+        """Have so many connections open, as far as this transport opens any ahead."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def transport_for(target: Target, selector: HotSelector) -> Transport:
+    """The transport that the target asks for; TLS and httpx are imported only where they are."""
+    if target.transport == "httpx":
+        from harness.load.httpclient import HttpxTransport
+
+        return HttpxTransport(target, selector)
+    if target.scheme == "https":
+        from harness.load.tls import SecureTransport
+
+        return SecureTransport(target, selector)
+    return SocketTransport(target, selector)
 
 
 class Stream:
     """One connection; a hot socket of the loop."""
 
-    __slots__ = ("_answer", "_pool", "_unsent", "fd", "open", "recvmsg_into", "sock", "used")
+    __slots__ = ("_answer", "_pool", "_unsent", "connect_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns", "used")
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
         self.used = False  # by a request before
+        self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
         self._answer: Answer | None = None
         self._unsent = memoryview(b"")
@@ -137,6 +201,10 @@ class Stream:
             self.close()
             return
         answer.bytes_received += len(data)
+        piece = answer.response.lone(data)
+        if piece is not None:
+            self._pool.selector.debt.append((answer, stamp, piece))
+            return
         try:
             pieces = answer.response.feed(data)
         except ProtocolError as error:
@@ -170,6 +238,8 @@ class Stream:
         assert answer.over is not None
         answer.done_ns = stamp
         self.used = True
+        if not answer.response.keep_alive:
+            self._pool.closes()
         if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
         if not answer.over.done():
@@ -186,26 +256,42 @@ class Stream:
 class SocketTransport:
     """Open connections to one address, and the exchange of one request over one of them."""
 
-    def __init__(self, selector: HotSelector, host: str, port: int) -> None:
+    def __init__(self, target: Target, selector: HotSelector) -> None:
         self.selector = selector
         self.reuse = True
-        self.resent = 0
-        self._host, self._port = host, port
+        self.resent = self.opened = 0
+        self.stamped = not target.uds  # the kernel stamps what comes over a network only
+        self._target = target
+        self._head = request_head("POST", target.path, target.authority, target.headers)
         self._addresses: list[Any] = []
-        self._free: list[Stream] = []
+        self._free: collections.deque[Stream] = collections.deque()
         self._streams: set[Stream] = set()
+        self._in_flight = 0
+        self._ahead = False  # the server closes after each answer: the next connection is opened meanwhile
+        self._opening: set[asyncio.Task[int]] = set()
+
+    def letter(self, request_id: str, body: bytes) -> bytes:
+        return request(self._head, request_id, body)
 
     async def open(self) -> Stream:
         """A new connection, stamped and hot; OSError when there is none to be had."""
-        loop = asyncio.get_running_loop()
-        last: OSError = OSError(f"{self._host} has no address")
         if not self._addresses:  # once: a look-up takes a thread
-            self._addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        for family, kind, proto, _, address in self._addresses:
+            self._addresses = await self._look_up()
+        last: OSError = OSError(f"{self._target.host} has no address")
+        for at, (family, kind, proto, _, address) in enumerate(self._addresses):
             sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             try:
-                await loop.sock_connect(sock, address)
+                began = now()
+                await _connect(sock, address)
+                connect_ns = now() - began
+                if family != socket.AF_UNIX:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    ask_for_stamps(sock)
+                stream = await self._stream(sock)
+            except TlsError:  # somebody is there, and another address would tell the same
+                sock.close()
+                raise
             except OSError as error:
                 sock.close()
                 last = error
@@ -213,13 +299,24 @@ class SocketTransport:
             except BaseException:  # cancelled: the descriptor must not stay
                 sock.close()
                 raise
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ask_for_stamps(sock)
-            stream = Stream(sock, self)
+            stream.connect_ns = connect_ns
+            if at:  # the next connection begins where this one found somebody
+                self._addresses.insert(0, self._addresses.pop(at))
             self.selector.add(stream)
             self._streams.add(stream)
+            self.opened += 1
             return stream
         raise last
+
+    async def _look_up(self) -> list[Any]:
+        if self._target.uds:
+            return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self._target.uds)]
+        loop = asyncio.get_running_loop()
+        return await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
+
+    async def _stream(self, sock: socket.socket) -> Stream:
+        """The connection over a connected socket, ready for a request."""
+        return Stream(sock, self)
 
     async def prepare(self, connections: int) -> None:
         """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
@@ -227,14 +324,32 @@ class SocketTransport:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
                 while missing > 0:
-                    group = min(missing, 64)  # within the usual listen backlog
-                    failed = await asyncio.gather(*(self._open_free() for _ in range(group)), return_exceptions=True)
-                    if any(failed):
+                    group = min(missing, _AT_ONCE)
+                    if sum(await asyncio.gather(*(self._open_free() for _ in range(group)))) < group:
                         return
                     missing -= group
 
-    async def _open_free(self) -> None:
-        self._free.append(await self.open())
+    async def _open_free(self) -> int:
+        """Open one connection for whoever needs it next; how many that are now: one, or none."""
+        try:
+            self._free.append(await self.open())
+        except OSError:
+            return 0
+        return 1
+
+    def closes(self) -> None:
+        """The server closed after its answer: from now on the next connection is opened while an answer streams."""
+        if not self._ahead:
+            self._ahead = True
+            self._open_ahead(self._in_flight - 1)  # for those in flight, which had none opened when they began
+
+    def _open_ahead(self, connections: int) -> None:
+        """Open so many more, though never more than there are requests in flight."""
+        room = self._in_flight - len(self._free) - len(self._opening)
+        for _ in range(min(connections, room, _AT_ONCE)):
+            task = asyncio.get_running_loop().create_task(self._open_free())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
     def forget(self, stream: Stream) -> None:
         """A stream that closes is neither read nor counted any more."""
@@ -243,30 +358,32 @@ class SocketTransport:
 
     def _take(self) -> Stream | None:
         while self._free:
-            stream = self._free.pop()
+            stream = self._free.popleft()  # the longest open: servers take connections up in their order
             if stream.open and (self.reuse or not stream.used):
                 return stream
             stream.close()
         return None
 
-    async def exchange(self, answer: Answer, data: bytes, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         self.selector.busy += 1
+        self._in_flight += 1
         stream = None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 while True:
                     stream = self._take()
                     if stream is None:
-                        began = now()
                         stream = await self.open()
-                        answer.connect_ns = now() - began
+                        answer.connect_ns, answer.tls_ns = stream.connect_ns, stream.tls_ns
                     answer.over = asyncio.get_running_loop().create_future()
-                    stream.begin(answer, data)
+                    stream.begin(answer, letter)
+                    if self._ahead:
+                        self._open_ahead(1)
                     await answer.over
                     if not answer.stale:
                         break
-                    self.reuse = False
+                    self.reuse, self._ahead = False, True
                     self.resent += 1
                     answer.error, answer.message, answer.stale, answer.done_ns = "", "", False, 0
         except TimeoutError as error:
@@ -275,12 +392,13 @@ class SocketTransport:
                 "client_deadline" if late else "connect", f"no end within {timeout_s:g} s" if late else str(error)
             )
         except OSError as error:
-            answer.fail("refused" if isinstance(error, ConnectionRefusedError) else "connect", str(error))
+            answer.fail(error_name(error), str(error))
         except asyncio.CancelledError:
             answer.fail("cancelled", "cut by us")
             raise
         finally:
             self.selector.busy -= 1
+            self._in_flight -= 1
             if answer.done_ns == 0:
                 answer.done_ns = now()
                 if stream is not None:
@@ -289,7 +407,31 @@ class SocketTransport:
                 self._free.append(stream)
             self.selector.debt.append((answer, answer.done_ns, None))
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
+        opening = list(self._opening)
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         for stream in list(self._streams):
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def error_name(error: OSError) -> str:
+    """What a failure to open a connection is called in a record."""
+    if isinstance(error, TlsError):
+        return "tls"
+    return "refused" if isinstance(error, ConnectionRefusedError) else "connect"
+
+
+async def _connect(sock: socket.socket, address: Any) -> None:
+    if sock.family != socket.AF_UNIX:
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        return
+    while True:  # a Unix socket connects at once, or its listener's backlog is full
+        try:
+            sock.connect(address)
+        except BlockingIOError:
+            await asyncio.sleep(0.001)
+        else:
+            return

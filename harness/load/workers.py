@@ -1,8 +1,9 @@
-"""A worker's process, seen from inside (`main`) and from its parent (`Worker`).
+"""The workers' processes, seen from inside (`main`) and from their parent (`Workers`).
 
 Parent and worker talk over one socket pair in the spool's own frames: commands in, batches and progress out, no
-traffic per request. A batch is appended to the spool exactly as it came. A worker whose parent is gone ends, so
-that nothing goes on loading a server that nobody measures. One worker for now.
+traffic per request. A batch is appended to the spool exactly as it came. A level is split evenly over the workers,
+made ready in all of them, and begun by all at one moment. A worker whose parent is gone ends, so that nothing goes
+on loading a server that nobody measures.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from harness import store
 from harness.errors import HarnessError
-from harness.load.driver import Command, Done, Driver, Message, Plan, Progress, Stop
+from harness.load.driver import Command, Done, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
-from harness.load.transport import SocketTransport
+from harness.load.schedule import shares
+from harness.load.transport import transport_for
+
+_AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker
+_MOST_WORKERS = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_command = msgspec.msgpack.Decoder(Command).decode
@@ -44,7 +50,7 @@ def main(fd: int) -> None:
     selector = HotSelector(plan.tick_ns)
     gc.collect()
     gc.freeze()
-    gc.disable()  # records and stories hold no cycles; collected between levels
+    gc.disable()  # records and stories hold no cycles; collected before a level begins
     with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
         runner.run(_work(plan, link, selector, stamping.source))
     stamping.close()
@@ -53,15 +59,17 @@ def main(fd: int) -> None:
 async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: str) -> None:
     loop = asyncio.get_running_loop()
     link.setblocking(False)
-    transport = SocketTransport(selector, plan.host, plan.port)
+    transport = transport_for(plan.target, selector)
     commands: asyncio.Queue[Command] = asyncio.Queue()
 
     async def listen() -> None:
         reader, _ = await asyncio.open_connection(sock=link.dup())
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             async for payload in _frames(reader):
-                gc.collect()
-                commands.put_nowait(_decode_command(payload))
+                command = _decode_command(payload)
+                if isinstance(command, Prepare):
+                    gc.collect()
+                commands.put_nowait(command)
         commands.put_nowait(Stop())  # the parent is gone
 
     lock = asyncio.Lock()
@@ -73,12 +81,12 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
     listener = loop.create_task(listen())
     try:
         await Driver(plan, transport, send, selector=selector).run(commands)
-        await send(_encode(Done(source, transport.resent)))
-    except (ConnectionError, BrokenPipeError):
+        await send(_encode(Done(source if transport.stamped else "user", transport.resent)))
+    except* ConnectionError:
         pass  # the parent is gone: there is nobody left to tell
     finally:
         listener.cancel()
-        transport.close()
+        await transport.aclose()
 
 
 def _receive(link: socket.socket) -> bytes:
@@ -105,26 +113,34 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield payload
 
 
-class Worker:
-    """The parent's handle of one worker process.
+def auto(free_cpus: int, streams: int) -> int:
+    """How many workers a load needs: one for each 256 streams, as far as there are processors to have.
 
-    `on_batch` gets every batch payload, verbatim; `progress` is the latest news and `news()` waits for the next.
+    One process follows some 70,000 events a second before reads begin to merge (its ceiling here: `knee calibrate
+    client`); 256 streams reach that only beyond 270 tokens a second each.
+
+    >>> auto(15, 1024), auto(1, 1024), auto(15, 64)
+    (4, 1, 1)
     """
+    return max(1, min(free_cpus, _MOST_WORKERS, -(-streams // 256)))
 
-    def __init__(self, plan: Plan, on_batch: Callable[[bytes], None]) -> None:
-        self._plan = plan
-        self._on_batch = on_batch
+
+class _Process:
+    """The parent's handle of one worker process."""
+
+    def __init__(self, number: int, tell: Callable[[], None]) -> None:
+        self.number = number
+        self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
         self.progress: Progress | None = None
-        self.on_progress: Callable[[Progress], None] = lambda progress: None
         self.done: Done | None = None
-        self._failure: HarnessError | None = None
+        self.failure: HarnessError | None = None
         self.lost = False  # the process went away without its last message
 
-    async def __aenter__(self) -> Worker:
+    def start(self) -> None:
         ours, theirs = socket.socketpair()
         # A session of its own: Ctrl-C is the parent's to decide about, it tells the worker to stop.
         self._process = subprocess.Popen(
@@ -133,71 +149,178 @@ class Worker:
             start_new_session=True,
         )
         theirs.close()
-        reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._writer.write(store.frame(_encode(self._plan)))
-        self._reading = asyncio.create_task(self._read(reader))
-        return self
+        self._link = ours
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def begin(
+        self, plan: Plan, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]
+    ) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=self._link)
+        self.tell(plan)
+        self._reading = asyncio.create_task(self._read(reader, on_batch, on_progress))
+
+    def tell(self, message: Plan | Command) -> None:
+        assert self._writer is not None
+        self._writer.write(store.frame(_encode(message)))
+
+    async def _read(
+        self,
+        reader: asyncio.StreamReader,
+        on_batch: Callable[[bytes], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
         try:
             async for payload in _frames(reader):
                 if store.is_batch(payload):
-                    self._on_batch(payload)
+                    on_batch(payload)
                     continue
                 message = _decode_message(payload)
                 if isinstance(message, Done):
                     self.done = message
                     return
                 self.progress = message
-                self.on_progress(message)
+                on_progress(message)
                 self._tell()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except HarnessError as error:  # a damaged message, or a batch that could not be written
-            self._failure = error
+            self.failure = error
         finally:
             self.lost = self.done is None
             self._tell()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def news(self) -> Progress:
-        """The next progress; HarnessError when the worker is gone."""
-        if not self.lost:
-            await self._news.wait()
-        if self._failure is not None:
-            raise self._failure
-        if self.lost or self.done is not None or self.progress is None:
-            raise HarnessError(
-                "the load-generating process ended in the middle of the run",
-                place=f"worker {self._plan.worker}",
-                way_out="what was measured is in the result folder; see the messages above",
-            )
-        return self.progress
-
-    def command(self, command: Command) -> None:
-        assert self._writer is not None
-        self._writer.write(store.frame(_encode(command)))
-
-    async def __aexit__(self, *_: Any) -> None:
-        """Stop the worker, take its last records, and see it end."""
+    async def end(self) -> None:
+        """Stop it, take its last records, and see it end."""
         assert self._process is not None
-        assert self._writer is not None
-        assert self._reading is not None
+        assert self._link is not None
         try:
-            with contextlib.suppress(ConnectionError):
-                self.command(Stop())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._reading, timeout=10.0)
+            if self._reading is not None:
+                with contextlib.suppress(ConnectionError):
+                    self.tell(Stop())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._reading, timeout=10.0)
         finally:
-            self._writer.close()
+            self._link.close() if self._writer is None else self._writer.close()
             try:
                 await asyncio.to_thread(self._process.wait, 5.0)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+
+class Workers:
+    """The parent's handle of all worker processes: one level for all, one account of what is going on.
+
+    As a context it starts the processes, which takes a moment that other preparations can use; `begin` gives them
+    their plans. `news()` waits until each has told something new and returns the sum.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._heard = asyncio.Event()
+        self._processes = [_Process(i, self._heard.set) for i in range(count)]
+        self._told: list[Progress | None] = [None] * count  # the news that the last sum was made of
+        self._running: list[_Process] = []
+        self._prepared = 0
+
+    async def __aenter__(self) -> Workers:
+        for process in self._processes:
+            process.start()
+            self._running.append(process)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    async def begin(
+        self,
+        plans: Sequence[Plan],
+        on_batch: Callable[[bytes], None],
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        """Give each process its plan.
+
+        `on_batch` gets every batch payload from now on, verbatim, `on_progress` each worker's own news as they come.
+        """
+        for process, plan in zip(self._processes, plans, strict=True):
+            await process.begin(plan, on_batch, on_progress)
+
+    @property
+    def done(self) -> list[Done]:
+        """The last messages of those that ended in order."""
+        return [process.done for process in self._processes if process.done is not None]
+
+    async def hold(self, hold: Hold, connections: int) -> None:
+        """Go to a level: ready in every worker first, then begun by all of them at one moment.
+
+        `hold.slots` and `hold.at_ns` are filled in here.
+        """
+        self._prepared += 1
+        count = len(self._processes)
+        for process, share in zip(self._processes, shares(connections, count), strict=True):
+            process.tell(Prepare(self._prepared, share))
+        while any(p.progress is None or p.progress.prepared < self._prepared for p in self._processes):
+            await self._wait()
+        at_ns = time.monotonic_ns() + _AHEAD_NS
+        for process, slots in zip(self._processes, shares(hold.concurrency or 0, count), strict=True):
+            process.tell(msgspec.structs.replace(hold, slots=slots, at_ns=at_ns))
+
+    async def news(self) -> Progress:
+        """The next account of all workers together; HarnessError when one of them is gone."""
+        while any(p.progress is None or p.progress is old for p, old in zip(self._processes, self._told, strict=True)):
+            await self._wait()
+        latest = [p.progress for p in self._processes if p.progress is not None]
+        self._told = list(latest)
+        return together(latest)
+
+    async def _wait(self) -> None:
+        self._check()
+        self._heard.clear()
+        await self._heard.wait()
+        self._check()
+
+    def _check(self) -> None:
+        for process in self._processes:
+            if process.failure is not None:
+                raise process.failure
+            if process.lost or process.done is not None:
+                raise HarnessError(
+                    "a load-generating process ended in the middle of the run",
+                    place=f"worker {process.number}",
+                    way_out="what was measured is in the result folder; see the messages above",
+                )
+
+    async def end(self) -> None:
+        """Stop the workers, take their last records, and see them end."""
+        running, self._running = self._running, []
+        await asyncio.gather(*(process.end() for process in running))
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.end()
+
+
+def together(reports: Sequence[Progress]) -> Progress:
+    """The workers' latest news as one: counts added up, as of the earliest of them.
+
+    A level is that of the worker that is furthest behind. Without the read delays, which are each one's own.
+    """
+    if len(reports) == 1:
+        return reports[0]
+    sent = [p.oldest_sent_s for p in reports if p.oldest_sent_s is not None]
+    return Progress(
+        time_s=min(p.time_s for p in reports),
+        level=min(p.level for p in reports),
+        in_flight=sum(p.in_flight for p in reports),
+        ended=sum(p.ended for p in reports),
+        failed=sum(p.failed for p in reports),
+        waiting=sum(p.waiting for p in reports),
+        tokens=sum(p.tokens for p in reports),
+        oldest_sent_s=min(sent, default=None),
+        begun_in_run=sum(p.begun_in_run for p in reports),
+        cpu_s=sum(p.cpu_s for p in reports),
+        reads=sum(p.reads for p in reports),
+        unstamped=sum(p.unstamped for p in reports),
+        prepared=min(p.prepared for p in reports),
+        took_s=max(p.took_s for p in reports),
+    )
 
 
 if __name__ == "__main__":

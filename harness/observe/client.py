@@ -11,7 +11,7 @@ from harness.summary import ClientView
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
-    """The figures of the time between two reports of one worker."""
+    """The figures of the time between two reports of one worker, under its number."""
     span = now.time_s - before.time_s
     out = {
         "cpu_fraction": (now.cpu_s - before.cpu_s) / span if span > 0 else 0.0,
@@ -20,15 +20,18 @@ def samples(before: Progress, now: Progress) -> list[Sample]:
         "tokens": now.tokens - before.tokens,
         "in_flight": now.in_flight,
     }
-    return [Sample(now.time_s, "client", name, float(value)) for name, value in out.items()]
+    return [Sample(now.time_s, "client", f"{now.worker}/{name}", float(value)) for name, value in out.items()]
 
 
 def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> list[Sample]:
-    """The 99th percentile of how late reads were over these reports, beyond the planned wait of one tick."""
-    whole = [sum(bins) for bins in zip(*(p.late for p in reports if p.late), strict=True)]
-    if not sum(whole):
-        return []
-    return [Sample(time_s, "client", "read_delay_p99_s", max(0.0, _p99(whole) - tick_s))]
+    """The 99th percentile of how late each worker's reads were over these reports, beyond the planned wait."""
+    out = []
+    for worker in sorted({p.worker for p in reports}):
+        mine = [p.late for p in reports if p.late and p.worker == worker]
+        whole = [sum(bins) for bins in zip(*mine, strict=True)]
+        if sum(whole):
+            out.append(Sample(time_s, "client", f"{worker}/read_delay_p99_s", max(0.0, _p99(whole) - tick_s)))
+    return out
 
 
 def _p99(histogram: Sequence[int]) -> float:
@@ -42,11 +45,17 @@ def _p99(histogram: Sequence[int]) -> float:
 
 
 def view(all_samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window; merged share and verdict come from the records, with the metrics."""
-    inside = [s for s in all_samples if s.source == "client" and window[0] <= s.time_s <= window[1]]
-    cpu = [s.value for s in inside if s.metric == "cpu_fraction"]
-    delay = [s.value for s in inside if s.metric == "read_delay_p99_s"]
+    """The client over one window: its busiest worker; merged share and verdict come with the metrics."""
+    cpu: dict[str, list[float]] = {}
+    delays = []
+    for sample in all_samples:
+        if sample.source == "client" and window[0] <= sample.time_s <= window[1]:
+            worker, _, metric = sample.metric.rpartition("/")
+            if metric == "cpu_fraction":
+                cpu.setdefault(worker, []).append(sample.value)
+            elif metric == "read_delay_p99_s":
+                delays.append(sample.value)
     return ClientView(
-        cpu_fraction=sum(cpu) / len(cpu) if cpu else None,
-        read_delay_p99_s=max(delay) if delay else None,
+        cpu_fraction=max((sum(values) / len(values) for values in cpu.values()), default=None),
+        read_delay_p99_s=max(delays, default=None),
     )

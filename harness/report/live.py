@@ -49,10 +49,10 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def level_started(self, concurrency: int, index: int, total: int | None = None) -> None:
+    def level_started(self, level: str, index: int, total: int | None = None) -> None:
         """Begin the line of level `index` (from 0) of `total`, where the number of levels is known."""
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
-        self._level = f"{place:>5}  C = {concurrency:<5,}"
+        self._level = f"{place:>5}  {level:<9}"
         self._last = (None, None, 0)
         self._draw(Text.assemble((self._level, "bold"), ("  starting", "dim")))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.report.format import flat, half_width, interval, ms, number, percent, shorten
-from harness.report.tables import simulated_words, subject, worst
+from harness.report.tables import load_of, simulated_words, subject, worst
 from harness.summary import Curve, LevelSummary, PredictedLevel, Spread, Summary, Value
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
@@ -32,7 +32,7 @@ def points(summary: Summary) -> list[tuple[float, float, LevelSummary]]:
     C stands where N is unknown, and where it is 0, which a log axis does not have.
     """
     found = [
-        (level.in_flight or float(level.concurrency), mean, level)
+        (level.in_flight or float(level.concurrency or 1), mean, level)
         for level in summary.levels
         if (mean := level.output_tokens_per_s.mean) is not None
     ]
@@ -263,7 +263,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
             va="center", fontsize=8.5, color=colour, linespacing=1.25, annotation_clip=False,
         )  # fmt: skip
 
-    axes.xaxis.set_major_locator(FixedLocator(ticks([x.concurrency for x in summary.levels] or [1])))
+    axes.xaxis.set_major_locator(FixedLocator(_ticks_of(summary)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
@@ -387,7 +387,7 @@ def latency_figure(summary: Summary, name: str) -> dict[str, Any]:
                 "x": [x for x, _, _ in values], "y": [value * 1e3 for _, _, value in values], "name": label,
                 "mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash},
                 "marker": {"size": 6, "color": colour},
-                "text": [f"C = {level.concurrency}: {label} {ms(value)} ms" for _, level, value in values],
+                "text": [f"{load_of(level)}: {label} {ms(value)} ms" for _, level, value in values],
                 "hovertemplate": "%{text}<extra></extra>",
             }
         )  # fmt: skip
@@ -426,7 +426,7 @@ def _hover(level: LevelSummary) -> str:
     half = half_width(out.ci95)
     spreads = {"TTFT": level.ttft_s, "ITL": level.itl_s, "TPOT": level.tpot_s, "E2E": level.e2e_s}
     rows = [
-        f"<b>C = {level.concurrency}</b>, in flight {number(level.in_flight)}",
+        f"<b>{load_of(level)}</b>, in flight {number(level.in_flight)}",
         f"output {number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'} tok/s",
         f"per user {number(level.tokens_per_s_per_user)} tok/s",
         f"input {number(level.input_tokens_per_s.mean)} tok/s, cached {percent(level.cached_input_fraction)}",
@@ -487,7 +487,7 @@ def _shade(kind: str, xref: str, yref: str) -> dict[str, Any]:
 
 
 def _ticks_of(summary: Summary, octaves: float = 0.34) -> list[int]:
-    return ticks([level.concurrency for level in summary.levels] or [1], octaves)
+    return ticks([level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1], octaves)
 
 
 def _layout(unit: str, at: list[int], ends: tuple[float, float]) -> dict[str, Any]:

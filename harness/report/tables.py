@@ -51,13 +51,29 @@ class Remark(msgspec.Struct, frozen=True):
 
     severity: str
     code: str
-    at: tuple[int, ...]
+    at: tuple[int | float, ...]
     message: str
     advice: str
+    open_loop: bool = False  # then `at` is rates, else concurrencies
 
     @property
     def where(self) -> str:
-        return "C = " + ", ".join(map(str, self.at)) if self.at else ""
+        return load(self.open_loop, *self.at) if self.at else ""
+
+
+def load(open_loop: bool, *at: int | float) -> str:
+    """Levels by what was asked of them.
+
+    >>> load(False, 1, 16), load(True, 2.5)
+    ('C = 1, 16', '2.5 req/s')
+    """
+    listed = ", ".join(f"{value:g}" if open_loop else str(value) for value in at)
+    return f"{listed} req/s" if open_loop else f"C = {listed}"
+
+
+def load_of(level: LevelSummary) -> str:
+    """One level by what was asked of it."""
+    return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -107,7 +123,7 @@ def facts(summary: Summary) -> list[Fact]:
     if summary.curve and summary.curve.single_stream_tokens_per_s.value is not None:
         single = summary.curve.single_stream_tokens_per_s
         out.append(Fact("Single stream", f"{number(single.value)} output tok/s", _ci(single)))
-    return [*out, *_prediction(summary), *_cost(summary)]
+    return [*out, *_prediction(summary), *_cost(summary), *_gpu(summary)]
 
 
 def answer(summary: Summary) -> list[str]:
@@ -119,7 +135,7 @@ def remarks(summary: Summary) -> list[Remark]:
     """All verdicts of the run, its curve and its levels, each once, gravest first, alike ones together."""
     found: dict[tuple[str, str, str], list[Verdict]] = {}
     levels = [
-        msgspec.structs.replace(verdict, at=level.concurrency) if verdict.at is None else verdict
+        msgspec.structs.replace(verdict, at=level.concurrency or level.rate) if verdict.at is None else verdict
         for level in summary.levels
         for verdict in level.verdicts
     ]
@@ -127,7 +143,13 @@ def remarks(summary: Summary) -> list[Remark]:
         apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by what they say
         found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
     grave = {severity: rank for rank, severity in enumerate(SEVERITIES)}
-    return [_together(group) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
+    open_loop = is_open(summary)
+    return [_together(group, open_loop) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
+
+
+def is_open(summary: Summary) -> bool:
+    """Whether requests were sent on schedule rather than by slots."""
+    return any(level.rate is not None for level in summary.levels)
 
 
 def worst(level: LevelSummary) -> str:
@@ -162,6 +184,8 @@ def _knee(summary: Summary) -> Fact:
         else:
             kind = f"hinge of the {_family(curve)}" if curve else "hinge"
         return Fact("Knee", f"{number(knee)} requests in flight", _joined(_ci(named) if named else "", kind))
+    if is_open(summary):
+        return Fact("Knee", "none", "requests were sent at given rates: no concurrency was held")
     if curve is None or curve.family is None:
         return Fact("Knee", "not identifiable", f"{_count(summary)} measured, no curve fitted")
     return Fact("Knee", "none", "the curve has one only where it reaches a plateau")
@@ -183,7 +207,9 @@ def _plateau(summary: Summary) -> Fact:
     top = max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
     best = ""
     if top:
-        best = f"highest measured {number(top.output_tokens_per_s.mean)} output tok/s at C = {top.concurrency}"
+        best = f"highest measured {number(top.output_tokens_per_s.mean)} output tok/s at {load_of(top)}"
+    if is_open(summary):
+        return Fact("Plateau", "not looked for", best)
     return Fact("Plateau", "not reached", _joined(plain(why[0]) if why else "", best))
 
 
@@ -235,22 +261,39 @@ def _cost(summary: Summary) -> list[Fact]:
     return [Fact("Cost", price, detail)]
 
 
+def _gpu(summary: Summary) -> list[Fact]:
+    """What the GPUs drew at the fastest level at which they were watched."""
+    watched = [level for level in summary.levels if level.gpu and level.gpu.power_w is not None]
+    top = max(watched, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
+    if top is None or top.gpu is None:
+        return []
+    gpu = top.gpu
+    clock, least, memory = gpu.sm_clock_hz, gpu.sm_clock_min_hz, gpu.memory_used_bytes
+    detail = _joined(
+        f"{number(gpu.joules_per_output_token)} J per output token" if gpu.joules_per_output_token is not None else "",
+        f"SM clock {clock / 1e6:,.0f} MHz, at least {least / 1e6:,.0f}" if clock and least else "",
+        f"{number(memory / 1e9)} GB in use" if memory is not None else "",
+    )
+    many = f" on {gpu.gpus} GPUs" if gpu.gpus > 1 else ""
+    return [Fact("GPU", f"{number(gpu.power_w)} W{many} at C = {top.concurrency}", detail)]
+
+
 def _family(curve: Curve) -> str:
     return (curve.family or "fitted curve").replace("_", " ")
 
 
 def _count(summary: Summary) -> str:
-    count = len({level.concurrency for level in summary.levels})
+    count = len({level.concurrency or level.rate for level in summary.levels})
     return f"{count or 'no'} level{'' if count == 1 else 's'}"
 
 
-def _together(group: list[Verdict]) -> Remark:
+def _together(group: list[Verdict], open_loop: bool) -> Remark:
     at = tuple(sorted({verdict.at for verdict in group if verdict.at is not None}))
     last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
     message = plain(last.message)
     if len({verdict.message for verdict in group}) > 1 and last.at is not None:
-        message = f"{message} (this at C = {last.at})"
-    return Remark(last.level, last.code, at, message, plain(last.advice))
+        message = f"{message} (this at {load(open_loop, last.at)})"
+    return Remark(last.level, last.code, at, message, plain(last.advice), open_loop)
 
 
 # The level table
@@ -261,12 +304,18 @@ def level_columns(summary: Summary) -> list[Column]:
     predicted = {level.concurrency: level for level in summary.prediction.levels} if summary.prediction else {}
     levels = summary.levels
 
+    open_loop = is_open(summary)
+
+    def asked(level: LevelSummary) -> str:
+        what = level.concurrency if level.rate is None else f"{level.rate:g}"
+        return f"{what}{f' #{level.repeat + 1}' if level.repeat else ''}"
+
     def tokens(level: LevelSummary) -> str:
-        guess = predicted.get(level.concurrency)
+        guess = predicted.get(level.concurrency or 0)
         return number(round(guess.output_tokens_per_s.mid, 1)) if guess else MISSING
 
     def ratio(level: LevelSummary) -> str:
-        guess = predicted.get(level.concurrency)
+        guess = predicted.get(level.concurrency or 0)
         value = guess.measured_over_predicted if guess else None
         return MISSING if value is None else f"{value:.2f}"
 
@@ -274,8 +323,11 @@ def level_columns(summary: Summary) -> list[Column]:
         width = half_width(level.output_tokens_per_s.ci95)
         return MISSING if width is None else f"±{number(width, 2)}"
 
+    def joules(level: LevelSummary) -> str:
+        return number(level.gpu.joules_per_output_token if level.gpu else None)
+
     columns = [
-        Column(("", "C"), [f"{x.concurrency}{f' #{x.repeat + 1}' if x.repeat else ''}" for x in levels]),
+        Column(("asked", "req/s") if open_loop else ("", "C"), [asked(x) for x in levels]),
         Column(("in", "flight"), [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels]),
         Column(("output", "tok/s"), [number(x.output_tokens_per_s.mean) for x in levels]),
         Column(("95 %", "±"), [half(x) for x in levels]),
@@ -286,10 +338,17 @@ def level_columns(summary: Summary) -> list[Column]:
         Column(("TTFT ms", "p99"), [ms(x.ttft_s.p99) for x in levels]),
         Column(("ITL ms", "mean"), [ms(x.itl_s.mean) for x in levels]),
         Column(("E2E ms", "p50"), [ms(x.e2e_s.p50) for x in levels]),
+        Column(("lag ms", "p99"), [ms(x.lag_s.p99) for x in levels]),
+        Column(("J per", "token"), [joules(x) for x in levels]),
         Column(("", "errors"), [number(x.errors) for x in levels]),
         Column(("", ""), [MARKS.get(worst(x), "") for x in levels]),
     ]
-    return columns if predicted else [c for c in columns if c.head[0] not in ("predicted", "meas./")]
+    absent = set() if predicted and not open_loop else {"predicted", "meas./"}
+    if not open_loop:
+        absent.add("lag ms")
+    if all(x.gpu is None or x.gpu.joules_per_output_token is None for x in levels):
+        absent.add("J per")
+    return [column for column in columns if column.head[0] not in absent]
 
 
 def legend(summary: Summary) -> str:
@@ -346,7 +405,14 @@ def print_summary(
 
 def _level_table(summary: Summary, console: Console) -> Table:
     """The level table, without the columns that a narrow terminal can best spare."""
-    spare = [("predicted", "tok/s"), ("", "req/s"), ("95 %", "±"), ("TTFT ms", "p99"), ("E2E ms", "p50")]
+    spare = [
+        ("predicted", "tok/s"),
+        ("J per", "token"),
+        ("", "req/s"),
+        ("95 %", "±"),
+        ("TTFT ms", "p99"),
+        ("E2E ms", "p50"),
+    ]
     columns = level_columns(summary)
     while True:
         table = Table(box=None, pad_edge=False, padding=(0, 2 if console.width >= 100 else 1, 0, 0))

@@ -1,0 +1,178 @@
+"""The endpoint by httpx: the client of launch checks and metrics, and the second transport of the load.
+
+For endpoints that plain sockets do not reach: through a proxy (its variables are honoured), over HTTP/2 (where `h2`
+is installed), behind whatever odd. The same stories and error names come out. What it costs: pieces are stamped by
+the clock when they reach us, not by the kernel; a token takes many times the CPU; connections are opened when a
+request needs one, never ahead; `bytes_received` counts bodies only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import ssl
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from harness.load import tls
+from harness.load.loop import HotSelector, now
+from harness.load.transport import Answer, Target
+
+if TYPE_CHECKING:
+    import httpx
+
+# CPU seconds per million tokens, 512 streams of 40 tokens/s, one x86 core, Python 3.11, loopback, November 2026:
+# httpx, and beside it the sockets of `transport`.
+CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
+
+
+def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> httpx.AsyncClient:
+    """A client of the target's server; the environment's proxies and HTTP/2 only where the load goes by httpx too."""
+    import httpx
+
+    chosen = target.transport == "httpx"
+    # Without https nothing is to be trusted: a context that trusts nobody costs nothing to make.
+    trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None)
+    unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
+    return httpx.AsyncClient(
+        base_url=f"{target.scheme}://{target.authority}",
+        headers={"Accept-Encoding": "identity", **target.headers},
+        verify=trust,
+        transport=unix,
+        trust_env=chosen and unix is None,
+        http2=chosen and importlib.util.find_spec("h2") is not None,
+        limits=limits,
+        timeout=timeout,
+    )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything behind it, the members of groups included."""
+    yield error
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from causes(member)
+    behind = error.__cause__ or error.__context__
+    if behind is not None:
+        yield from causes(behind)
+
+
+class HttpxTransport:
+    """One httpx client behind the seam of `transport`."""
+
+    stamped = False
+
+    def __init__(self, target: Target, selector: HotSelector) -> None:
+        self.resent = 0
+        self._selector = selector
+        self._client = client(target)
+        self._url = self._client.base_url.join(target.path)
+        self._headers = self._client.headers
+        self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
+        self._reuse = True
+        gc.enable()  # httpx leaves cycles behind; with the sockets there are none to collect
+
+    def letter(self, request_id: str, body: bytes) -> httpx.Request:
+        import httpx
+
+        # Not the client's own way to build one: that would send back the cookies of earlier answers.
+        letter = httpx.Request("POST", self._url, headers=self._headers, content=body)
+        letter.headers["X-Request-Id"] = request_id
+        return letter
+
+    async def prepare(self, connections: int) -> None:
+        """Nothing: httpx opens a connection when a request needs one, and its time is a figure of its own."""
+
+    async def exchange(self, answer: Answer, letter: httpx.Request, timeout_s: float) -> None:
+        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+        import httpx
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                if not await self._sent(answer, letter):
+                    self._reuse = False
+                    self.resent += 1
+                    await self._sent(answer, letter)
+        except TimeoutError:
+            answer.fail("client_deadline", f"no end within {timeout_s:g} s")
+        except httpx.TransportError as error:
+            answer.fail(_name(error), str(error))
+        except asyncio.CancelledError:
+            answer.fail("cancelled", "cut by us")
+            raise
+        finally:
+            answer.done_ns = answer.done_ns or now()
+            answer.take(answer.done_ns, None)
+
+    async def _sent(self, answer: Answer, letter: httpx.Request) -> bool:
+        """Whether it was a request at all: False when it went into a connection that the server had closed before."""
+        import httpx
+
+        moments = _Moments(answer)
+        letter.extensions["trace"] = moments
+        if not self._reuse:
+            letter.headers["Connection"] = "close"
+        try:
+            response = await self._client.send(letter, stream=True)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+            if self._reuse and moments.http1 and not moments.opened and _name(error) == "reset":
+                return False
+            raise
+        try:
+            answer.response.status = response.status_code
+            async for piece in response.aiter_raw():
+                answer.bytes_received += len(piece)
+                # Decoded at once: a debt would make the loop sleep by ticks, and httpx must be woken by its events.
+                self._selector.events += answer.take(now(), piece)
+            answer.done_ns = now()
+        finally:
+            await response.aclose()
+        return True
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _Moments:
+    """httpcore's own account of one request, taken as it happens: when it connected, and when it began to write."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._tls_began = 0
+        self.opened = 0  # when it began to open a connection; 0: it found one open
+        self.http1 = False
+
+    async def __call__(self, name: str, info: dict[str, Any]) -> None:
+        answer, (layer, event, moment) = self._answer, name.split(".")
+        if moment == "started" and event in ("connect_tcp", "connect_unix_socket"):
+            self.opened = now()
+            answer.tls_ns = 0
+        elif event == "start_tls":
+            if moment == "started":
+                self._tls_began = now()
+            else:
+                answer.tls_ns += now() - self._tls_began
+        elif moment == "started" and event == "send_request_headers":  # through a tunnel twice: the last one counts
+            self.http1 = layer == "http11"
+            answer.sent_ns = now()
+            if self.opened:
+                answer.connect_ns = answer.sent_ns - self.opened - answer.tls_ns
+
+
+def _name(error: httpx.TransportError) -> str:
+    """httpx's errors by the names that the sockets' have."""
+    import httpx
+
+    behind = list(causes(error))
+    if any(isinstance(cause, ssl.SSLError) for cause in behind):
+        return "tls"
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+        return "refused" if any(isinstance(cause, ConnectionRefusedError) for cause in behind) else "connect"
+    if isinstance(error, httpx.ProtocolError):
+        said = str(error).lower()
+        if "peer closed connection" in said:
+            return "truncated"
+        return "reset" if "disconnected" in said else "protocol"
+    return "reset"

@@ -1,0 +1,197 @@
+"""TLS on the measured path: the same stamped reads, decrypted in memory; a handshake is part of opening.
+
+`ssl.MemoryBIO` stands between socket and cipher, so that the kernel's stamps stay and the plain path knows nothing
+of TLS. Certificates are verified unless the target says `insecure`. One session is shared by the connections of a
+worker: what the last server's ticket allows is resumed. A ticket of TLS 1.3 comes after the handshake, so the
+session is taken when something arrived unasked, and when a connection closes.
+
+A connection that ends without close_notify is an end like any other: whether the answer was whole is told by its
+framing and its finish reason. Left out: client certificates, renegotiation, HTTP/2 (the httpx transport has it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+
+from harness.errors import HarnessError
+from harness.load.loop import HotSelector, now
+from harness.load.transport import Answer, SocketTransport, Stream, Target, TlsError
+
+_RECORD = 16_384  # bytes of plain text in one TLS record, at most
+# openssl/x509_vfy.h
+_EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_IP = 10, 18, 62, 64
+_UNKNOWN_AUTHORITY = (2, 19, 20, 21)
+
+
+def context(target: Target) -> ssl.SSLContext:
+    """How a target is trusted: by its own authorities, else the system's, else (a bare container) Mozilla's."""
+    try:
+        made = ssl.create_default_context(cafile=target.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        fact = "no PEM certificates in it" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        raise HarnessError(
+            fact, place=f"--ca-file {target.ca_file}", way_out="give the PEM file of the authority"
+        ) from None
+    if not target.ca_file and not _system_trusts_anybody(made):
+        import certifi
+
+        made.load_verify_locations(certifi.where())
+    if target.insecure:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    made.set_alpn_protocols(["http/1.1"])
+    return made
+
+
+def _system_trusts_anybody(made: ssl.SSLContext) -> bool:
+    folder = ssl.get_default_verify_paths().capath  # its certificates are read when they are needed
+    return made.cert_store_stats()["x509_ca"] > 0 or bool(folder and os.listdir(folder))
+
+
+def explained(error: ssl.SSLError) -> tuple[str, str]:
+    """Why there is no TLS, and the way out."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        code = error.verify_code
+        if code == _EXPIRED:
+            return "its certificate has expired", "renew it; --insecure measures all the same"
+        if code in (_OTHER_HOST, _OTHER_IP):
+            said = error.verify_message.removesuffix(".").partition("certificate is not ")[2]
+            return f"its certificate is not {said}", "give the host that the certificate names"
+        if code == _SELF_SIGNED:
+            return "its certificate is self-signed", "give it as --ca-file, or --insecure"
+        if code in _UNKNOWN_AUTHORITY:
+            return "its certificate comes from an authority that is not trusted here", "give --ca-file PEM"
+        return f"its certificate is refused ({error.verify_message})", "see openssl s_client; or --insecure"
+    if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+        return "it does not speak TLS", "is it http://?"
+    return f"no TLS with it ({reason(error)})", "see openssl s_client"
+
+
+def reason(error: OSError) -> str:
+    """The shortest true words for a TLS failure."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return str(error) or type(error).__name__
+
+
+class SecureStream(Stream):
+    """One TLS connection; what the loop reads and the socket takes is ciphertext, the rest is as on a plain one."""
+
+    __slots__ = ("_incoming", "_outgoing", "_secure_pool", "_tls")
+
+    def __init__(self, sock: socket.socket, pool: SecureTransport, made: ssl.SSLContext, host: str) -> None:
+        super().__init__(sock, pool)
+        self._secure_pool = pool
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=pool.session)
+
+    async def shake_hands(self) -> None:
+        """The handshake, before the connection is hot; TlsError says why there is none."""
+        loop = asyncio.get_running_loop()
+        began = now()
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    await loop.sock_sendall(self.sock, self._outgoing.read())
+                    data = await loop.sock_recv(self.sock, 65_536)
+                    if data:
+                        self._incoming.write(data)
+                    else:
+                        self._incoming.write_eof()
+            await loop.sock_sendall(self.sock, self._outgoing.read())
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the alert that tells the server why
+                self.sock.send(self._outgoing.read())
+            raise TlsError(reason(error)) from error
+        self.tls_ns = now() - began
+
+    def begin(self, answer: Answer, data: bytes) -> None:
+        """Encrypt, then stamp and send."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._tls.write(rest) :]
+        except ssl.SSLError as error:
+            raise TlsError(reason(error)) from error
+        super().begin(answer, self._outgoing.read())
+
+    def arrived(self, data: bytes, stamp: int) -> None:
+        tls, incoming = self._tls, self._incoming
+        incoming.write(data)
+        pieces: list[bytes] = []
+        failure: ssl.SSLError | None = None
+        try:
+            piece = tls.read(_RECORD)
+            if piece and not (incoming.pending or tls.pending() or self._outgoing.pending):
+                super().arrived(piece, stamp)  # one record, whole: nearly every read of a token stream
+                return
+            while piece:
+                pieces.append(piece)
+                piece = tls.read(_RECORD)
+            ended = True
+        except ssl.SSLWantReadError:  # the rest of a record is still to come
+            ended = False
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as error:
+            ended, failure = False, error
+        self._push()
+        if pieces:
+            super().arrived(b"".join(pieces), stamp)
+        elif self._answer is None and not ended and failure is None:
+            self._remember()
+        if not self.open:
+            return
+        if failure is not None:
+            if self._answer is None:
+                self.close()
+            else:
+                self._answer.fail("tls", reason(failure))
+                self._finish(stamp)
+        elif ended:
+            self.lost(None, stamp)
+
+    def _push(self) -> None:
+        """Send what the cipher itself has to say, after what is still unsent."""
+        if self._outgoing.pending:
+            self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
+            self._pool.selector.want_write(self, True)
+
+    def _remember(self) -> None:
+        """Let the next connection resume this one's session, if the server gave what it takes."""
+        session = self._tls.session
+        if session is not None and (session.has_ticket or self._tls.version() != "TLSv1.3"):
+            self._secure_pool.session = session
+
+    def close(self) -> None:
+        if self.open:
+            self._remember()
+            if not self._unsent:
+                with contextlib.suppress(OSError):  # says close_notify, and that the peer's has not come
+                    self._tls.unwrap()
+                with contextlib.suppress(OSError):
+                    self.sock.send(self._outgoing.read())
+        super().close()
+
+
+class SecureTransport(SocketTransport):
+    """Open TLS connections to one address."""
+
+    def __init__(self, target: Target, selector: HotSelector) -> None:
+        super().__init__(target, selector)
+        self.session: ssl.SSLSession | None = None  # of the last connection that had one to share
+        self._context = context(target)
+
+    async def _stream(self, sock: socket.socket) -> Stream:
+        stream = SecureStream(sock, self, self._context, self._target.host)
+        await stream.shake_hands()
+        return stream

@@ -1,0 +1,204 @@
+"""TLS on the measured path: whom it trusts, what it says of a bad certificate, and bytes cut anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trustme
+
+from harness.errors import HarnessError
+from harness.load import tls
+from harness.load.loop import HotSelector, new_loop
+from harness.load.transport import Answer, Target, transport_for
+from tests.servers import Request, authority, certified, pipe, reached, serving
+from tests.streams import VLLM, delta
+from tests.test_transport import exchange, met
+
+YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+
+
+def expired() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    begin = YESTERDAY - datetime.timedelta(days=9)
+    authority().issue_cert("127.0.0.1", not_before=begin, not_after=YESTERDAY).configure_cert(made)
+    return made
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    alone = trustme.CA()
+    alone.cert_pem.write_to_path(str(folder / "own.pem"))
+    alone.private_key_pem.write_to_path(str(folder / "own.key"))
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(folder / "own.pem", folder / "own.key")
+    return made
+
+
+BAD: dict[str, tuple[Callable[[Path], ssl.SSLContext], str]] = {
+    "expired": (lambda folder: expired(), "its certificate has expired"),
+    "another host's": (lambda folder: certified("elsewhere.example"), "its certificate is not valid for '127.0.0.1'"),
+    "an unknown authority's": (
+        lambda folder: certified("127.0.0.1", by=trustme.CA()),
+        "its certificate comes from an authority that is not trusted here",
+    ),
+    "self-signed": (self_signed, "its certificate is self-signed"),
+}
+
+
+def target(port: int, folder: Path, **changes: object) -> Target:
+    authority().cert_pem.write_to_path(str(folder / "ca.pem"))
+    plain = Target(scheme="https", host="127.0.0.1", port=port, path="/", headers={}, ca_file=str(folder / "ca.pem"))
+    return msgspec.structs.replace(plain, **changes)
+
+
+@pytest.mark.parametrize("transport", ["socket", "httpx"])
+@pytest.mark.parametrize("name", BAD)
+def test_a_certificate_that_is_not_to_be_trusted_is_an_error_named_tls(
+    name: str, transport: str, tmp_path: Path
+) -> None:
+    made, _ = BAD[name]
+    with serving(lambda r: r.stream(VLLM), tls=made(tmp_path)) as port:
+        (refused,), _ = met(target(port, tmp_path, transport=transport))
+        (taken,), _ = met(target(port, tmp_path, transport=transport, ca_file="", insecure=True))
+    assert (refused.error, refused.sent_ns) == ("tls", 0)
+    assert "certificate" in refused.message
+    assert taken.error == ""
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_the_explanation_of_a_bad_certificate_has_a_way_out(name: str, tmp_path: Path) -> None:
+    made, fact = BAD[name]
+    context = tls.context(target(1, tmp_path))
+    with serving(lambda r: None, tls=made(tmp_path)) as port, socket.create_connection(("127.0.0.1", port)) as sock:
+        with pytest.raises(ssl.SSLError) as caught:
+            context.wrap_socket(sock, server_hostname="127.0.0.1")
+        said, way_out = tls.explained(caught.value)
+    assert said == fact
+    assert way_out
+
+
+def test_a_file_of_authorities_that_is_none_is_the_operator_s_mistake(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("nothing\n")
+    for path, fact in ((tmp_path / "empty.pem", "no PEM certificates"), (tmp_path / "none.pem", "No such file")):
+        with pytest.raises(HarnessError, match=fact) as caught:
+            tls.context(target(1, tmp_path, ca_file=str(path)))
+        assert caught.value.place.startswith("--ca-file")
+
+
+@pytest.mark.parametrize("transport", ["socket", "httpx"])
+def test_a_server_that_does_not_speak_tls_is_an_error_named_tls(transport: str, tmp_path: Path) -> None:
+    def plain(listener: socket.socket) -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(1000)
+            sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=plain, args=(listener,))
+        thread.start()
+        (answer,), _ = met(target(listener.getsockname()[1], tmp_path, transport=transport), prepared=0)
+        thread.join(5)
+    assert (answer.error, answer.sent_ns) == ("tls", 0)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_sessions_are_resumed_in_both_versions_of_tls(version: ssl.TLSVersion, tmp_path: Path) -> None:
+    context = certified("127.0.0.1")
+    context.minimum_version = context.maximum_version = version
+    reused: list[bool | None] = []
+
+    def script(r: Request) -> None:
+        assert isinstance(r.sock, ssl.SSLSocket)
+        reused.append(r.sock.session_reused)
+        r.answer(200, VLLM, "text/event-stream", "Connection: close\r\n")
+        r.say_goodbye()
+
+    with serving(script, tls=context) as port:
+        answers, _ = met(target(port, tmp_path), prepared=0, times=3)
+    assert [a.error for a in answers] == [""] * 3
+    assert reused == [False, True, True]
+
+
+def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> None:
+    """A ticket of TLS 1.3 comes after the handshake, when nobody has asked for anything."""
+    reused: list[bool | None] = []
+
+    def script(r: Request) -> None:
+        assert isinstance(r.sock, ssl.SSLSocket)
+        reused.append(r.sock.session_reused)
+        r.stream(VLLM)
+
+    selector = HotSelector(250_000)
+
+    async def go(port: int) -> None:
+        transport = transport_for(target(port, tmp_path), selector)
+        await transport.prepare(1)
+        await asyncio.sleep(0.05)
+        await transport.prepare(4)
+        await asyncio.gather(*(transport.exchange(Answer(i), transport.letter(i, b""), 5.0) for i in "abcd"))
+        await transport.aclose()
+
+    with (
+        serving(script, tls=certified("127.0.0.1")) as port,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        runner.run(go(port))
+    assert sorted(map(bool, reused)) == [False, True, True, True]
+
+
+def test_an_answer_ends_with_close_notify_and_without() -> None:
+    for end in (Request.close, Request.say_goodbye):
+
+        def script(r: Request, end: Callable[[Request], None] = end) -> None:
+            r.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + VLLM)
+            end(r)
+
+        assert [a.error for a in exchange(script, "tls", times=2)] == ["", ""]
+
+        def cut(r: Request, end: Callable[[Request], None] = end) -> None:
+            r.stream(delta(content="a"), end=False)
+            end(r)
+
+        (answer,) = exchange(cut, "tls")
+        assert (answer.error, len(answer.story.arrivals)) == ("truncated", 1)
+
+
+def test_damaged_ciphertext_is_an_error_named_tls() -> None:
+    def script(r: Request) -> None:
+        r.stream(delta(content="a"), end=False)
+        time.sleep(0.02)
+        with socket.socket(fileno=socket.dup(r.sock.fileno())) as raw:
+            raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+        time.sleep(0.1)
+
+    (answer,) = exchange(script, "tls")
+    assert (answer.error, len(answer.story.arrivals)) == ("tls", 1)
+
+
+def test_records_cut_anywhere_and_joined_are_read_whole() -> None:
+    """A server behind a relay that passes on odd numbers of bytes."""
+    answers = []
+    with reached("tls", lambda r: r.stream(*(e + b"\n\n" for e in VLLM.split(b"\n\n")[:-1]))) as there:
+        for step in (1, 7, 500, 100_000):
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                thread = threading.Thread(target=relay, args=(listener, there.port, step))
+                thread.start()
+                port = listener.getsockname()[1]
+                answers += met(msgspec.structs.replace(there, port=port), prepared=0)[0]
+                thread.join(5)
+    assert [(a.error, a.story.output_tokens) for a in answers] == [("", 2)] * 4
+
+
+def relay(listener: socket.socket, port: int, step: int) -> None:
+    near, _ = listener.accept()
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with near, socket.create_connection(("127.0.0.1", port)) as far:
+        pipe(near, far, step=step)
