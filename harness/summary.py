@@ -67,6 +67,7 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     cpu_fraction: float | None = None
     read_delay_p99_s: float | None = None
     merged_fraction: float | None = None
+    ceiling_fraction: float | None = None  # events a second over what this host's calibration followed
     limited: bool | None = None
 
 
@@ -203,9 +204,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
-    events_per_s_ceiling: float | None = None
-    timestamp_error_p99_s: float | None = None
+    events_per_s_ceiling: float | None = None  # of all workers together, by this host's calibration
+    ceiling_is_lower_bound: bool | None = None  # the calibration's server, not its client, was the limit
+    timestamp_error_p99_s: float | None = None  # by the calibration: arrival stamp against the server's own
     timestamp_source: str | None = None  # kernel | user
+    transport: str = "socket"
     workers: int = 1
 
 

@@ -29,6 +29,9 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(fmt).failed == doctest.testmod(tables).failed == 0
 
 
+CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
+
+
 def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
     assert tables.answer(full()) == [
         "Knee: 16.2 requests in flight; 95 % interval 15.4–17.1; hinge of the capped hyperbola",
@@ -38,6 +41,7 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
         "bound by max_num_seqs = 16",
         "Measured / predicted: 0.94 at the plateau; single stream 0.94; 0.75–1.15 counts as agreement",
         "Cost: $0.300 per million output tokens; at 16.2 in flight; $2.00 per GPU-hour",
+        CLIENT,
     ]
 
 
@@ -50,6 +54,7 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
         "bound by max_num_seqs = 16",
         "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
         "agreement with the prediction is there by construction (simulated)",
+        CLIENT,
     ]
 
 
@@ -59,6 +64,7 @@ def test_an_interrupted_run_answers_with_what_stands() -> None:
         "Knee: not identifiable; 2 levels measured, no curve fitted",
         "Plateau: not reached; highest measured 276 output tok/s at C = 2",
         "Prediction: none; it needs a GPU (--gpu) and a model config (--model-config)",
+        CLIENT,
     ]
 
 
@@ -141,10 +147,10 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
     seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
-    assert tables.answer(seen)[-1] == (
+    assert tables.answer(seen)[-2] == (
         "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, at least 1,410; 75.5 GB in use"
     )
-    assert tables.answer(watched(gpus=8))[-1] == "GPU: 652 W on 8 GPUs at C = 24"
+    assert tables.answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
     assert not any(line.startswith("GPU") for line in tables.answer(full()))
 
 
@@ -184,3 +190,31 @@ def test_a_bare_manifest_is_enough() -> None:
 @given(st.floats(min_value=1e-4, max_value=1e12))
 def test_a_number_is_never_off_by_more_than_its_third_figure(value: float) -> None:
     assert float(fmt.number(value).replace(",", "")) == pytest.approx(value, rel=5.1e-3)
+
+
+def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
+    summary = full()
+    known = msgspec.structs.replace(
+        summary.client, events_per_s_ceiling=120_000.0, ceiling_is_lower_bound=True, workers=2, transport="socket"
+    )
+    used = [
+        msgspec.structs.replace(x, client=msgspec.structs.replace(x.client, ceiling_fraction=0.25))
+        for x in summary.levels
+    ]
+    summary = msgspec.structs.replace(summary, client=known, levels=used)
+    assert tables.answer(summary)[-1] == (
+        "Client: 2 workers, kernel stamps; follows at least 120,000 tok/s; 25.0% of it used; arrival error p99 40 µs"
+    )
+
+
+def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
+    summary = full()
+    levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
+    nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
+    answer = tables.answer(nothing)
+    assert answer[0] == "Knee: none; requests were sent at given rates: no concurrency was held"
+    assert "2 req/s" in answer[1]
+    heads = [column.head for column in tables.level_columns(nothing)]
+    assert heads[0] == ("asked", "req/s")
+    assert ("lag ms", "p99") in heads
+    assert tables.load(True, 1, 2.5) == "1, 2.5 req/s"

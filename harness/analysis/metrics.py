@@ -87,12 +87,15 @@ def level_summary(
     server: ServerView | None = None,
     client: ClientView | None = None,
     gpu: GpuView | None = None,
+    ceiling: float | None = None,
+    ceiling_is_lower_bound: bool = False,
     input_tokens_asked: float | None = None,
     output_tokens_asked: float | None = None,
 ) -> LevelSummary:
     """Everything the records say of one level whose window is closed; `table` holds the whole run.
 
-    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request) and e2e to seconds a request.
+    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request) and e2e to seconds a request; `ceiling` is
+    the events per second that the load generator is known to follow.
     """
     if level.window_start_s is None or level.window_end_s is None:
         raise ValueError(f"level {level.index} has no closed window")
@@ -150,6 +153,10 @@ def level_summary(
     if client.merged_fraction is None and chunks:
         client = msgspec.structs.replace(client, merged_fraction=int(table.merged[good].sum()) / chunks)
 
+    if ceiling:
+        events = int(((table.arrival >= start) & (table.arrival < end)).sum())  # failed requests' too
+        client = msgspec.structs.replace(client, ceiling_fraction=events / T / ceiling)
+
     placed = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[placed].sum())
     met = meets(slo, figures, len(figures["e2e"])) if slo else None
@@ -204,13 +211,14 @@ def level_summary(
     trend = window.trend(table, start, end) if level.rate is not None else None
     if trend is not None and trend.rising:
         summary = _without_steady_state(summary)
-    known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction)
-    limited = verdicts.client_limited(summary, client) is not None
+    known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
+    limited = verdicts.client_limited(summary, client, ceiling_is_lower_bound) is not None
     if any(value is not None for value in known):
         client = msgspec.structs.replace(client, limited=limited)
     found = verdicts.of_level(
         summary,
         little=N,
+        ceiling_is_lower_bound=ceiling_is_lower_bound,
         trend=trend,
         median_lag_s=float(np.median(lag)) if len(lag) else None,
         notes=level.notes,

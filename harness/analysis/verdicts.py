@@ -17,6 +17,7 @@ ERROR_RATE = 0.01
 IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CPU, MERGED = 0.80, 0.05  # above these the client was the limit
+NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling: from here a doubt, from there the client was the limit
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 _REQUEST_TIMES = 20  # that a window needs for an interval
@@ -111,9 +112,28 @@ def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
     )
 
 
-def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
-    """Invalid where the load generator, not the server, may have set the figures (analytic.md §7)."""
+def client_near_ceiling(s: LevelSummary, client: ClientView, lower_bound: bool) -> Verdict | None:
+    share = client.ceiling_fraction
+    if share is None or share < (TOO_NEAR if lower_bound else NEAR):
+        return None
+    if share >= TOO_NEAR and not lower_bound:
+        return None  # said by client_limited
+    return _doubt(
+        "client_near_ceiling",
+        f"the load generator worked at {share:.0%} of {'what it is known to follow' if lower_bound else 'its ceiling'}",
+        "give it more workers",
+        s,
+    )
+
+
+def client_limited(s: LevelSummary, client: ClientView, lower_bound: bool = False) -> Verdict | None:
+    """Invalid where the load generator, not the server, may have set the figures (analytic.md §7).
+
+    `lower_bound`: its calibrated ceiling is one, and being near it says less.
+    """
     reasons = []
+    if client.ceiling_fraction is not None and client.ceiling_fraction >= TOO_NEAR and not lower_bound:
+        reasons.append(f"it worked at {client.ceiling_fraction:.0%} of its calibrated ceiling (limit {TOO_NEAR:.0%})")
     if client.cpu_fraction is not None and client.cpu_fraction > CPU:
         reasons.append(f"its CPU was {client.cpu_fraction:.0%} busy (limit {CPU:.0%})")
     if client.merged_fraction is not None and client.merged_fraction > MERGED:
@@ -368,6 +388,7 @@ def of_level(
     s: LevelSummary,
     *,
     little: Little,
+    ceiling_is_lower_bound: bool = False,
     trend: Trend | None = None,
     median_lag_s: float | None = None,
     notes: Sequence[str],
@@ -379,7 +400,8 @@ def of_level(
     """Every verdict on one level, the gravest first."""
     found = [
         errors_above_1_percent(s),
-        client_limited(s, s.client),
+        client_limited(s, s.client, ceiling_is_lower_bound),
+        client_near_ceiling(s, s.client, ceiling_is_lower_bound),
         in_flight_low(s),
         schedule_not_kept(s, median_lag_s),
         unstable(s, trend),

@@ -6,7 +6,7 @@ colour and no markup; whoever shows them adds its own. Plots are in `plots`, lay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,25 @@ def facts(summary: Summary) -> list[Fact]:
     if summary.curve and summary.curve.single_stream_tokens_per_s.value is not None:
         single = summary.curve.single_stream_tokens_per_s
         out.append(Fact("Single stream", f"{number(single.value)} output tok/s", _ci(single)))
-    return [*out, *_prediction(summary), *_cost(summary), *_gpu(summary)]
+    return [*out, *_prediction(summary), *_cost(summary), *_gpu(summary), *_client(summary)]
+
+
+def _client(summary: Summary) -> list[Fact]:
+    """The load generator: what it can follow, how near it came to that, and how exact its stamps are."""
+    client = summary.client
+    if client.timestamp_source is None:
+        return []
+    value = f"{client.workers} worker{'' if client.workers == 1 else 's'}, {client.timestamp_source} stamps"
+    if client.transport != "socket":
+        value += f", {client.transport} transport"
+    ceiling, error = client.events_per_s_ceiling, client.timestamp_error_p99_s
+    used = [x.client.ceiling_fraction for x in summary.levels if x.client.ceiling_fraction is not None]
+    detail = _joined(
+        f"follows {'at least ' if client.ceiling_is_lower_bound else ''}{number(ceiling)} tok/s" if ceiling else "",
+        f"{max(used):.1%} of it used" if used else "",
+        f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
+    )
+    return [Fact("Client", value, detail or "ceiling and error not calibrated: `knee calibrate client`")]
 
 
 def answer(summary: Summary) -> list[str]:
@@ -349,6 +367,16 @@ def level_columns(summary: Summary) -> list[Column]:
     if all(x.gpu is None or x.gpu.joules_per_output_token is None for x in levels):
         absent.add("J per")
     return [column for column in columns if column.head[0] not in absent]
+
+
+def print_rows(rows: Sequence[tuple[str, str, str]], console: Console) -> None:
+    """What was measured, its figure, and a remark, a line each."""
+    table = Table.grid(padding=(0, 2))
+    for what, figure, remark in rows:
+        table.add_row(what, Text(figure, style="bold"), Text(remark, style="dim"))
+    if not console.is_terminal:  # a file has no width
+        console.width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    console.print(table)
 
 
 def legend(summary: Summary) -> str:
