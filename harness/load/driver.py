@@ -148,6 +148,7 @@ class Driver:
         self._number = plan.first_prompt + plan.worker
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
         self._wanted = 8  # how many requests to have built ahead
+        self._low = asyncio.Event()  # fewer than half of them are left
         self._hold: Hold | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._loose: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
@@ -285,6 +286,8 @@ class Driver:
     async def _ask(self, hold: Hold, due: int) -> Answer:
         """One request, from the next prompt to the end of its answer."""
         request_id, letter = self._ready.popleft() if self._ready else self._build()
+        if 2 * len(self._ready) < self._wanted:
+            self._low.set()
         answer = Answer(request_id, self._placer)
         ask = _Ask(answer, hold, due)
         self._in_flight[request_id] = ask
@@ -308,7 +311,11 @@ class Driver:
         """Keep the next requests built before they are due."""
         while True:
             self._build_some()
-            await asyncio.sleep(0.001 if len(self._ready) < self._wanted else 0.005)
+            if len(self._ready) < self._wanted:
+                await asyncio.sleep(0.001)
+            else:
+                self._low.clear()
+                await self._low.wait()
 
     def _build_some(self) -> None:
         for _ in range(max(1, min(16, 4096 // self._plan.prompt_words))):  # long prompts one a turn
