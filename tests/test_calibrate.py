@@ -18,7 +18,6 @@ from harness.experiment.calibrate import (
     Effort,
     Timing,
     calibrate,
-    errors,
     here,
     load,
     path,
@@ -26,6 +25,7 @@ from harness.experiment.calibrate import (
     save,
     stale,
 )
+from harness.experiment.trial import errors
 from harness.sim.writelog import Entry
 from tests.records import request
 

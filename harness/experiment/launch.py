@@ -306,6 +306,9 @@ def _entries(answer: httpx.Response) -> list[dict[str, Any]]:
 _Published = tuple[dict[str, Any], dict[str, str], bool]
 
 
+_TIMED = 16  # tokens: enough for a pace, and a run need not wait for a long answer before it begins
+
+
 class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
     """What the first requests told."""
 
@@ -322,7 +325,7 @@ class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
 async def _first_requests(
     client: httpx.AsyncClient, scenario: Scenario, url: str, path: str, model: str, words: tuple[str, ...]
 ) -> _Learnt:
-    """A short request that finds the prompt's length, one of full length for its time; more if that was not exact."""
+    """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact."""
     workload = scenario.workload
     asked, seed = workload.input_tokens, workload.seed or 0
     length, used = asked, 0
@@ -350,9 +353,9 @@ async def _first_requests(
     if counted is not None:
         length = corrected(counted)
     began = time.monotonic()
-    full = await ask(workload.output_tokens)
+    timed = await ask(min(workload.output_tokens, _TIMED))
     e2e = time.monotonic() - began
-    counted = full.story.input_tokens
+    counted = timed.story.input_tokens
     while counted is not None and counted != asked and used < _PROBES:
         length = corrected(counted)
         counted = (await ask(1)).story.input_tokens
@@ -363,7 +366,9 @@ async def _first_requests(
             f"prompts come to {counted} tokens by the server's count, {asked} were asked"
             + ("" if workload.tokenizer else "; --tokenizer makes them exact")
         )
-    arrivals = full.story.arrivals
+    arrivals, came = timed.story.arrivals, timed.story.output_tokens or 0
+    if len(arrivals) > 1 and came > 1:  # what is left of a whole answer, at the pace of these
+        e2e += (arrivals[-1] - arrivals[0]) * 1e-9 / (came - 1) * max(0, workload.output_tokens - came)
     return _Learnt(
         drop=drop,
         prompt_words=length,
@@ -371,7 +376,7 @@ async def _first_requests(
         input_tokens=counted,
         e2e_s=e2e,
         itl_s=(arrivals[-1] - arrivals[0]) * 1e-9 / (len(arrivals) - 1) if len(arrivals) > 1 else None,
-        http_version=full.http_version,
+        http_version=timed.http_version,
         notes=tuple(notes),
     )
 

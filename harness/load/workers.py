@@ -151,6 +151,11 @@ class _Process:
         theirs.close()
         self._link = ours
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def begin(
         self, plan: Plan, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]
     ) -> None:
@@ -242,6 +247,11 @@ class Workers:
         """
         for process, plan in zip(self._processes, plans, strict=True):
             await process.begin(plan, on_batch, on_progress)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self._processes]
 
     @property
     def done(self) -> list[Done]:
