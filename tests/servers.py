@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import socket
 import ssl
@@ -11,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import trustme
@@ -63,6 +65,12 @@ class Request:
             f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
         )
 
+    def stream_and_close(self, *events: bytes) -> None:
+        """An event stream whose last bytes bring the connection's end with them: no request comes between."""
+        self.stream(*events, end=False)
+        self.sock.send(b"0\r\n\r\n", socket.MSG_MORE)
+        self.close()
+
     def close(self) -> None:
         """End the connection; under TLS without a word, as many servers do."""
         self.sock.shutdown(socket.SHUT_RDWR)
@@ -92,6 +100,24 @@ def certified(*names: str, by: trustme.CA | None = None) -> ssl.SSLContext:
     """A server's TLS for these names, by the tests' authority or another."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     (by or authority()).issue_cert(*names).configure_cert(made)
+    return made
+
+
+def expired() -> ssl.SSLContext:
+    """By the tests' authority, for 127.0.0.1, until yesterday."""
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    begin = yesterday - datetime.timedelta(days=9)
+    authority().issue_cert("127.0.0.1", not_before=begin, not_after=yesterday).configure_cert(made)
+    return made
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    alone = trustme.CA()
+    alone.cert_pem.write_to_path(str(folder / "own.pem"))
+    alone.private_key_pem.write_to_path(str(folder / "own.key"))
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(folder / "own.pem", folder / "own.key")
     return made
 
 

@@ -1,9 +1,12 @@
 """What the servers' events mean: tokens, usage and ends, for every dialect, cut at every byte."""
 
+import contextlib
 import gc
 import itertools
 import json
+import sys
 import tracemalloc
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -11,8 +14,14 @@ from hypothesis import strategies as st
 
 from harness.load import dialects
 from harness.load.dialects import Story
+from harness.load.http1 import ProtocolError
 from harness.load.tokens import Placer
 from tests.streams import ALL, DONE, END, delta, event, usage
+
+
+def feed_all(story: Story, pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        story.feed(2, piece)
 
 
 def told(*pieces: bytes) -> Story:
@@ -91,10 +100,121 @@ def test_a_count_that_does_not_run_is_not_believed() -> None:
     assert (story.token_source, list(story.arrivals), story.output_tokens) == ("chunks", [2, 3, 4, 5, 6], 5)
 
 
-@pytest.mark.parametrize("count", [-1, 2**31, 2**70])
-def test_a_usage_that_cannot_be_is_a_malformed_event(count: int) -> None:
-    story = told(delta(content="a"), delta("length"), event({"choices": [], "usage": usage(7, count)}))
-    assert story.error == "malformed_event"
+LIES = {
+    "negative": (-1, None, "malformed_event", "chunks", [1, 1]),
+    "beyond any": (2**31, None, "malformed_event", "chunks", [1, 1]),
+    "beyond any integer": (10**5000, None, "malformed_event", "chunks", [1, 1]),
+    "no whole number": (2.5, None, "malformed_event", "chunks", [1, 1]),
+    "a word": ("2", None, "malformed_event", "chunks", [1, 1]),
+    "true": (True, None, "malformed_event", "chunks", [1, 1]),
+    "absent": (None, 2, "", "chunks", [1, 1]),
+    "nought": (0, 2, "", "chunks", [1, 1]),
+    "too few": (1, 1, "", "bytes", [1]),
+    "huge": (10**9, 10**9, "", "bytes", [3, 1]),  # no more than the bytes that came: the rest shows as unplaced
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_about_usage_at_the_end_is_recorded_as_far_as_it_can_be_true(lie: str) -> None:
+    count, recorded, error, source, tokens = LIES[lie]
+    with contextlib.ExitStack() as big:
+        big.callback(sys.set_int_max_str_digits, sys.get_int_max_str_digits())
+        sys.set_int_max_str_digits(0)
+        last = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}})
+    story = told(delta(content="abc"), delta("length", content="d"), last, DONE)
+    assert (story.error, story.token_source, list(story.tokens)) == (error, source, tokens)
+    assert story.output_tokens == (2 if error else recorded)
+
+
+RUNNING_LIES = {
+    "falling": ([1, 2, 1, 4], "continuous", [1, 1, 2], 4),
+    "falling to the end": ([5, 4, 3, 2], "bytes", [1, 1], 2),
+    "standing still": ([0, 0, 0, 4], "chunks", [1, 1, 1, 1], 4),
+    "each chunk's own": ([1, 1, 1, 1], "bytes", [1], 1),
+    "leaping": ([1, 2, 3, 2**31 - 1], "continuous", [1, 1, 1, 2**31 - 4], 2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("lie", RUNNING_LIES)
+def test_a_lie_about_running_usage_is_believed_while_it_runs(lie: str) -> None:
+    counts, source, tokens, total = RUNNING_LIES[lie]
+    chunks = [delta(usage=usage(7, count), content="x") for count in counts]
+    story = told(*chunks, delta("length"), DONE)
+    assert (story.error, story.token_source, list(story.tokens), story.output_tokens) == ("", source, tokens, total)
+
+
+A, B, FINISH = delta(content="a"), delta(content="b"), delta("length")
+ENDS = {
+    "no [DONE]": (A + B + FINISH, "", 2, "length"),
+    "[DONE] twice": (A + B + FINISH + DONE + DONE, "", 2, "length"),
+    "[DONE] with blanks": (A + B + FINISH + b"data:  [DONE] \n\n", "", 2, "length"),
+    "[DONE] without finish": (A + B + DONE, "truncated", 2, ""),
+    "a comment after [DONE]": (A + B + FINISH + DONE + b": bye\n\n", "", 2, "length"),
+    "usage after [DONE]": (A + B + FINISH + DONE + END, "", 2, "length"),
+    "tokens after [DONE]": (A + FINISH + DONE + B, "malformed_event", 2, "length"),
+    "garbage after [DONE]": (A + B + FINISH + DONE + b"data: {\n\n", "malformed_event", 2, "length"),
+    "an error after [DONE]": (A + B + FINISH + DONE + event({"error": "x"}), "stream_error", 2, "length"),
+    "finish twice": (A + B + FINISH + FINISH + DONE, "", 2, "length"),
+    "two reasons": (A + B + delta("stop") + FINISH + DONE, "", 2, "length"),
+    "tokens after finish": (A + FINISH + B + DONE, "", 2, "length"),
+    "a reason without end": (A + B + delta("x" * 100_000), "", 2, "x" * 64),
+    "an empty reason": (A + B + delta("") + DONE, "truncated", 2, ""),
+    "nothing": (b"", "truncated", 0, ""),
+    "nothing but [DONE]": (DONE, "truncated", 0, ""),
+    "no tokens": (delta(role="assistant") + FINISH + DONE, "", 0, "length"),
+    "empty data": (A + b"data: \n\ndata:\n\n" + B + FINISH, "", 2, "length"),
+    "events of nulls": (event({"choices": None, "usage": None, "error": None}) + A + B + FINISH, "", 2, "length"),
+    "a choice of nulls": (
+        A + event({"choices": [{"delta": None, "text": None, "finish_reason": None}]}) + B + FINISH, "", 2, "length",
+    ),
+    "a delta of nulls": (
+        A + delta(content=None, reasoning=None, reasoning_content=None, refusal=None, tool_calls=None) + B + FINISH,
+        "", 2, "length",
+    ),
+    "no choices": (A + event({"choices": []}) + event({}) + B + FINISH, "", 2, "length"),
+    "several choices": (  # of one event the first is heard
+        event({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]}) + B + FINISH, "", 2, "length",
+    ),
+    "another index": (event({"choices": [{"index": 1, "delta": {"content": "a"}}]}) + B + FINISH, "", 2, "length"),
+    "no errors": (A + b"".join(event({"error": no}) for no in (None, "", {}, [], False)) + B + FINISH, "", 2, "length"),
+    "an error object": (A + B + event({"error": {"message": "m"}}), "stream_error", 2, ""),
+    "an error in words": (A + B + event({"error": "out of blocks"}) + FINISH, "stream_error", 2, "length"),
+    "an error as a number": (A + B + event({"error": 500}), "stream_error", 2, ""),
+    "an error that is no UTF-8": (A + B + b'data: {"error": "\xff"}\n\n', "stream_error", 2, ""),
+    "an error by name": (A + B + b"event: error\ndata: boom\n\n", "stream_error", 2, ""),
+    "an error in a field": (A + B + b'error: {"code": 500}\n\n', "stream_error", 2, ""),
+    "an error that is cut": (A + B + b'event: error\ndata: {"mes', "stream_error", 2, ""),
+    "calls that are none": (delta(tool_calls=[None]) + delta(tool_calls=[3]) + FINISH, "", 2, "length"),
+    "a call that is no UTF-8": (
+        A + b'data: {"choices": [{"delta": {"tool_calls": [{"function": {"name": "\xff"}}]}}]}\n\n' + FINISH,
+        "", 2, "length",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_how_a_stream_may_go_wrong_and_what_its_record_says(end: str) -> None:
+    data, error, chunks, reason = ENDS[end]
+    for pieces in ([data], [data[i : i + 1] for i in range(len(data))]):
+        story = told(*pieces)
+        assert (story.error, len(story.arrivals), story.finish_reason) == (error, chunks, reason)
+
+
+def test_the_first_error_of_a_stream_is_the_one_that_is_told_with_its_words() -> None:
+    story = told(A, event({"error": {"message": "engine died"}}), b"data: {\n\n", event({"error": "later"}))
+    assert (story.error, story.message) == ("stream_error", '{"message": "engine died"}')
+    assert told(A, b"event: error\ndata: boom\n\n").message == "boom"
+
+
+def test_an_event_too_long_ends_the_story_at_once() -> None:
+    story = Story()
+    story.feed(1, A)
+    with pytest.raises(ProtocolError) as caught:
+        feed_all(story, [b"x" * 65_536] * 80)
+    assert caught.value.error == "line_too_long"
+    story.feed(3, b"\n\n" + B + FINISH)
+    story.end(4)
+    assert (story.error, list(story.arrivals), story.finish_reason) == ("line_too_long", [1], "")
 
 
 def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_length() -> None:
@@ -108,7 +228,7 @@ def test_chunks_of_several_tokens_without_running_counts_share_the_usage_by_leng
 def test_a_shared_total_is_kept_and_every_chunk_that_stays_has_some_of_it(lengths: list[int], total: int) -> None:
     data = [delta("length" if i == len(lengths) - 1 else None, content="x" * n) for i, n in enumerate(lengths)]
     story = told(*data, event({"choices": [], "usage": usage(1, total)}))
-    assert sum(story.tokens) == story.output_tokens == total
+    assert (story.output_tokens, sum(story.tokens)) == (total, min(total, max(sum(lengths), len(lengths))))
     assert len(story.arrivals) == len(story.tokens)
     assert (story.arrivals[0], min(story.tokens) >= 1) == (1, True)
     assert len(story.arrivals) == len(lengths) or total < len(lengths) or story.token_source == "chunks"
@@ -192,7 +312,25 @@ def test_null_error_and_null_usage_are_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b'{"choices": 3}', b"\xff\xfe", b"[]", b'{"usage": {"completion_tokens": "x"}}']
+    "data",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b"DONE",
+        b"[done]",
+        b"\xff\xfe",
+        b'{"choices": 3}',
+        b'{"choices": [null]}',
+        b'{"choices": [{"delta": "x"}]}',
+        b'{"choices": [{"delta": {"content": ["x"]}}]}',
+        b'{"choices": [{"delta": {"content": "\xff"}}]}',
+        b'{"choices": [{"delta": {"content": "\\ud800"}}]}',
+        b'{"usage": 7}',
+        b'{"usage": {"completion_tokens": "x"}}',
+        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"error": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
 )
 def test_an_event_that_is_no_chunk_is_an_error_that_keeps_its_start(data: bytes) -> None:
     story = told(delta(content="a"), b"data: " + data + b"\n\n", delta("stop", content="b"))
@@ -323,7 +461,13 @@ def test_a_refused_field_is_named_once() -> None:
 
 @pytest.mark.parametrize(
     ("status", "message", "name"),
-    [(429, "slow down", "http_429"), (404, "", "http_4xx"), (503, "", "http_5xx"), (500, "CUDA out of memory", "oom")],
+    [
+        (429, "slow down", "http_429"),
+        (404, "", "http_4xx"),
+        (503, "", "http_5xx"),
+        (999, "", "http_5xx"),
+        (500, "CUDA out of memory", "oom"),
+    ],
 )
 def test_refusals_have_names(status: int, message: str, name: str) -> None:
     assert dialects.http_error(status, message) == name

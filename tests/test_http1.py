@@ -76,23 +76,184 @@ def test_a_close_inside_chunks_is_no_end() -> None:
     assert not response.eof()
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+IN_CHUNKS = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def refused(data: bytes) -> str:
+    """The error of a response that is none; the same whole and byte by byte."""
+    names = []
+    for reads in ([data], [data[i : i + 1] for i in range(len(data))]):
+        response = Response()
+        with pytest.raises(ProtocolError) as caught:
+            list(map(response.feed, reads))
+        assert not response.over
+        names.append(caught.value.error)
+    assert names[0] == names[1]
+    return names[0]
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x50",  # a TLS alert
+        b"HTTP/2 200\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabcd\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 2000,
+        b"HTTP/1.1 20\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 099 OK\r\n\r\n",
+        b"HTTP/1.1 " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 2600,
+        OK + b"no colon here\r\n\r\n",
+        OK + b"X : blank before the colon\r\n\r\n",
+        OK + b": no name\r\n\r\n",
+        OK + b"X: a\0b\r\n\r\n",
+        OK + b"X: a\nY: b\r\n\r\n",
+        OK + b"X: a\rY: b\r\n\r\n",
+        b"HTTP/1.1 200 OK\nX: y\n\n",
+        OK + b"X: y\r\n" * 257 + b"\r\n",
+        OK + b"X: " + b"y" * 65_536 + b"\r\n\r\n",
+        OK + b"X: " + b"y" * 70_000,
     ],
 )
-def test_what_is_not_http_says_so(data: bytes) -> None:
+def test_what_is_no_http_head_says_so_wherever_it_is_cut(data: bytes) -> None:
+    assert refused(data) == "protocol"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"-5", b"+5", b"", b"5 5", b"5, 6", b"5\r\nContent-Length: 6", b"0x5", b"1_0", b"\xb2", b"9" * 19, b"9" * 5000],
+)
+def test_a_content_length_is_one_number_or_none(value: bytes) -> None:
+    assert refused(OK + b"Content-Length: " + value + b"\r\n\r\n") == "protocol"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"zz", b"-1", b"+5", b" 5", b"0x5", b"1_0", b"5 5", b"5;\0", b"5\n", b";a=b", b"\xb2",
+        b"f" * 17, b"f" * 900, b"0" * 2000, b"5;" + b"x" * 1023,
+    ],
+)  # fmt: skip
+def test_a_chunk_length_is_hexadecimal_digits_and_no_more_than_16(line: bytes) -> None:
+    assert refused(IN_CHUNKS + line + b"\r\nhello\r\n0\r\n\r\n") == "protocol"
+
+
+def test_a_line_that_never_ends_is_no_chunk_length_and_no_trailer() -> None:
+    assert refused(IN_CHUNKS + b"5;" + b"x" * 1025) == "protocol"
+    assert refused(IN_CHUNKS + b"0\r\n" + b"X: y\r\n" * 11_000) == "protocol"
+
+
+@pytest.mark.parametrize("after", [b"abcd\r\n", b"abX\r\n", b"ab\rX", b"ab\n"])
+def test_a_chunk_ends_where_its_length_says(after: bytes) -> None:
+    assert refused(IN_CHUNKS + b"2\r\n" + after) == "protocol"
+
+
+@pytest.mark.parametrize("line", [b"A", b"a", b"00a", b"a  ", b"a\t;x", b'a;name="v"', b"a;" + b"x" * 1022])
+def test_what_servers_write_around_a_chunk_length_is_read(line: bytes) -> None:
+    body, response = fed([IN_CHUNKS + line + b"\r\n0123456789\r\n0\r\n\r\n"])
+    assert (body, response.over, response.keep_alive) == (b"0123456789", True, True)
+
+
+def test_pieces_that_came_before_the_fault_are_handed_on_with_it() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        Response().feed(IN_CHUNKS + b"2\r\nab\r\n3\r\ncde\r\nzz\r\n")
+    assert caught.value.pieces == [b"ab", b"cde"]
+
+
+def test_a_chunk_is_handed_on_as_it_comes_however_long_it_says_it_is() -> None:
+    response = Response()
+    assert response.feed(IN_CHUNKS + b"7fffffffffffffff\r\nab") == [b"ab"]
+    assert response.feed(b"c\r\n") == [b"c\r\n"]
+    assert not response.eof()
+
+
+def test_the_bytes_kept_of_a_split_end_of_a_chunk_are_checked_in_both_reads() -> None:
+    response = Response()
+    assert response.feed(IN_CHUNKS + b"2\r\nab\r") == [b"ab"]
+    assert response.lone(b"2\r\ncd\r\n") is None
     with pytest.raises(ProtocolError):
-        Response().feed(data)
+        response.feed(b"2\r\ncd\r\n")
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        (b"Content-Encoding: gzip", "encoding"),
+        (b"Content-Encoding: BR", "encoding"),
+        (b"Content-Encoding: identity\r\nContent-Encoding: gzip", "encoding"),
+        (b"Transfer-Encoding: gzip, chunked", "encoding"),
+        (b"Transfer-Encoding: chunked, chunked", "encoding"),
+        (b"Transfer-Encoding: identity", "encoding"),
+        (b"Transfer-Encoding: xchunked", "encoding"),
+    ],
+)
+def test_a_coding_that_nobody_asked_for_is_refused_by_name(headers: bytes, error: str) -> None:
+    assert refused(OK + headers + b"\r\n\r\n") == error
+
+
+def test_identity_is_no_coding_and_a_refusal_may_be_in_any() -> None:
+    for head in (OK + b"Content-Encoding: Identity", b"HTTP/1.1 503 No\r\nContent-Encoding: gzip"):
+        body, response = fed([head + b"\r\nContent-Length: 2\r\n\r\nab"])
+        assert (body, response.over) == (b"ab", True)
+
+
+@pytest.mark.parametrize(
+    ("value", "streams"),
+    [
+        (b"text/event-stream", True), (b"Text/Event-Stream;charset=utf-8", True),
+        (b"text/event-stream, text/event-stream", True),
+        (b"", True), (b"text/html", False), (b"application/json; charset=utf-8", False), (b"text/event-streams", False),
+    ],
+)  # fmt: skip
+def test_a_body_is_the_answer_where_its_head_promises_events_or_nothing(value: bytes, streams: bool) -> None:
+    _, response = fed([OK + b"Content-Type: " + value + b"\r\n\r\n"])
+    assert response.streams == streams
+    _, response = fed([b"HTTP/1.1 400 No\r\nContent-Type: text/event-stream\r\n\r\n"])
+    assert not response.streams
+
+
+@pytest.mark.parametrize(
+    ("head", "keep"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: x, Close", False),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: enclosed", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nContent-Length: 1", False),  # RFC 9112, 6.3
+        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive", False),  # RFC 9112, 6.1
+    ],
+)
+def test_who_frames_twice_or_by_what_its_version_does_not_know_is_read_once(head: bytes, keep: bool) -> None:
+    body, response = fed([head + b"\r\n\r\n2\r\nab\r\n0\r\n\r\n"])
+    assert (body, response.over, response.keep_alive) == (b"ab", True, keep)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 2",
+        b"HTTP/1.1 200\r\nContent-Length: 2",
+        b"HTTP/1.1 200 \r\ncontent-length:2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: \xe9\r\nContent-Length: 2",
+        b"HTTP/1.1 200 OK\r\nX: folded\r\n\t over\r\n lines\r\nContent-Length:\r\n 2",
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2",
+    ],
+)
+def test_what_servers_do_write_is_read(head: bytes) -> None:
+    body, response = fed([head + b"\r\n\r\nab"])
+    assert (response.status, body, response.over, response.keep_alive) == (200, b"ab", True, True)
+
+
+def test_a_connection_with_bytes_after_the_end_is_not_used_again() -> None:
+    for data in (LENGTH.replace(b"Connection: close\r\n", b""), CHUNKED, b"HTTP/1.1 204 No\r\n\r\n"):
+        _, response = fed([data])
+        assert response.keep_alive
+        _, response = fed([data + b"HTTP/1.1 200 OK"])
+        assert (response.over, response.keep_alive) == (True, False)
+        assert response.feed(b"more") == []
 
 
 def test_a_request_carries_its_id_and_length() -> None:

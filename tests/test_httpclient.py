@@ -75,24 +75,6 @@ def test_the_sockets_do_not_know_of_proxies(monkeypatch: pytest.MonkeyPatch) -> 
         assert answer.error == ""
 
 
-@pytest.mark.parametrize("wire", ["tcp", "httpx"])
-def test_a_connection_closed_against_its_promise_is_met_by_a_fresh_one(wire: str) -> None:
-    connections: set[int] = set()
-
-    def script(r: Request) -> None:
-        connections.add(id(r.sock))
-        r.stream(VLLM)
-        if r.number == 0:
-            r.sock.recv(1)  # the next request is on its way: no client can know
-            r.reset()
-
-    with reached(wire, script) as there:
-        answers, transport = met(there, times=4)
-    assert [a.error for a in answers] == [""] * 4
-    assert transport.resent == 1
-    assert len(connections) == 4, "no connection is used twice from then on"
-
-
 def test_cookies_of_one_answer_are_not_sent_with_the_next_request() -> None:
     cookies: list[str | None] = []
 

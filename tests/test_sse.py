@@ -15,6 +15,13 @@ STREAMS = {
     "several lines": (b"data: a\ndata: b\n\n", [b"a\nb"]),
     "other fields": (b"event: message\nid: 7\nretry: 10\ndata: x\n\n", [b"x"]),
     "an event of no data": (b"event: ping\n\ndata: x\n\n", [b"x"]),
+    "a named error": (b'event: error\ndata: {"a":1}\n\n', [b'error: {"a":1}']),
+    "an error of no words": (b"event: error\n\ndata: x\n\n", [b"error: ", b"x"]),
+    "an error in a field of its own": (b'error: {"code":500}\n\n', [b'error: {"code":500}']),
+    "another name": (b"event: error\nevent: message\ndata: x\n\n", [b"x"]),
+    "data without a colon": (b"data\ndata: x\n\n", [b"\nx"]),
+    "a NUL and bytes that are no UTF-8": (b"data: \0\xff\n\n", [b"\0\xff"]),
+    "mixed line ends": (b"data: a\r\ndata: b\r\r\ndata: c\n\n", [b"a\nb", b"c"]),
     "many blank lines": (b"\n\n\ndata: x\n\n\n\ndata: y\n\n", [b"x", b"y"]),
 }
 
@@ -48,3 +55,10 @@ def test_an_event_without_its_blank_line_counts_at_the_end() -> None:
     assert stream.feed(b"data: x\n\ndata: last\n") == [b"x"]
     assert stream.end() == [b"last"]
     assert stream.end() == []
+
+
+def test_an_event_is_told_with_the_byte_that_completes_it_whatever_its_line_ends() -> None:
+    for data in (b"data: x\n\n", b"data: x\r\r", b"data: x\r\n\r"):
+        stream = Events()
+        assert stream.feed(data[:-1]) == []
+        assert stream.feed(data[-1:]) == [b"x"]

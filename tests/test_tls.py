@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import socket
 import ssl
 import threading
@@ -19,28 +18,9 @@ from harness.errors import HarnessError
 from harness.load import tls
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Answer, Target, transport_for
-from tests.servers import Request, authority, certified, pipe, reached, serving
+from tests.servers import Request, authority, certified, expired, pipe, reached, self_signed, serving
 from tests.streams import VLLM, delta
 from tests.test_transport import exchange, met
-
-YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-
-
-def expired() -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    begin = YESTERDAY - datetime.timedelta(days=9)
-    authority().issue_cert("127.0.0.1", not_before=begin, not_after=YESTERDAY).configure_cert(made)
-    return made
-
-
-def self_signed(folder: Path) -> ssl.SSLContext:
-    alone = trustme.CA()
-    alone.cert_pem.write_to_path(str(folder / "own.pem"))
-    alone.private_key_pem.write_to_path(str(folder / "own.key"))
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.load_cert_chain(folder / "own.pem", folder / "own.key")
-    return made
-
 
 BAD: dict[str, tuple[Callable[[Path], ssl.SSLContext], str]] = {
     "expired": (lambda folder: expired(), "its certificate has expired"),

@@ -155,17 +155,28 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
 def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
     """It answers keep-alive and closes: what went into a dead connection is sent again, and no other is used twice."""
 
-    def script(r: Request) -> None:
-        r.stream(VLLM)
-        time.sleep(0.005)
-        r.close()
-
-    with reached("tcp", script) as target:
+    with reached("tcp", lambda r: r.stream_and_close(VLLM)) as target:
         answers, transport = met(target, times=20)
     assert isinstance(transport, SocketTransport)
     assert [a.error for a in answers] == [""] * 20
     assert (transport.resent, transport.reuse) == (1, False)
     assert all(a.story.arrivals[0] > a.sent_ns for a in answers)
+
+
+@every_wire
+@pytest.mark.parametrize("end", [Request.close, Request.reset])
+def test_a_request_that_the_server_may_have_read_is_not_sent_again(wire: str, end: Callable[[Request], None]) -> None:
+    """It takes every second request of a kept connection and closes without a word: that is its failure."""
+    ids: list[str | None] = []
+
+    def script(r: Request) -> None:
+        ids.append(r.header("x-request-id"))
+        r.stream(VLLM) if len(ids) % 2 else end(r)
+
+    with reached(wire, script) as target:
+        answers, transport = met(target, times=6)
+    assert [a.error for a in answers] == ["", "reset"] * 3
+    assert (transport.resent, ids) == (0, [f"id-{i}" for i in range(6)])
 
 
 @every_wire
@@ -233,7 +244,7 @@ def test_arrivals_lie_where_the_server_wrote_them(wire: str) -> None:
         ("reset inside", lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.05), r.reset()), "reset"),
         ("no finish reason", lambda r: r.stream(delta(content="a"), b"data: [DONE]\n\n"), "truncated"),
         ("not HTTP", lambda r: r.send(b"SSH-2.0-x\r\n\r\n"), "protocol"),
-        ("HTML", lambda r: r.answer(200, b"<html></html>", "text/html"), "truncated"),
+        ("HTML", lambda r: r.answer(200, b"<html></html>", "text/html"), "content_type"),
         ("error in the stream", lambda r: r.stream(b'data: {"error": {"message": "x"}}\n\n'), "stream_error"),
     ],
 )

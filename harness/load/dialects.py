@@ -5,6 +5,9 @@ things stand, not in what they are called: a role-only chunk is no token, a reas
 comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason
 was cut: an error, not a success. Requests are built here too, since what may be asked is the dialect's.
 
+Streams also lie. A count that cannot be is a malformed event, one that can is recorded as it was told; an error is
+one wherever it stands; no bytes raise anything but ProtocolError.
+
 Decoding is the dearest thing on the measured path and an answer may be long, so the common event takes few steps and
 a token costs some 11 bytes: its stamp, its length, and its count only once some count is not 1.
 
@@ -21,12 +24,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from harness.load.sse import Events
+from harness.load.http1 import ProtocolError
+from harness.load.sse import TOO_LONG, Events
 from harness.load.tokens import Placer
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 # Asked for where the server takes them; dropped when the first request says that it does not (contract.md).
 OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
+_LONGEST_REASON = 64  # characters of a finish_reason that are kept
+_NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
@@ -62,10 +68,13 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens_details: _OutputDetails | None = None
 
 
+_ABSENT = msgspec.Raw()
+
+
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: Any = None
+    error: msgspec.Raw = _ABSENT  # not decoded: it may be anything, as deep as it likes
 
 
 class _Function(msgspec.Struct):
@@ -85,12 +94,15 @@ class Story:
     """One answer, told by its events in order of arrival.
 
     `feed` takes a body piece with the stamp of the read that brought it; `end` closes the account. Times are
-    nanoseconds as given, 0 where a thing has not happened. A placer settles which chunk holds how many tokens
+    nanoseconds as given, 0 where a thing has not happened. `feed` raises ProtocolError where the stream cannot be read
+    on; nothing else leaves it. A placer settles which chunk holds how many tokens
     where neither running usage nor the count of chunks does.
     """
 
     __slots__ = (
+        "_answered",
         "_counted",
+        "_done",
         "_empty",
         "_events",
         "_lengths",
@@ -116,6 +128,8 @@ class Story:
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._counted: int | None = None  # the server's running count, where it gives one before the end
+        self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
+        self._done: int | None = None  # chunks before the first [DONE]
         self._empty = 0  # chunks after the first token that showed none of their own
         self._reasoned = False
         self._lengths = array("H")  # of each chunk's text, in bytes
@@ -147,9 +161,8 @@ class Story:
         for data in self._events.feed(piece):
             try:
                 chunk = _chunk(data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:  # ValidationError is a DecodeError
-                if data != b"[DONE]":
-                    self._fail("malformed_event", f"{error}: {data[:120]!r}")
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested as deep as it likes
+                self._no_chunk(data, error)
                 continue
             carried += self._hear(stamp, chunk)
         if carried > 1:
@@ -158,8 +171,8 @@ class Story:
 
     def _hear(self, stamp: int, chunk: _Chunk) -> int:
         """Account for one chunk; returns 1 if it carried tokens, else 0. Calls cost: it makes none."""
-        if chunk.error is not None:
-            self._fail("stream_error", str(chunk.error)[:200])
+        if chunk.error is not _ABSENT and (said := bytes(chunk.error)) not in _NO_ERROR:
+            self._fail("stream_error", said[:200].decode("utf-8", "replace"))
             return 0
         count = None
         if (usage := chunk.usage) is not None:
@@ -176,7 +189,7 @@ class Story:
         choice = chunk.choices[0]
         finish = choice.finish_reason
         if finish:
-            self.finish_reason = finish
+            self.finish_reason = finish[:_LONGEST_REASON]
 
         delta = choice.delta
         text = answer = (choice.text if delta is None else delta.content) or ""
@@ -215,8 +228,8 @@ class Story:
         if self._tokens is not None:
             self._tokens.append(tokens)
         self.arrivals.append(stamp)
-        if not self.first_content and answer:
-            self.first_content = stamp
+        if self._answered < 0 and answer:
+            self._answered = len(self.arrivals) - 1
         if self._text is not None:
             if counted and tokens:
                 self._text = None  # usage has risen more than once: it runs
@@ -224,15 +237,34 @@ class Story:
                 self._text += text.encode()
         return 1
 
+    def _no_chunk(self, data: bytes, why: Exception) -> None:
+        """Account for an event that is no chunk: the end mark, nothing at all, an error, or garbage."""
+        data = data.strip()
+        if data == b"[DONE]":
+            if self._done is None:
+                self._done = len(self.arrivals)
+        elif data == TOO_LONG:
+            self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
+            raise ProtocolError(self.message, self.error)
+        elif data.startswith(b"error:"):
+            self._fail("stream_error", data[6:200].decode("utf-8", "replace").strip())
+        elif data:
+            self._fail("malformed_event", f"{why}: {data[:120]!r}")
+
     def _fail(self, error: str, message: str) -> None:
         if not self.error:
             self.error, self.message = error, message
 
     def end(self, stamp: int) -> None:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
-        self.feed(stamp, b"\n\n")  # the blank line that several servers leave out
+        try:
+            self.feed(stamp, b"\n\n")  # the blank line that several servers leave out
+        except ProtocolError:  # it is told already
+            pass
         if not self.finish_reason:
             self._fail("truncated", "the stream ended without finish_reason")
+        elif self._done is not None and len(self.arrivals) > self._done:
+            self._fail("malformed_event", "tokens after [DONE]")
         self.settle()
 
     def settle(self) -> None:
@@ -253,7 +285,8 @@ class Story:
         elif (placed := self._placed(usage)) is not None:
             self.token_source, self._tokens = "tokenizer", placed
         else:
-            self.token_source, self._tokens = "bytes", _shared(usage, self._lengths)
+            # No token is shorter than a byte: what goes beyond was not in this text, and stays unplaced.
+            self.token_source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
         if self._tokens is not None:
             self._keep(self._tokens)
             if self._tokens.count(1) == len(self._tokens):
@@ -267,6 +300,8 @@ class Story:
         """Only the chunks whose mark is not 0."""
         marks = bytes(map(bool, marks))
         if 0 in marks:
+            if self._answered > 0:
+                self._answered = sum(marks[: self._answered])
             self.arrivals = array("q", compress(self.arrivals, marks))
             self._lengths = array(self._lengths.typecode, compress(self._lengths, marks))
             if self._tokens is not None:
@@ -290,19 +325,20 @@ class Story:
 
     def _settle_content(self) -> None:
         """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
-        if not self._reasoned:
-            self.first_content = self.arrivals[0] if self.arrivals else 0
-        elif self.first_content:
-            self.first_content = next((stamp for stamp in self.arrivals if stamp >= self.first_content), 0)
+        answered = self._answered if self._reasoned else 0
+        if 0 <= answered < len(self.arrivals):
+            self.first_content = self.arrivals[answered]
 
 
 def _called(call: msgspec.Raw) -> str:
     """The text of a tool call's delta as the model writes it; where it shows none, the JSON stands for it."""
     try:
         function = _call(call).function
-        return (function.name or "") + (function.arguments or "") or bytes(call).decode()
-    except msgspec.DecodeError:
-        return bytes(call).decode()
+        if text := (function.name or "") + (function.arguments or ""):
+            return text
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return bytes(call).decode("utf-8", "replace")
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:
@@ -370,4 +406,4 @@ def http_error(status: int, message: str) -> str:
     """The error name of an answer that is no stream: http_429, http_4xx, http_5xx, or oom where it says so."""
     if "out of memory" in message.lower():
         return "oom"
-    return "http_429" if status == 429 else f"http_{status // 100}xx"
+    return "http_429" if status == 429 else f"http_{min(status // 100, 5)}xx"  # RFC 9110, 15: beyond 599 is a 5xx

@@ -1,14 +1,32 @@
 """HTTP/1.1 as far as one streamed request needs it: bytes out, body pieces in, cut anywhere. No IO.
 
 A response is framed exactly and resumably: whether it is over is never guessed from how the bytes end, because a
-head may end in `0\\r\\n\\r\\n` and a terminator may be cut over two reads. Content codings are refused by asking
-for none; trailers are read and dropped; responses to HEAD, 204 and 304 have no body.
+head may end in `0\\r\\n\\r\\n` and a terminator may be cut over two reads. Bodies are handed on as they come and never
+collected, so what is kept is bounded: one head, one list of trailers, one line with a chunk's length.
+
+Strict where RFC 9112 is, because a message that two readers end at two places is nobody's measurement: no bare line
+feeds, no NUL, digits only where digits belong, one length. Liberal where servers are: folded headers, a missing
+reason, blanks behind a chunk's length, equal lengths given twice. Content codings are refused after asking for none;
+trailers are read and dropped; 204 and 304 have no body. Left out: HEAD, upgrades, what the extensions of chunks mean.
 """
 
 from __future__ import annotations
 
-_LONGEST_HEAD = 65_536
+import re
+from collections.abc import Mapping
+
+_LONGEST_HEAD = 65_536  # also of the trailers
+_MOST_HEADERS = 256
+_MOST_INTERIM = 16  # answers 1xx before the real one
+_LONGEST_LENGTH_LINE = 1024  # a chunk's length with its extensions
 _LONGEST_LONE = 2048  # bytes of a read that `lone` looks at
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.DOTALL)
+_BLANKS = re.compile(rb"\r\n[ \t]+")  # a folded header goes on
+_NAME = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CHUNK_LENGTH = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\0\r\n]*)?")
+_EVENTS = re.compile(r"text/event-stream *(?:[;,]|$)", re.IGNORECASE)
+_LENGTHS = {b"%x" % length: length for length in range(1, 4096)}  # nearly every chunk of every server
 
 
 def _lone_starts() -> list[bytes]:
@@ -26,7 +44,15 @@ _STARTS = _lone_starts()
 
 
 class ProtocolError(Exception):
-    """The bytes are not the HTTP/1.1 response they should be."""
+    """The bytes are not the answer they should be; `error` names it in the record.
+
+    `pieces` are what the same read had brought before: cut elsewhere, they would have been handed on.
+    """
+
+    def __init__(self, message: str, error: str = "protocol") -> None:
+        super().__init__(message)
+        self.error = error
+        self.pieces: list[bytes] = []
 
 
 def request_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:
@@ -49,21 +75,24 @@ def request(head: bytes, request_id: str, body: bytes) -> bytes:
 class Response:
     """One response as its bytes arrive.
 
-    `feed` returns the body pieces that the read completed; `over` says that the message is complete, by its own
-    framing; `eof` tells it that the peer closed, which completes a body that only the close delimits.
+    `feed` returns the body pieces that the read brought; `over` says that the message is complete, by its own
+    framing; `eof` tells it that the peer closed, which completes a body that only the close delimits. `streams`: its
+    body is the answer; False as soon as its head says that it is only words about why there is none.
     """
 
-    __slots__ = ("_even", "_left", "_mode", "_tail", "headers", "keep_alive", "over", "status")
+    __slots__ = ("_even", "_interim", "_left", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams")
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.streams = True
         self.keep_alive = True
         self.over = False
         self._mode = "head"
-        self._tail = b""  # bytes kept because they do not complete anything yet
-        self._left = 0  # bytes still to come of a body with a length
+        self._tail = bytearray()  # bytes kept because they do not complete anything yet
+        self._left = 0  # bytes still to come of a body with a length; of a chunk, its line end included
         self._even = False  # in a chunked body, and the next byte begins a chunk
+        self._interim = 0
 
     def lone(self, data: bytes) -> bytes | None:
         """The piece in a read that is exactly one chunk of a chunked body; None, and nothing is taken, for others.
@@ -79,17 +108,19 @@ class Response:
         return None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take one read; return the body pieces it completes, in order."""
-        if self._tail:
-            data = self._tail + data
-            self._tail = b""
-        if self._mode == "chunked":
-            return self._chunks(data)
-        if self._mode == "head":
-            return self._head(data)
-        if self._mode == "length":
-            return self._length(data)
-        return [data] if data else []
+        """Take one read; return the body pieces in it, in order."""
+        pieces: list[bytes] = []
+        try:
+            if self._mode == "chunked":
+                self._chunks(data, pieces)
+            elif self._mode == "head":
+                self._head(data, pieces)
+            else:
+                self._body(data, pieces)
+        except ProtocolError as error:
+            error.pieces = pieces
+            raise
+        return pieces
 
     def eof(self) -> bool:
         """The peer closed: True when that is a proper end of this message."""
@@ -97,81 +128,177 @@ class Response:
             self.over = True
         return self.over
 
-    def _head(self, data: bytes) -> list[bytes]:
-        end = data.find(b"\r\n\r\n")
+    def heard(self, status: int, headers: Mapping[str, str]) -> None:
+        """What the head says of the body, whoever read it; header names in lower case."""
+        self.status, self.headers = status, dict(headers)
+        self.streams = status == 200
+        if not self.streams:
+            return
+        coding = headers.get("content-encoding")
+        if coding and coding.lower() != "identity":
+            raise ProtocolError(f"content-encoding {coding[:40]!r}, though identity was asked for", "encoding")
+        kind = headers.get("content-type")
+        self.streams = not kind or _EVENTS.match(kind) is not None
+
+    def _section(self, data: bytes | bytearray) -> tuple[bytes, bytes] | None:
+        """The lines up to the next empty one, and what comes after; None, and all is kept, while that is to come."""
+        searched = 0
+        if self._tail:
+            searched = max(0, len(self._tail) - 3)
+            self._tail += data
+            data = self._tail
+        end = data.find(b"\r\n\r\n", searched)
+        if end > _LONGEST_HEAD or (end < 0 and len(data) > _LONGEST_HEAD + 3):
+            raise ProtocolError("response head, or trailers, longer than 64 KiB")
         if end < 0:
-            if len(data) > _LONGEST_HEAD:
-                raise ProtocolError("response head longer than 64 KiB")
-            self._tail = data
-            return []
-        first, *lines = data[:end].split(b"\r\n")
-        parts = first.split(b" ", 2)
-        if not first.startswith(b"HTTP/1.") or len(parts) < 2 or not parts[1].isdigit():
-            raise ProtocolError(f"not an HTTP/1.1 status line: {first[:80]!r}")
-        self.status = int(parts[1])
-        rest = data[end + 4 :]
-        if 100 <= self.status < 200:  # an interim answer; the real one follows
-            return self._head(rest)
-        for line in lines:
-            name, colon, value = line.partition(b":")
-            if not colon:
-                raise ProtocolError(f"not a header: {line[:80]!r}")
-            self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-        connection = self.headers.get("connection", "").lower()
-        self.keep_alive = "close" not in connection and (first.startswith(b"HTTP/1.1") or "keep-alive" in connection)
-        if self.status in (204, 304):
-            self.over = True
-            return []
-        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            if data is not self._tail:
+                self._tail += data
+            return None
+        lines, rest = bytes(data[:end]), bytes(data[end + 4 :])
+        self._tail = bytearray()
+        return lines, rest
+
+    def _head(self, data: bytes, pieces: list[bytes]) -> None:
+        while True:
+            began = bytes(self._tail[:7]) + data[:7]
+            if not b"HTTP/1.".startswith(began[:7]):  # told at once: such a server may wait for us to speak on
+                raise ProtocolError(f"not HTTP/1.1: {(bytes(self._tail) + data)[:80]!r}")
+            section = self._section(data)
+            if section is None:
+                if self._tail.find(b"\n\n", max(0, len(self._tail) - len(data) - 1)) >= 0:
+                    raise ProtocolError("the response head ends its lines with bare line feeds")
+                return
+            head, data = section
+            minor, status, headers = _parsed(head)
+            if status >= 200:
+                break
+            self._interim += 1  # the real answer follows
+            if status == 101 or self._interim > _MOST_INTERIM:
+                raise ProtocolError(f"status {status}, which nobody asked for, {self._interim} in a row")
+        self.heard(status, headers)
+        if minor == 0 or "connection" in headers:
+            connection = _listed(headers.get("connection", ""))
+            self.keep_alive = "close" not in connection and (minor > 0 or "keep-alive" in connection)
+        if status in (204, 304):
+            self._end(data)
+        elif "transfer-encoding" in headers:
+            if headers["transfer-encoding"].lower() != "chunked":
+                raise ProtocolError(f"transfer-encoding {headers['transfer-encoding'][:40]!r}", "encoding")
+            if minor == 0 or "content-length" in headers:
+                self.keep_alive = False  # RFC 9112, 6.1 and 6.3: it frames this message, but the sender is confused
             self._mode = "chunked"
-            return self._chunks(rest)
-        if "content-length" in self.headers:
-            length = self.headers["content-length"]
-            if not length.isdigit():
-                raise ProtocolError(f"bad content-length: {length[:40]!r}")
-            self._mode, self._left = "length", int(length)
-            return self._length(rest)
-        self._mode, self.keep_alive = "close", False
-        return [rest] if rest else []
+            self._chunks(data, pieces)
+        elif "content-length" in headers:
+            self._mode, self._left = "length", _content_length(headers["content-length"])
+            self._body(data, pieces)
+        else:
+            self._mode, self.keep_alive = "close", False
+            self._body(data, pieces)
 
-    def _length(self, data: bytes) -> list[bytes]:
-        piece = data[: self._left]
-        self._left -= len(piece)
-        self.over = self._left == 0
-        return [piece] if piece else []
+    def _body(self, data: bytes, pieces: list[bytes]) -> None:
+        """What is not in chunks: a body by length or close, the trailers, and bytes after the end."""
+        if self._mode == "close":
+            if data:
+                pieces.append(data)
+        elif self._mode == "length":
+            if data and self._left:
+                pieces.append(data[: self._left])
+            left = self._left - len(data)
+            self._left = max(0, left)
+            if left <= 0:
+                self._end(data[len(data) + left :])
+        elif self._mode == "trailers":
+            section = self._section(data)
+            if section is not None:
+                self._end(section[1])
+        elif data:
+            self._end(data)
 
-    def _chunks(self, data: bytes) -> list[bytes]:
-        pieces: list[bytes] = []
-        at, size = 0, len(data)
-        self._even = False
+    def _end(self, rest: bytes) -> None:
+        self.over, self._mode = True, "over"
+        if rest:  # bytes that nobody asked for: whose answer would they be on the next request?
+            self.keep_alive = False
+
+    def _chunks(self, data: bytes, pieces: list[bytes]) -> None:
+        if self._tail:
+            data = bytes(self._tail) + data
+            self._tail = bytearray()
+        at, size, left = 0, len(data), self._left
         while at < size:
-            line = data.find(b"\r\n", at)
-            if line < 0:
-                if size - at > 1024:
-                    raise ProtocolError("chunk length line longer than 1 KiB")
-                break
-            try:
-                length = int(data[at:line].partition(b";")[0], 16)
-            except ValueError:
-                raise ProtocolError(f"bad chunk length: {data[at:line][:40]!r}") from None
-            if length < 0:
-                raise ProtocolError("negative chunk length")
-            if length == 0:
-                if data.startswith(b"\r\n", line + 2):
-                    self.over = True
-                    return pieces
-                end = data.find(b"\r\n\r\n", line)  # trailers
-                if end < 0:
+            if not left:
+                line = data.find(b"\r\n", at)
+                if line < 0:
+                    if size - at > _LONGEST_LENGTH_LINE + 1:  # the last byte may be half a line end
+                        raise ProtocolError("chunk length line longer than 1 KiB")
+                    self._tail += data[at:]
                     break
-                self.over = True
-                return pieces
-            end = line + 2 + length
-            if end + 2 > size:
-                break
-            if data[end : end + 2] != b"\r\n":
+                length = _LENGTHS.get(data[at:line]) or _chunk_length(data[at:line])
+                at = line + 2
+                if not length:
+                    self._mode, self._even, self._left = "trailers", False, 0
+                    self._tail += b"\r\n"  # so that no trailers and some end alike
+                    self._body(data[at:], pieces)
+                    return
+                end = at + length
+                if data.startswith(b"\r\n", end):
+                    pieces.append(data[at:end])
+                    at = end + 2
+                    continue
+                left = length + 2
+            # A chunk that began in an earlier read or ends in a later one: handed on as far as it has come.
+            end = at + left
+            if left > 2 and at < size:
+                pieces.append(data[at : end - 2])
+            if not b"\r\n"[-left:].startswith(data[max(at, end - 2) : end]):
                 raise ProtocolError("a chunk does not end where its length says")
-            pieces.append(data[line + 2 : end])
-            at = end + 2
-        self._tail = data[at:]
-        self._even = not self._tail
-        return pieces
+            left, at = max(0, end - size), end
+        self._left = left
+        self._even = not left and not self._tail
+
+
+def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:
+    """A head's minor version, status and headers; names in lower case, a repeated header's values as one list."""
+    if b"\r\n " in head or b"\r\n\t" in head:
+        head = _BLANKS.sub(b" ", head)
+    first, *lines = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise ProtocolError(f"not an HTTP/1.1 status line: {first[:80]!r}")
+    if 0 in head or not head.count(b"\r") == head.count(b"\n") == len(lines):
+        raise ProtocolError("a NUL or half a line end in the response head")
+    if len(lines) > _MOST_HEADERS:
+        raise ProtocolError(f"more than {_MOST_HEADERS} headers")
+    headers: dict[str, str] = {}
+    for line in lines:
+        raw_name, colon, raw_value = line.partition(b":")
+        if not colon or not raw_name or raw_name.translate(None, _NAME):
+            raise ProtocolError(f"not a header: {line[:80]!r}")
+        name, value = raw_name.decode("ascii").lower(), raw_value.strip(b" \t").decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return int(match[1]), int(match[2]), headers
+
+
+def _listed(value: str) -> list[str]:
+    """The members of a header that is a list of words.
+
+    >>> _listed("Keep-Alive, , CLOSE")
+    ['keep-alive', 'close']
+    """
+    return [word for part in value.lower().split(",") if (word := part.strip())]
+
+
+def _content_length(value: str) -> int:
+    lengths = {part.strip() for part in value.split(",")}  # the same one twice is one
+    length = lengths.pop()
+    if lengths or not (length.isascii() and length.isdigit() and len(length) <= 18):
+        raise ProtocolError(f"bad content-length: {value[:40]!r}")
+    return int(length)
+
+
+def _chunk_length(line: bytes) -> int:
+    if len(line) > _LONGEST_LENGTH_LINE:
+        raise ProtocolError("chunk length line longer than 1 KiB")
+    match = _CHUNK_LENGTH.fullmatch(line)
+    if match is None:
+        raise ProtocolError(f"bad chunk length: {line[:40]!r}")
+    return int(match[1], 16)

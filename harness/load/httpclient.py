@@ -3,7 +3,8 @@
 For endpoints that plain sockets do not reach: through a proxy (its variables are honoured), over HTTP/2 (where `h2`
 is installed), behind whatever odd. The same stories and error names come out. What it costs: pieces are stamped by
 the clock when they reach us, not by the kernel; a token takes many times the CPU; connections are opened when a
-request needs one, never ahead; `bytes_received` counts bodies only.
+request needs one, never ahead; `bytes_received` counts bodies only; nothing is ever sent again, since whether a server
+had closed a kept connection before cannot be told from here.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import asyncio
 import gc
 import importlib.util
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from harness.load import tls
+from harness.load.http1 import ProtocolError
 from harness.load.loop import HotSelector, now
 from harness.load.transport import Answer, Target
 
 if TYPE_CHECKING:
     import httpx
+
+LONGEST = 16 << 20  # bytes of an answer to a check or a scrape; a page of metrics is some hundred KiB
 
 # CPU seconds per million tokens, 512 streams of 40 tokens/s, one x86 core, Python 3.11, loopback, November 2026:
 # httpx, and beside it the sockets of `transport`.
@@ -28,7 +32,10 @@ CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
 
 
 def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> httpx.AsyncClient:
-    """A client of the target's server; the environment's proxies and HTTP/2 only where the load goes by httpx too."""
+    """A client of the target's server; the environment's proxies and HTTP/2 only where the load goes by httpx too.
+
+    With a timeout no answer lasts longer than it, nor is longer than LONGEST: httpx itself bounds each read only.
+    """
     import httpx
 
     chosen = target.transport == "httpx"
@@ -45,7 +52,36 @@ def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> h
         http2=chosen and importlib.util.find_spec("h2") is not None,
         limits=limits,
         timeout=timeout,
+        event_hooks={"response": [_bounded(httpx.Timeout(timeout).read)]} if timeout is not None else None,
     )
+
+
+def _bounded(within_s: float | None) -> Callable[[httpx.Response], Awaitable[None]]:
+    """A hook that ends a body which comes for ever."""
+    import httpx
+
+    class Bounded(httpx.AsyncByteStream):
+        def __init__(self, inner: httpx.AsyncByteStream) -> None:
+            self._inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            began, size = now(), 0
+            async for piece in self._inner:
+                size += len(piece)
+                if size > LONGEST:
+                    raise httpx.RemoteProtocolError(f"an answer longer than {LONGEST >> 20} MiB")
+                if within_s is not None and now() - began > within_s * 1e9:
+                    raise httpx.ReadTimeout("an answer without end")
+                yield piece
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    async def hook(response: httpx.Response) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = Bounded(response.stream)
+
+    return hook
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -63,15 +99,14 @@ class HttpxTransport:
     """One httpx client behind the seam of `transport`."""
 
     stamped = False
+    resent = 0
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
-        self.resent = 0
         self._selector = selector
         self._client = client(target)
         self._url = self._client.base_url.join(target.path)
         self._headers = self._client.headers
         self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
-        self._reuse = True
         gc.enable()  # httpx leaves cycles behind; with the sockets there are none to collect
 
     def letter(self, request_id: str, body: bytes) -> httpx.Request:
@@ -91,12 +126,11 @@ class HttpxTransport:
 
         try:
             async with asyncio.timeout(timeout_s):
-                if not await self._sent(answer, letter):
-                    self._reuse = False
-                    self.resent += 1
-                    await self._sent(answer, letter)
+                await self._send(answer, letter)
         except TimeoutError:
             answer.fail("client_deadline", f"no end within {timeout_s:g} s")
+        except ProtocolError as error:
+            answer.fail(error.error, str(error))
         except httpx.TransportError as error:
             answer.fail(_name(error), str(error))
         except asyncio.CancelledError:
@@ -106,30 +140,21 @@ class HttpxTransport:
             answer.done_ns = answer.done_ns or now()
             answer.take(answer.done_ns, None)
 
-    async def _sent(self, answer: Answer, letter: httpx.Request) -> bool:
-        """Whether it was a request at all: False when it went into a connection that the server had closed before."""
-        import httpx
-
-        moments = _Moments(answer)
-        letter.extensions["trace"] = moments
-        if not self._reuse:
-            letter.headers["Connection"] = "close"
+    async def _send(self, answer: Answer, letter: httpx.Request) -> None:
+        letter.extensions["trace"] = _Moments(answer)
+        response = await self._client.send(letter, stream=True)
         try:
-            response = await self._client.send(letter, stream=True)
-        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
-            if self._reuse and moments.http1 and not moments.opened and _name(error) == "reset":
-                return False
-            raise
-        try:
-            answer.response.status = response.status_code
+            answer.response.headers = dict(response.headers)
+            answer.response.heard(response.status_code, response.headers)
             async for piece in response.aiter_raw():
                 answer.bytes_received += len(piece)
                 # Decoded at once: a debt would make the loop sleep by ticks, and httpx must be woken by its events.
                 self._selector.events += answer.take(now(), piece)
+                if answer.error:  # it cannot be read on
+                    break
             answer.done_ns = now()
         finally:
             await response.aclose()
-        return True
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -141,13 +166,12 @@ class _Moments:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._tls_began = 0
-        self.opened = 0  # when it began to open a connection; 0: it found one open
-        self.http1 = False
+        self._opened = 0  # when it began to open a connection; 0: it found one open
 
     async def __call__(self, name: str, info: dict[str, Any]) -> None:
-        answer, (layer, event, moment) = self._answer, name.split(".")
+        answer, (_, event, moment) = self._answer, name.split(".")
         if moment == "started" and event in ("connect_tcp", "connect_unix_socket"):
-            self.opened = now()
+            self._opened = now()
             answer.tls_ns = 0
         elif event == "start_tls":
             if moment == "started":
@@ -155,10 +179,9 @@ class _Moments:
             else:
                 answer.tls_ns += now() - self._tls_began
         elif moment == "started" and event == "send_request_headers":  # through a tunnel twice: the last one counts
-            self.http1 = layer == "http11"
             answer.sent_ns = now()
-            if self.opened:
-                answer.connect_ns = answer.sent_ns - self.opened - answer.tls_ns
+            if self._opened:
+                answer.connect_ns = answer.sent_ns - self._opened - answer.tls_ns
 
 
 def _name(error: httpx.TransportError) -> str:

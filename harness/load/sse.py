@@ -1,39 +1,53 @@
 """Server-sent events: bytes in, the data of each event out, cut anywhere. No IO, no JSON.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
-event; event names, ids and retry times are read over, no LLM server puts tokens into them.
+event; ids and retry times are read over, no LLM server puts tokens into them. An event that calls itself an error, by
+its name or by a field `error:` as llama-server writes it, comes out as `error: ` and its words, which no JSON begins
+with, so that the common event needs no second look.
+
+Memory is bounded: what is kept is one unfinished event, at most `LONGEST` of it, and all the unfinished events of a
+process together hold no more than `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
+A piece is a read, far shorter than the longest event.
+Left out: a byte order mark before the first event.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+LONGEST = 4 << 20  # bytes of one event
+TOGETHER = 256 << 20  # else 256 servers that never end a line hold a GiB
+TOO_LONG = b"error: an event longer than can be kept"
+_WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts among those held together
 
 
 class Events:
     """The events of one stream; `feed` returns the data of every event that the bytes complete."""
 
-    __slots__ = ("_tail",)
+    __slots__ = ("_counted", "_cr", "_cut_off", "_tail")
+
+    held: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail = bytearray()  # the event that is not finished, with LF line ends
+        self._cr = False  # the last byte was a CR: an LF after it ends no second line
+        self._cut_off = False
+        self._counted = 0  # this stream's share of `held`
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Data of the events completed by this piece, in order; comments and empty events give nothing."""
         line, _, rest = piece.partition(b"\n")
         if rest == b"\n" and line[:6] == b"data: " and 13 not in line and not self._tail:
             return [line[6:]]  # one whole event with LF line ends: nearly every piece of every server
-        if self._tail:
-            piece = self._tail + piece
-            self._tail = b""
-        if b"\r" in piece:
-            if piece.endswith(b"\r"):  # its LF may still come
-                piece, self._tail = piece[:-1], b"\r"
+        if not piece or self._cut_off:
+            return []
+        if self._cr or b"\r" in piece:
+            if self._cr and piece.startswith(b"\n"):
+                piece = piece[1:]
+            self._cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if not piece.endswith(b"\n\n"):
-            cut = piece.rfind(b"\n\n") + 2
-            rest = piece[cut:] if cut > 1 else piece
-            self._tail = rest + self._tail
-            if cut < 2:
-                return []
-            piece = piece[:cut]
+        if self._tail or not piece.endswith(b"\n\n"):
+            piece = self._whole(piece)
         out = []
         for block in piece.split(b"\n\n"):
             if block.startswith(b"data: ") and b"\n" not in block:
@@ -42,13 +56,68 @@ class Events:
                 data = _data(block)
                 if data is not None:
                     out.append(data)
+        if self._cut_off:
+            out.append(TOO_LONG)
         return out
 
     def end(self) -> list[bytes]:
         """The stream is over: an event without its blank line still counts, several servers leave it out."""
         return self.feed(b"\n\n")
 
+    def _whole(self, piece: bytes) -> bytes:
+        """The events that are whole with these bytes; the rest is kept. Line ends are LF."""
+        tail, cut = self._tail, piece.rfind(b"\n\n") + 2
+        if cut == 1:  # none in the piece: its first LF may be the second of two
+            cut = int(piece.startswith(b"\n") and tail.endswith(b"\n"))
+        whole = b""
+        if cut:
+            whole = bytes(tail) + piece[:cut] if tail else piece[:cut]
+            self._tail = tail = bytearray(piece[cut:])
+            if len(whole) > LONGEST:
+                whole = self._short(whole)
+        else:
+            tail += piece
+        if self._counted or len(tail) > _WORTH_COUNTING:
+            self._count(len(tail))
+        if self._cut_off:
+            self._tail = bytearray(b"!")  # nothing is the common event any more
+            self._count(0)
+        return whole
+
+    def _short(self, whole: bytes) -> bytes:
+        """The events before the first that is too long."""
+        at = 0
+        for block in whole.split(b"\n\n"):
+            if len(block) > LONGEST:
+                self._cut_off = True
+                return whole[:at]
+            at += len(block) + 2
+        return whole
+
+    def _count(self, size: int) -> None:
+        """Count what is kept among all that is; too much cuts this stream off."""
+        if size <= _WORTH_COUNTING:
+            size = 0
+        Events.held += size - self._counted
+        self._counted = size
+        if size > LONGEST + 1 or (size and Events.held > TOGETHER):  # the last byte may end the last line
+            self._cut_off = True
+
 
 def _data(block: bytes) -> bytes | None:
-    lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
+    """The data of one event, from all of its lines; None if it has none."""
+    data, name, error = [], b"", None
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value
+        elif field == b"error":
+            error = value
+    if error is None and name == b"error":
+        error = b"\n".join(data)
+    if error is not None:
+        return b"error: " + error
+    return b"\n".join(data) if data else None

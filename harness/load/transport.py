@@ -5,7 +5,9 @@ over) and queued undecoded; what it means is told later by `Answer.take`, in the
 is stamped just before the first byte is written on a connection that is already open; connect and TLS times are
 their own figures. Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent
 into a connection that the server had already closed after the answer before, though it promised to keep it. Those
-are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on.
+are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
+where that is certain (`Stream._untaken`): a server that may have read the request and closes without a word is a
+failure, `reset`, on a used connection as on a fresh one.
 
 Where the server closes after each answer, every request that begins has the next connection opened, one for one:
 a request finds an open one, and a server that refuses is not stormed.
@@ -18,7 +20,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import fcntl
 import socket
+import struct
+import termios
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +37,7 @@ TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
 _PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
+_int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +100,25 @@ class Answer:
     def take(self, stamp: int, piece: bytes | None) -> int:
         """Decode one body piece; None ends the account."""
         if piece is not None:
-            if self.response.status == 200:
-                return self.story.feed(stamp, piece)
-            if len(self._refusal) < _KEPT_ERROR_BODY:
-                self._refusal += piece
+            if self.response.streams:
+                try:
+                    return self.story.feed(stamp, piece)
+                except ProtocolError as error:  # nothing more is to be had from it
+                    self.error, self.message = error.error, str(error)
+                    if self.over is not None and not self.over.done():
+                        self.over.set_result(None)
+                    return 0
+            self._refusal = (self._refusal + piece)[:_KEPT_ERROR_BODY]
             return 0
-        status = self.response.status
-        if not self.error and status != 200:
+        response = self.response
+        if not self.error and not (response.status == 200 and response.streams):
             self.message = self._refusal.decode("utf-8", "replace")
-            self.error = http_error(status, self.message)
+            if response.status == 200:
+                self.error, self.message = "content_type", f"{response.headers['content-type']}: {self.message}"
+            else:
+                self.error = http_error(response.status, self.message)
+                if "retry-after" in response.headers:
+                    self.message = f"Retry-After: {response.headers['retry-after']}; {self.message}"
         self.story.end(stamp)
         # What the stream itself says of its end tells more than that the connection broke after it.
         if not self.error or self.story.error == "stream_error":
@@ -113,6 +129,12 @@ class Answer:
     def fail(self, error: str, message: str) -> None:
         if not self.error:
             self.error, self.message = error, message
+
+    @property
+    def retry_after_s(self) -> float:
+        """The rest that the server asked for, seconds; 0: none, or until a date (RFC 9110, 10.2.3)."""
+        asked = self.response.headers.get("retry-after", "")
+        return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
 class Transport(Protocol):
@@ -156,7 +178,9 @@ def transport_for(target: Target, selector: HotSelector) -> Transport:
 class Stream:
     """One connection; a hot socket of the loop."""
 
-    __slots__ = ("_answer", "_pool", "_unsent", "connect_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns", "used")
+    __slots__ = (
+        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns", "used",
+    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
@@ -167,16 +191,18 @@ class Stream:
         self._pool = pool
         self._answer: Answer | None = None
         self._unsent = memoryview(b"")
+        self._sent = 0  # bytes of the request that the kernel took, while no answer has begun
 
     def begin(self, answer: Answer, data: bytes) -> None:
         """Stamp and send; what the socket does not take at once follows when it is writable."""
         self._answer = answer
         answer.sent_ns = now()
         try:
-            sent = self.sock.send(data)
+            self._sent = sent = self.sock.send(data)
         except BlockingIOError:
-            sent = 0
-        except OSError as error:
+            self._sent = sent = 0
+        except OSError as error:  # not a byte of it has left
+            self._sent = 0
             self.lost(error, now())
             return
         if sent < len(data):
@@ -185,13 +211,15 @@ class Stream:
 
     def writable(self) -> None:
         try:
-            self._unsent = self._unsent[self.sock.send(self._unsent) :]
+            sent = self.sock.send(self._unsent)
         except BlockingIOError:
             return
         except OSError:
             # The server stopped listening; an answer that says why may still be read, else the read fails too.
             self._pool.selector.want_write(self, False)
             return
+        self._sent += sent
+        self._unsent = self._unsent[sent:]
         if not self._unsent:
             self._pool.selector.want_write(self, False)
 
@@ -208,13 +236,12 @@ class Stream:
         try:
             pieces = answer.response.feed(data)
         except ProtocolError as error:
-            answer.fail("protocol", str(error))
-            self._finish(stamp)
-            return
+            pieces = error.pieces
+            answer.fail(error.error, str(error))
         if pieces:
             # One read, one stamp: its pieces travel together, and several events in them count as merged.
             self._pool.selector.debt.append((answer, stamp, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
-        if answer.response.over:
+        if answer.response.over or answer.error:
             self._finish(stamp)
 
     def lost(self, error: OSError | None, stamp: int) -> None:
@@ -222,7 +249,7 @@ class Stream:
         if answer is None:
             self.close()
             return
-        answer.stale = self.used and not answer.bytes_received
+        answer.stale = self.used and not answer.bytes_received and self._untaken(error)
         if error is not None or not answer.response.eof():
             if error is not None:
                 answer.fail("reset", str(error))
@@ -231,6 +258,21 @@ class Stream:
             else:
                 answer.fail("reset", "the server closed the connection without an answer")
         self._finish(stamp)  # closes: what is lost has failed, or was to end with its connection
+
+    def _untaken(self, error: OSError | None) -> bool:
+        """Whether it is certain that the server's side never had a byte of the request.
+
+        Certain is: nothing left (the first write failed), or the peer said its FIN and has acknowledged not a byte.
+        Whatever a program reads was received first, and a FIN acknowledges all that was received before it, so such
+        a FIN was said first. A reset acknowledges nothing: after one nobody knows what had been read. Nor does a
+        Unix socket tell.
+        """
+        if not self._sent:
+            return True
+        if error is not None or self.sock.family == socket.AF_UNIX:
+            return False
+        (unacknowledged,) = _int(fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(_int_size)))  # tcp(7), SIOCOUTQ
+        return bool(unacknowledged >= self._sent)
 
     def _finish(self, stamp: int) -> None:
         answer, self._answer = self._answer, None
@@ -264,6 +306,7 @@ class SocketTransport:
         self._target = target
         self._head = request_head("POST", target.path, target.authority, target.headers)
         self._addresses: list[Any] = []
+        self._looking: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Stream] = collections.deque()
         self._streams: set[Stream] = set()
         self._in_flight = 0
@@ -275,8 +318,11 @@ class SocketTransport:
 
     async def open(self) -> Stream:
         """A new connection, stamped and hot; OSError when there is none to be had."""
-        if not self._addresses:  # once: a look-up takes a thread
-            self._addresses = await self._look_up()
+        if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
+            if self._looking is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look_up())
+                self._looking.add_done_callback(self._looked_up)
+            self._addresses = await asyncio.shield(self._looking)
         last: OSError = OSError(f"{self._target.host} has no address")
         for at, (family, kind, proto, _, address) in enumerate(self._addresses):
             sock = socket.socket(family, kind, proto)
@@ -307,6 +353,11 @@ class SocketTransport:
             self.opened += 1
             return stream
         raise last
+
+    def _looked_up(self, task: asyncio.Task[list[Any]]) -> None:
+        self._looking = None
+        if not task.cancelled():
+            task.exception()  # told to those who waited, if any did until now
 
     async def _look_up(self) -> list[Any]:
         if self._target.uds:

@@ -1,0 +1,112 @@
+"""Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them.
+
+Each input is one hostile answer (tests/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth byte
+by byte too; the readings must tell the same record and nothing may be raised. Every other thousand meets limits so
+small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from harness.load.sse import Events
+from harness.load.tokens import Placer
+from tests.fuzzing import Reader, cut, difference, mutated, small_limits
+from tests.test_tokens import byte_level
+
+_BLOCK = 1000  # inputs that share their limits
+_EXACT_EVERY = 50  # byte by byte costs ten times the rest
+
+
+class Tried:
+    """What became of the inputs so far."""
+
+    def __init__(self) -> None:
+        self.inputs = 0
+        self.errors: collections.Counter[str] = collections.Counter()
+
+
+def finding(
+    reader: Reader, data: bytes, places: Sequence[float], reset: bool, placer: Placer | None, exact: bool, tried: Tried
+) -> str:
+    """What is wrong with the readings of this input; empty if nothing is. Places are parts of its length."""
+    whole, parts = cut(data, ()), cut(data, [int(place * len(data)) for place in places])
+    try:
+        told = reader.told(parts, reset=reset, placer=placer)
+        tried.errors[told.error or "none"] += 1
+        wrong = difference(told, reader.told(whole, reset=reset, placer=placer), whole)
+        if exact and not wrong:
+            single = reader.told(cut(data, range(len(data))), reset=reset, placer=placer)
+            wrong = difference(single, told, parts)
+    except Exception as error:  # noqa: BLE001  # whatever it is: nothing may leave
+        return f"{type(error).__name__}: {error}"
+    return wrong
+
+
+def shortest(data: bytes, wrong: Callable[[bytes], str]) -> bytes:
+    """The input without all that can be left out while it still shows something wrong."""
+    size = len(data) // 2
+    while size:
+        at = 0
+        while at < len(data):
+            less = data[:at] + data[at + size :]
+            if wrong(less):
+                data = less
+            else:
+                at += size
+        size //= 2
+    return data
+
+
+def fuzz(inputs: int, seconds: float, seed: int) -> int:
+    """Try so many inputs, or as many as the time allows; the number of findings, 0 or 1."""
+    choose, reader, tried = random.Random(seed), Reader(), Tried()
+    placer = byte_level()[1]
+    began = time.monotonic()
+    while tried.inputs < inputs and time.monotonic() - began < seconds:
+        small = tried.inputs // _BLOCK % 2 == 1
+        with small_limits() if small else contextlib.nullcontext():
+            for _ in range(min(_BLOCK, inputs - tried.inputs)):
+                data = mutated(choose)
+                places, reset = (choose.random(), choose.random(), choose.random()), choose.random() < 0.2
+                with_placer = placer if tried.inputs % 16 == 0 else None
+                exact = tried.inputs % _EXACT_EVERY == 0
+                tried.inputs += 1
+                if not finding(reader, data, places, reset, with_placer, exact, tried):
+                    continue
+
+                def wrong(data: bytes) -> str:
+                    return finding(reader, data, places, reset, with_placer, True, Tried())  # noqa: B023  # used at once
+
+                few = shortest(data, wrong)
+                print(f"FINDING: seed {seed}, input {tried.inputs}, limits {'small' if small else 'real'}")
+                print(f"input: {few!r}\ncut at {[int(p * len(few)) for p in places]}, {reset=}\n{wrong(few)}")
+                return 1
+    took = time.monotonic() - began
+    if Events.held:
+        print(f"FINDING: seed {seed}: {Events.held} bytes of answers that are over are still counted")
+        return 1
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{tried.inputs:,} inputs, {tried.inputs / took:,.0f} inputs/s, seed {seed}, peak {peak:.0f} MiB, 0 findings")
+    print("records: " + ", ".join(f"{name} {count:,}" for name, count in tried.errors.most_common()))
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Fuzz what reads a server's bytes; exit status 1 on a finding.")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many inputs (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long (default: never)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed, other inputs (default: %(default)s)")
+    asked = parser.parse_args(arguments)
+    return fuzz(asked.inputs, asked.seconds, asked.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
