@@ -83,6 +83,23 @@ def test_a_stamp_from_the_future_is_now() -> None:
     assert stamp <= now()
 
 
+@pytest.mark.parametrize("step_s", [0.002, -0.002, 3600.0, -3600.0])
+def test_a_stamp_of_the_poll_in_which_the_wall_clock_was_set_is_ours(step_s: float) -> None:
+    selector = HotSelector()
+    selector.select(0)
+    selector._offset -= round(step_s * 1e9)  # what it was before the step
+    reader, before = Reader(kernel_stamp(time.time_ns())), now()
+    selector.add(reader)
+    selector.select(0)
+    assert before <= reader.stamps[0] <= now()
+    reader.ancillary = kernel_stamp(time.time_ns() - 3_000_000)
+    selector.select(0)
+    assert before - 3_000_000 <= reader.stamps[1] <= now() - 2_000_000, "and the next one the kernel's again"
+    selector.close()
+    os.close(reader.fd)
+    os.close(reader.other)
+
+
 def test_lateness_is_counted_by_its_bin() -> None:
     selector, _ = read(kernel_stamp(time.time_ns() - 10_000_000))
     (bin_,) = [i for i, n in enumerate(selector.late) if n]

@@ -290,6 +290,35 @@ def test_every_address_of_a_name_is_tried_and_the_one_that_answers_is_kept() -> 
     assert [(a.error, a.connect_ns) for a in answers] == [("", 0)] * 4
 
 
+def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resolvers drop storms, and ask again after seconds."""
+    selector, asked = HotSelector(250_000), []
+
+    async def go(target: Target) -> list[Answer]:
+        loop = asyncio.get_running_loop()
+        look_up = loop.getaddrinfo
+
+        async def counted(*given: Any, **more: Any) -> Any:
+            asked.append(given)
+            return await look_up(*given, **more)
+
+        monkeypatch.setattr(loop, "getaddrinfo", counted)
+        transport = transport_for(target, selector)
+        answers = [Answer(f"id-{i}") for i in range(8)]
+        await asyncio.gather(*(transport.exchange(a, transport.letter(a.request_id, b"{}"), 5.0) for a in answers))
+        selector.decode_all()
+        await transport.aclose()
+        return answers
+
+    with (
+        reached("tcp", lambda r: r.stream(VLLM)) as there,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        answers = runner.run(go(msgspec.structs.replace(there, host="localhost")))
+    assert [a.error for a in answers] == [""] * 8
+    assert len(asked) == 1
+
+
 def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     taken: list[socket.socket] = []

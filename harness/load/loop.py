@@ -27,6 +27,7 @@ PR_SET_TIMERSLACK = 29  # linux/prctl.h
 # server back meanwhile, and memory is bounded whatever it sends.
 FAR_BEHIND, FAR_BEHIND_BYTES = 4096, 4 << 20
 LATE_BINS, LATE_SHIFT = 1024, 17  # read-delay histogram: 1,024 bins of 131 µs
+CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2): 500 ppm) stays below, a step does not
 _READABLE = select.EPOLLIN
 _timespec = struct.Struct("qq").unpack_from
 now = time.monotonic_ns
@@ -50,6 +51,13 @@ class Hot(Protocol):
     def writable(self) -> None: ...
 
 
+class _Keys(dict[int, selectors.SelectorKey]):
+    """By descriptor, or, as asyncio asks from Python 3.13 on, by what has one."""
+
+    def get(self, fileobj: Any, default: Any = None) -> Any:
+        return super().get(fileobj if isinstance(fileobj, int) else fileobj.fileno(), default)
+
+
 class HotSelector(selectors.BaseSelector):
     """asyncio's selector and the measured path's in one epoll."""
 
@@ -63,7 +71,7 @@ class HotSelector(selectors.BaseSelector):
         self.unstamped = 0
         self.late = [0] * LATE_BINS
         self._epoll = select.epoll()
-        self._keys: dict[int, selectors.SelectorKey] = {}
+        self._keys = _Keys()
         self._hot: dict[int, Hot] = {}
         self._buffer = bytearray(65_536)
         self._view = memoryview(self._buffer)
@@ -94,7 +102,7 @@ class HotSelector(selectors.BaseSelector):
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         return self._keys[fileobj if isinstance(fileobj, int) else fileobj.fileno()]
 
-    def get_map(self) -> dict[int, selectors.SelectorKey]:  # type: ignore[override]  # asyncio only reads it
+    def get_map(self) -> _Keys:  # type: ignore[override]  # asyncio only reads it
         return self._keys
 
     def close(self) -> None:
@@ -130,9 +138,12 @@ class HotSelector(selectors.BaseSelector):
         elif timeout is None or timeout > 0.0:  # nothing to stamp: wait for events, or to the microsecond for a timer
             select.select([self._epoll], [], [], timeout)
         polled = self._epoll.poll(0, 8192)
-        if now() > self._offset_until:
+        t, offset = now(), self._offset
+        if t > self._offset_until or abs(time.time_ns() - t - offset) > CLOCK_SET:
             self._offset = clock_offset()
             self._offset_until = now() + 1_000_000_000
+            # By which of the two a packet was stamped is not known this once: put into the future, where ours serves.
+            offset = -(1 << 62) if offset and abs(self._offset - offset) > CLOCK_SET else self._offset
         ready = []
         hot, keys, late, view = self._hot, self._keys, self.late, self._view
         buffers, second, base, reads, owed = [self._buffer], -1, 0, 0, 0
@@ -163,7 +174,7 @@ class HotSelector(selectors.BaseSelector):
             if ancillary:
                 sec, nsec = _timespec(ancillary[0][2])
                 if sec != second:
-                    second, base = sec, sec * 1_000_000_000 - self._offset
+                    second, base = sec, sec * 1_000_000_000 - offset
                 stamp = base + nsec  # of the last segment consumed
                 if stamp > t:  # only if the wall clock was set: then ours
                     stamp = t

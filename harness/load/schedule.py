@@ -52,15 +52,18 @@ def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int
         yield due
 
 
-def pause_after(failures: int) -> float:
+def pause_after(failures: int, asked_s: float = 0.0) -> float:
     """How long a slot rests after so many failures in a row, seconds.
 
-    A server that refuses at once must not be met by a flood; what the rest costs stands in the record as lag.
+    A server that refuses at once must not be met by a flood; what the rest costs stands in the record as lag. What
+    the server asked for (Retry-After) is kept up to the longest rest: its errors have voided the level by then.
 
     >>> [pause_after(n) for n in (0, 1, 2, 3, 9)]
     [0.0, 0.05, 0.1, 0.2, 1.0]
+    >>> pause_after(1, asked_s=0.5), pause_after(1, asked_s=60)
+    (0.5, 1.0)
     """
-    return 0.0 if failures == 0 else min(1.0, 0.05 * 2.0 ** (failures - 1))
+    return 0.0 if failures == 0 else min(1.0, max(asked_s, 0.05 * 2.0 ** min(failures - 1, 5)))
 
 
 def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:

@@ -1,0 +1,98 @@
+"""The tables of `scripts/trust`, in Markdown: what came of all that was made to go wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import trust_lost
+import trust_secrets
+
+from tests import matrix
+
+ROOT = Path(__file__).parent.parent
+FAULTS = ("fault", "in flight", "record", "verdict", "exit status", "the others' TTFT error p99, ms", "holds")
+LEFT = "manifest.json summary.json requests.parquet telemetry.parquet report.html report.md curve.png".split()
+FULL_S = 30.0  # that the server is gone for
+
+Row = Sequence[str]
+
+
+def faults(*, full: bool) -> Iterator[Row]:
+    """The fault matrix."""
+    chosen = matrix.EVERYTHING
+    if full:
+        chosen = chosen._replace(gone=[*chosen.gone, *((in_flight, FULL_S) for in_flight, _ in chosen.gone)])
+    with tempfile.TemporaryDirectory() as folder:
+        for line in matrix.measured(chosen, Path(folder)):
+            error = "–" if line.others_error_s is None else f"{line.others_error_s * 1e3:.3f}"
+            holds = "; ".join(line.problems) or "yes"
+            yield line.fault, str(line.in_flight), line.record, line.verdict, str(line.status), error, holds
+
+
+def fuzzed(inputs: int) -> Row:
+    """What the parsers made of hostile bytes."""
+    command = [str(ROOT / "scripts" / "fuzz"), "--inputs", str(inputs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
+    return f"{inputs:,} hostile inputs", said[0], "yes" if done.returncode == 0 else "; ".join(said)
+
+
+def demo(knee: str) -> Row:
+    """The demo, run by an installed wheel, away from the sources."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "demo"
+        command = [knee, "run", str(ROOT / "scenarios" / "demo.toml"), "--url", "sim:", "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        wrong = [f"it left no {name}" for name in LEFT if not (out / name).is_file() or not (out / name).stat().st_size]
+        if done.returncode not in (0, 3) or wrong:  # 3: this machine was too busy for the client
+            wrong.append(done.stderr[-300:])
+            return "demo from the built wheel", f"exit status {done.returncode}", "; ".join(wrong)
+        summary = json.loads((out / "summary.json").read_text())
+    if not (summary["simulated"] and summary["complete"]):
+        wrong.append("not simulated and complete")
+    if summary["knee_concurrency"] is None or not summary["curve"]["plateau_reached"]:
+        wrong.append("no knee")
+    if any(level["errors"] for level in summary["levels"]):
+        wrong.append("requests failed")
+    knee_at = summary["knee_concurrency"]
+    said = f"exit status {done.returncode}, {len(summary['levels'])} levels, knee at {knee_at and round(knee_at, 1)}"
+    return "demo from the built wheel", said, "; ".join(wrong) or "yes"
+
+
+def table(title: str, header: Row, rows: Iterable[Row]) -> bool:
+    """Print a table row by row as it comes; whether every row holds."""
+    print(f"\n## {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+    holds = True
+    for row in rows:
+        holds = holds and row[-1] == "yes"
+        print(f"| {' | '.join(cell.replace('|', '¦').replace(chr(10), ' ') for cell in row)} |", flush=True)
+    return holds
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Make it go wrong, and print what came of it.")
+    parser.add_argument("--demo", metavar="KNEE", help="the command of an installed wheel")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of the fuzzing (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help=f"a server that is gone for {FULL_S:g} s too")
+    parser.add_argument("--faults-only", action="store_true", help="the fault matrix and no more")
+    asked = parser.parse_args(arguments)
+    good = [table("Faults", FAULTS, faults(full=asked.full))]
+    if not asked.faults_only:
+        good.append(table("Kills, disks, signals", trust_lost.HEADER, trust_lost.rows()))
+        good.append(table("Secrets", trust_secrets.HEADER, trust_secrets.rows()))
+        rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
+        good.append(table("Fuzzing and the wheel", ("what", "outcome", "holds"), rest))
+    print("\nevery row holds" if all(good) else "\nNOT every row holds")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
