@@ -5,11 +5,13 @@ stdout is data, stderr is talk. Rooms are imported inside the verbs, so that `kn
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +19,8 @@ from harness import __version__, units
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from harness.scenario import Scenario
     from harness.summary import Summary
 
@@ -40,15 +44,30 @@ def cli() -> None:
     """Load testing for LLM servers that ends in an answer: the knee, with an interval."""
 
 
+_secrets: list[str] = []  # of this process's run, for what is printed where nobody knows the run any more
+
+
 def main() -> None:
     """The `knee` command; a bug ends with its traceback and exit status 70."""
+    _open_closed()
     try:
         cli()
     except Exception:  # noqa: BLE001  # the one place: a traceback and the status that says bug
         import traceback
 
-        traceback.print_exc()
+        from harness.secrecy import redact
+
+        print(redact(traceback.format_exc(), _secrets), end="", file=sys.stderr)
         sys.exit(70)
+
+
+def _open_closed() -> None:
+    """Where stdin, stdout or stderr are closed: the next file to be opened would be taken for them."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 # Every flag is one path in the scenario: (section, key).
@@ -70,6 +89,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "level_seconds": ("ramp", "level_seconds"),
     "max_seconds": ("ramp", "max_seconds"),
     "max_requests": ("ramp", "max_requests"),
+    "max_dollars": ("ramp", "max_dollars"),
     "start": ("ramp", "start"),
     "arrivals": ("ramp", "arrivals"),
     "repeat": ("ramp", "repeat"),
@@ -89,7 +109,9 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--model", help="Model to ask for; found out where only one is served.")
 @click.option("--api", type=click.Choice(["chat", "completions"]), help="Endpoint dialect; default chat.")
 @click.option("--api-key-env", metavar="VAR", help="Environment variable that holds the API key.")
-@click.option("--header", "header", multiple=True, metavar="K:V", help="Extra header; its value is not stored.")
+@click.option(
+    "--header", "header", multiple=True, metavar="K:V", help="Extra header; its value is not stored. V may be env:NAME."
+)
 @click.option("--extra-body", metavar="JSON", help="Fields added to every request.")
 @click.option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest.")
 @click.option("--request-timeout", metavar="TIME", help="Deadline of one request; default 600s.")
@@ -110,6 +132,9 @@ _FLAGS: dict[str, tuple[str, str]] = {
 )
 @click.option("--max-seconds", metavar="TIME", help="End the ramp after this long.")
 @click.option("--max-requests", metavar="N", help="End the ramp after so many requests.")
+@click.option(
+    "--max-dollars", type=float, metavar="USD", help="End the ramp when so much is spent, by the prices given."
+)
 @click.option("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin.")
 @click.option("--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second, a level each.")
 @click.option("--arrivals", type=click.Choice(["poisson", "constant"]), help="Of an open loop; default poisson.")
@@ -118,12 +143,17 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--gpu", metavar="KEY", help="GPU of the server, like h100-sxm, for the prediction and cost.")
 @click.option("--gpus", type=int, help="How many GPUs serve.")
 @click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
+@click.option("--price-per-mtok", metavar="IN,OUT[,CACHED]", help="USD per million tokens of a hosted endpoint.")
 @click.option("--model-config", metavar="PATH|NAME", help="config.json, model folder or shipped name.")
 @click.option("--max-num-seqs", type=int, help="The server's limit of running requests (also of 'sim:').")
 @click.option("--profile", metavar="MODEL/GPU", help="What 'sim:' stands for; default llama-3.1-8b/h100-sxm.")
 @click.option("--speed", type=float, help="How much faster than life 'sim:' runs; default 1.")
 @click.option("--out", metavar="DIR", help="Result folder; default results/NAME-TIME.")
+@click.option(
+    "--resume", metavar="DIR", help="Go on with a run that ended early, by its own scenario; no other argument."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
+@click.option("--yes", is_flag=True, help="Load a public host without asking.")
 @click.option("--quiet", is_flag=True, help="No progress and no table.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop.")
@@ -135,8 +165,11 @@ def run(
     levels: str | None,
     rate: str | None,
     workers: str | None,
+    price_per_mtok: str | None,
     out: str | None,
+    resume: str | None,
     as_json: bool,
+    yes: bool,
     quiet: bool,
     no_plots: bool,
     print_scenario: bool,
@@ -144,24 +177,51 @@ def run(
 ) -> None:
     """Measure an endpoint: hold levels of concurrency, fit the curve, write a result folder."""
     from harness import scenario as scenarios
-
-    resolved = _resolve(scenario, flags, header, extra_body, server_meta, levels, rate, workers)
-    if print_scenario:
-        print(scenarios.to_toml(resolved), end="")
-        return
-    if resolved.target.url is None:
-        raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
-    from rich.console import Console
-
     from harness.experiment import run as experiment
+
+    if resume is not None:
+        _alone("resume", beside={"header", "as_json", "yes", "quiet", "no_plots"})
+        resolved = experiment.begun_with(resume, dict(_header(each) for each in header))
+    else:
+        resolved = _resolve(scenario, flags, header, extra_body, server_meta, levels, rate, workers, price_per_mtok)
+        if print_scenario:
+            with contextlib.suppress(HarnessError):  # a scenario may be printed where its variables are not set
+                _secrets[:] = scenarios.secrets(resolved, os.environ)
+            shown = scenarios.shown(resolved, _secrets)
+            if shown != resolved:
+                print("# What may be secret is not repeated; written env:NAME it is.")
+            print(scenarios.to_toml(shown), end="")
+            return
+        if resolved.target.url is None:
+            raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
+    _secrets[:] = scenarios.secrets(resolved, os.environ)
     from harness.report.live import Progress
 
-    talk = Console(stderr=True)
-    with Progress(talk, quiet=quiet) as view:
-        outcome = experiment.run(resolved, out, view, shlex.join(["knee", *_shown(sys.argv[1:])]))
+    command = shlex.join(["knee", *_shown(sys.argv[1:])])
+    with Progress(_console(stderr=True), quiet=quiet) as view:
+        if resume is not None:
+            outcome = experiment.resume(resume, resolved, view, command, yes=yes)
+        else:
+            outcome = experiment.run(resolved, out, view, command, yes=yes)
     paths = _write_reports(outcome.folder, outcome.summary, outcome.manifest, plots=not no_plots)
-    _print(outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet)
+    try:
+        _print(outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet)
+        sys.stdout.flush()
+    except OSError:  # all of it is in the folder, and the status is the run's
+        _to_nobody(sys.stdout)
     sys.exit(outcome.status)
+
+
+def _alone(flag: str, *, beside: set[str]) -> None:
+    """What a run is resumed by stands in its folder: an argument that says it again may say something else."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in {flag, *beside}:
+            shown = parameter.opts[0] if parameter.opts[0].startswith("-") else "SCENARIO"
+            fact = f"does not stand beside {shown}: the run goes on as its folder says"
+            raise HarnessError(fact, place=f"--{flag}", way_out=f"leave {shown} out, or run anew")
 
 
 @cli.command()
@@ -179,6 +239,34 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool) 
         summary = summarise(measured)
         paths = _write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
         _print(summary, measured.manifest, paths, as_json=as_json, quiet=quiet)
+
+
+@cli.group()
+def calibrate() -> None:
+    """Measure the measuring: what this machine's load generator can follow, and its error."""
+
+
+@calibrate.command("client")
+@click.option("--quick", is_flag=True, help="Some 10 seconds instead of some 35.")
+@click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON on stdout.")
+def calibrate_client(quick: bool, as_json: bool) -> None:
+    """Flood and pace the load generator by the reference endpoint, and keep the result for this host."""
+    import msgspec
+    from rich.console import Console
+
+    from harness.experiment import calibrate as calibrating
+    from harness.report import tables
+
+    talk = Console(stderr=True)
+    found = calibrating.calibrate(
+        calibrating.QUICK if quick else calibrating.THOROUGH, tell=lambda what: talk.print(f"measuring {what} …")
+    )
+    where = calibrating.save(found)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        tables.print_rows(calibrating.rows(found), Console())
+    talk.print(f"kept in {where}")
 
 
 @cli.command()
@@ -206,12 +294,14 @@ def _resolve(
     levels: str | None,
     rate: str | None,
     workers: str | None,
+    price_per_mtok: str | None,
 ) -> Scenario:
     """The scenario file with the flags laid over it."""
     import msgspec
 
     from harness import scenario as scenarios
 
+    headers = dict(_header(each) for each in header)  # a value that its shell split off is no scenario's path
     tree: dict[str, Any] = msgspec.to_builtins(scenarios.load(path)) if path else {}
 
     def put(section: str, key: str, value: Any) -> None:
@@ -229,12 +319,14 @@ def _resolve(
         put("ramp", "rates", units.rates(rate))
         if levels is None:
             put("ramp", "levels", None)  # a flag beats the file's levels
+    if price_per_mtok is not None:
+        put("hardware", "price_per_mtok", units.prices(price_per_mtok))
     if workers is not None:
         put("ramp", "workers", None if workers == "auto" else units.count(workers, "--workers"))
     if extra_body is not None:
         put("target", "extra_body", _json(extra_body, "--extra-body", '{"top_p": 0.9}'))
-    if header:
-        put("target", "headers", dict(_pair(each, ":", "--header") for each in header))
+    if headers:
+        put("target", "headers", headers)
     if server_meta:
         put("target", "server_meta", _facts(server_meta))
     if tree.get("target", {}).get("url") == "sim:" and flags.get("max_num_seqs") is not None:
@@ -271,18 +363,31 @@ def _pair(text: str, mark: str, flag: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
+def _header(text: str) -> tuple[str, str]:
+    """A header's name and value; what is no header is not repeated, it may be a key."""
+    name, found, value = text.partition(":")
+    if not found or not name.strip() or not value.strip():
+        raise HarnessError("not a name and a value", place="--header", way_out="write it like 'Name: value', in quotes")
+    return name.strip(), value.strip()
+
+
 def _shown(arguments: list[str]) -> list[str]:
-    """The command for the manifest, without header values."""
-    out, hide = [], False
+    """The command for the manifest, without the values of headers and of fields that may be secret."""
+    from harness import secrecy
+
+    plain = [secret for secret in _secrets if len(secret) >= 8]  # a shorter one may be any number here
+    out: list[str] = []
+    flag = ""
     for argument in arguments:
         name, found, value = argument.partition("=")
-        if hide or (name == "--header" and found):
-            key = (value if found and name == "--header" else argument).partition(":")[0]
-            argument = f"--header={key}:…" if not hide else f"{key}:…"
-            hide = False
-        elif argument == "--header":
-            hide = True
-        out.append(argument)
+        if not flag and found and name in ("--header", "--extra-body"):
+            out, flag, argument = [*out, name], name, value
+        if flag == "--header":
+            argument = f"{argument.partition(':')[0]}: {secrecy.HIDDEN}"
+        elif flag == "--extra-body":
+            argument = json.dumps(secrecy.shown(_json(argument, flag, "")))
+        flag = argument if not flag and argument in ("--header", "--extra-body") else ""
+        out.append(secrecy.redact(argument, plain))
     return out
 
 
@@ -309,7 +414,6 @@ def _print(
 ) -> None:
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
-    from rich.console import Console
 
     from harness.report import tables
 
@@ -318,7 +422,23 @@ def _print(
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, manifest, paths, Console(stderr=as_json))
+        tables.print_summary(summary, manifest, paths, _console(stderr=as_json))
+
+
+def _console(*, stderr: bool) -> Console:
+    """A console that nobody need listen to: `| head`, a terminal that is gone."""
+    from rich.console import Console
+
+    class Talk(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            _to_nobody(self.file)
+
+    return Talk(stderr=stderr)
+
+
+def _to_nobody(stream: IO[str]) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

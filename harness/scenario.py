@@ -1,5 +1,8 @@
 """A scenario: everything that repeats a run, as one strict TOML file; every flag of `knee run` is one path in it.
 
+Secrets need not be in it: a header's value or a field of `extra_body` may be written `env:NAME`. `resolved` is for the
+wire and holds them, `shown` is for the eye and the disk and holds none.
+
 Durations may be written '3s', counts '1.5k'. What a scenario leaves out stays None and is decided (and written
 to the manifest) when the run meets the server. Distributions of lengths, datasets and open loop come later.
 """
@@ -10,17 +13,17 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from harness import units
+from harness import secrecy, units
 from harness.errors import HarnessError, nearest
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The endpoint; secrets are named (`api_key_env`), never written."""
+    """The endpoint; secrets are better named (`api_key_env`, `env:NAME`) than written."""
 
     url: str | None = None
     model: str | None = None
@@ -49,6 +52,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     level_seconds: float | None = None  # None: 20 request times
     max_seconds: float | None = None
     max_requests: int | None = None
+    max_dollars: float | None = None  # by the prices in `hardware`
     rates: list[float] | None = None  # open loop: requests per second, a level each; no levels then
     arrivals: str = "poisson"  # poisson | constant
     start: str = "staggered"  # staggered | burst
@@ -62,6 +66,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu: str | None = None
     gpus: int = 1
     price: float | None = None  # USD per GPU-hour
+    price_per_mtok: list[float] | None = None  # USD per million tokens: in, out and, if they are cheaper, cached
     model_config: str | None = None
     max_num_seqs: int | None = None
 
@@ -83,6 +88,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sim: Sim = Sim()
 
 
+_HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
+_HEADER_VALUE = re.compile(r"[\t -~]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECONDS = [("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds")]
 _COUNTS = [
     ("workload", "input_tokens"), ("workload", "output_tokens"), ("ramp", "max_concurrency"),
@@ -143,6 +151,16 @@ def check(scenario: Scenario, *, place: str) -> None:
             raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
 
     target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
+    by_name = "give --api-key-env VARIABLE or --header"
+    address = target.url or ""
+    must(
+        address.startswith("unix:") or not re.search("[@?#]", address),
+        "target.url", "an address with a key in it would be stored with the result", by_name,
+    )  # fmt: skip
+    must(  # whoever gives the key in its place shall not read it here
+        target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
+        "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
+    )  # fmt: skip
     must(target.api in ("chat", "completions"), "target.api", f"unknown api '{target.api}'", "known: chat, completions")
     must(target.request_timeout > 0, "target.request_timeout", "a request needs time", "write it like '600s'")
     must(target.max_rps is None or target.max_rps > 0, "target.max_rps", "a quota of 0 sends nothing", "leave it out")
@@ -162,8 +180,13 @@ def check(scenario: Scenario, *, place: str) -> None:
         not (target.insecure and target.ca_file), "target.insecure", "insecure ignores ca_file", "leave one of them out"
     )
     for name, value in target.headers.items():
-        must((name + value).isascii(), f"target.headers.{name}", "a header is ASCII", "encode it")
-        must("\n" not in name + value, f"target.headers.{name}", "a header is one line", "encode it")
+        must(_HEADER_NAME.fullmatch(name) is not None, "target.headers", "a header has a name", "write it Name: value")
+        must(
+            _HEADER_VALUE.fullmatch(value) is not None,
+            f"target.headers.{name}",
+            "a header is one line of ASCII",
+            "encode it",
+        )
     must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
     must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
     must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "nobody would send", "give 1 or more, or 'auto'")
@@ -176,14 +199,83 @@ def check(scenario: Scenario, *, place: str) -> None:
     if ramp.levels is not None:
         must(bool(ramp.levels) and min(ramp.levels) >= 1, "ramp.levels", "a level is at least 1", "write [1, 2, 4, 8]")
         must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")
+    price, per_mtok = scenario.hardware.price, scenario.hardware.price_per_mtok
+    must(ramp.max_dollars is None or ramp.max_dollars > 0, "ramp.max_dollars", "no money is no run", "give 1 or more")
+    must(
+        ramp.max_dollars is None or price is not None or per_mtok is not None,
+        "ramp.max_dollars", "no price to count by", "give --price or --price-per-mtok",
+    )  # fmt: skip
+    must(price is None or price >= 0, "hardware.price", "a price is not negative", "give USD per GPU and hour")
+    must(
+        per_mtok is None or (len(per_mtok) in (2, 3) and min(per_mtok) >= 0),
+        "hardware.price_per_mtok", "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075",
+    )  # fmt: skip
     must(scenario.hardware.gpus >= 1, "hardware.gpus", "something must serve", "give 1 or more")
     must(
         scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1, "sim", "the endpoint would stand still", "speed > 0"
     )
 
 
+def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
+    """The scenario for the wire: the API key a header, and every `env:NAME` its value."""
+    target = scenario.target
+    headers = {
+        name: secrecy.resolved(value, environ, f"$.target.headers.{name}") for name, value in target.headers.items()
+    }
+    body = secrecy.mapped(target.extra_body, lambda text, _: secrecy.resolved(text, environ, "$.target.extra_body"))
+    if target.api_key_env:
+        headers["Authorization"] = f"Bearer {_key(target.api_key_env, environ)}"
+    for name, value in headers.items():
+        if not _HEADER_VALUE.fullmatch(value):
+            raise HarnessError(
+                "its value is not one line of ASCII", place=f"header {name}", way_out="see what its variable holds"
+            )
+    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(target, headers=headers, extra_body=body))
+
+
+def _key(variable: str, environ: Mapping[str, str]) -> str:
+    """The API key. A variable that is not set is named only where it looks like one: it may be the key itself."""
+    key = environ.get(variable)
+    if not key:
+        fact = f"the variable {variable} is empty" if variable.isupper() else "no variable of that name is set"
+        name = variable if variable.isupper() else "MY_KEY"
+        raise HarnessError(fact, place="--api-key-env", way_out=f"export {name}=…")
+    return key
+
+
+def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What must not be shown of a scenario and its surroundings: the values themselves."""
+    target, wire = scenario.target, resolved(scenario, environ).target
+    found = set(secrecy.of_proxies(environ))
+    for name, value in wire.headers.items():
+        if secrecy.secret_header(name) or secrecy.names_a_variable(target.headers.get(name, "")):
+            found.update(secrecy.credentials(value))
+
+    def note(text: str, secret: bool) -> str:
+        if secret or secrecy.names_a_variable(text):
+            found.add(secrecy.resolved(text, environ, ""))
+        return text
+
+    secrecy.mapped(target.extra_body, note)
+    return tuple(sorted(found - {"", target.model}))  # a header may repeat what is no secret
+
+
+def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
+    """The scenario for the eye and the disk: what may be secret is hidden, and what is, among facts too."""
+    target = scenario.target
+    headers = {
+        name: secrecy.HIDDEN if secrecy.secret_header(name) and not secrecy.names_a_variable(value) else value
+        for name, value in target.headers.items()
+    }
+    facts = secrecy.redact_all(secrecy.shown(target.server_meta), secrets)
+    told = msgspec.structs.replace(
+        target, headers=headers, extra_body=secrecy.shown(target.extra_body), server_meta=facts
+    )
+    return msgspec.structs.replace(scenario, target=told)
+
+
 def to_toml(scenario: Scenario) -> str:
-    """The resolved scenario as TOML that `load` reads back to the same value; None is left out."""
+    """The scenario as TOML that `load` reads back to the same value; None is left out."""
     lines = [f"name = {json.dumps(scenario.name)}"]
     for field in msgspec.structs.fields(scenario)[1:]:
         section = msgspec.to_builtins(getattr(scenario, field.name))
@@ -204,5 +296,5 @@ def _value(value: Any) -> str:
 
 
 def digest(scenario: Scenario) -> str:
-    """Sixteen hex digits that change when anything about the run changes; for comparing result folders."""
-    return hashlib.sha256(msgspec.json.encode(scenario, order="deterministic")).hexdigest()[:16]
+    """Sixteen hex digits that change when anything about the run but a secret changes; for comparing result folders."""
+    return hashlib.sha256(msgspec.json.encode(shown(scenario), order="deterministic")).hexdigest()[:16]

@@ -3,11 +3,18 @@
 While running, everything goes to one file, `requests.spool`: frames of `u32 length, u32 crc32, payload`, appended
 whole. A payload that is a msgpack array is a batch of records, verbatim as the worker sent it; a payload that is a
 map is a header, a level or a handful of telemetry rows. Cut anywhere, every whole frame reads. At the end the spool
-becomes `requests.parquet` and `telemetry.parquet` and goes away.
+becomes `requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first. Where
+both stand, one of the two was cut off in doing so: they hold the same, and the spool is the whole one.
+
+What a frame says is with the operating system when `write` returns: it survives the death of every process, not
+that of the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import itertools
 import json
 import os
 import struct
@@ -104,26 +111,52 @@ class Run(msgspec.Struct, kw_only=True):
     samples: list[Sample]
     complete: bool  # the run ended by itself and wrote its parquet
 
+    @property
+    def last_s(self) -> float:
+        """The last moment that anything here tells of, seconds since the origin."""
+        moments = itertools.chain(
+            (s.time_s for s in self.samples),
+            (max(r.scheduled_s, r.sent_s or 0.0, r.done_s or 0.0) for r in self.records),
+            (max(level.begin_s, level.window_end_s or 0.0, level.end_s or 0.0) for level in self.levels),
+        )
+        return max(moments, default=0.0)
+
 
 class Spool:
-    """The one writer of a run's folder. Each frame reaches the operating system before the call returns."""
+    """The one writer of a run's folder. A frame is written whole or not at all.
 
-    def __init__(self, folder: Path, header: Header) -> None:
+    Without a header: the spool of a run that ended early, to go on behind its last whole frame.
+    """
+
+    def __init__(self, folder: Path, header: Header | None = None) -> None:
         self._place = str(folder / SPOOL)
-        self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
-        self.write(_encode(header))
+        if header is not None:
+            self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+            self._end = 0
+            self.write(_encode(header))
+            return
+        if not (folder / SPOOL).exists():
+            _unpack(folder)
+        self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_APPEND)
+        for name in (REQUESTS, TELEMETRY):
+            (folder / name).unlink(missing_ok=True)
+        self._end = sum(_HEAD.size + len(payload) for payload in payloads((folder / SPOOL).read_bytes()))
+        os.ftruncate(self._fd, self._end)
 
     def write(self, payload: bytes) -> None:
-        """Append one payload, verbatim."""
-        view = memoryview(frame(payload))
+        """Append one payload, verbatim; what does not fit is taken back, so that what follows reads."""
+        data = frame(payload)
+        view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self._fd, view) :]
+            self._end += len(data)
         except OSError as error:
+            os.ftruncate(self._fd, self._end)
             raise HarnessError(
                 f"cannot write what is measured: {error.strerror}",
                 place=self._place,
-                way_out="free the disk, run again",
+                way_out="make room, then go on with `knee run --resume`",
             ) from None
 
     def level(self, level: Level) -> None:
@@ -134,6 +167,35 @@ class Spool:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Nobody else runs into this folder meanwhile; a process that dies lets go of it."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place=str(folder), way_out="give the --out of a run") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise HarnessError(
+            "another process is still writing into it", place=str(folder), way_out="wait for its end"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file that takes the path's place, in one step, when the block has ended well; else it goes away."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def header(monotonic_ns_origin: int, unix_origin: float) -> Header:
@@ -156,31 +218,41 @@ def create(path: str | Path) -> Path:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step, so that a reader never sees half of it."""
     text = json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(path)
+    try:
+        with _replacing(path) as part:
+            part.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        fact = f"cannot be written: {error.strerror or error}"
+        way_out = f"make room, then `knee report {path.parent}` reads what was measured"
+        raise HarnessError(fact, place=str(path), way_out=way_out) from None
+
+
+def manifest(path: str | Path) -> dict[str, Any]:
+    """What a folder's manifest says; empty where there is none."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
+    if not (folder / MANIFEST).exists():
+        return {}
+    said: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return said
 
 
 def read(path: str | Path) -> Run:
     """Any result folder: finished (parquet) or dead in the middle (spool)."""
-    folder = Path(path)
-    if not folder.is_dir():
-        raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
-    manifest: dict[str, Any] = {}
-    if (folder / MANIFEST).exists():
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    folder, said = Path(path), manifest(path)
+    if (folder / SPOOL).exists():
+        return _read_spool(folder, said)
     if (folder / REQUESTS).exists():
         head, levels, records = _read_requests(folder / REQUESTS)
         samples = _read_telemetry(folder / TELEMETRY)
         return Run(
-            path=folder, manifest=manifest, header=head, levels=levels, records=records, samples=samples, complete=True
+            path=folder, manifest=said, header=head, levels=levels, records=records, samples=samples, complete=True
         )
-    if (folder / SPOOL).exists():
-        return _read_spool(folder, manifest)
     raise HarnessError("neither requests.parquet nor requests.spool here", place=str(folder), way_out="was it a run?")
 
 
-def _read_spool(folder: Path, manifest: dict[str, Any]) -> Run:
+def _read_spool(folder: Path, said: dict[str, Any]) -> Run:
     head: Header | None = None
     levels: dict[int, Level] = {}
     records: list[Record] = []
@@ -200,7 +272,7 @@ def _read_spool(folder: Path, manifest: dict[str, Any]) -> Run:
         raise HarnessError("the spool ends before its first frame", place=str(folder), way_out="nothing was measured")
     ordered = [levels[index] for index in sorted(levels)]
     return Run(
-        path=folder, manifest=manifest, header=head, levels=ordered, records=records, samples=samples, complete=False
+        path=folder, manifest=said, header=head, levels=ordered, records=records, samples=samples, complete=False
     )
 
 
@@ -212,6 +284,18 @@ def finish(folder: Path) -> Run:
     (folder / SPOOL).unlink()
     del run  # not two of them at once
     return read(folder)
+
+
+def _unpack(folder: Path) -> None:
+    """Turn the parquet files of a run that was interrupted back into the spool that they were."""
+    run = read(folder)
+    with _replacing(folder / SPOOL) as part, part.open("wb") as file:
+        file.write(frame(_encode(run.header)))
+        file.writelines(frame(_encode(LevelFrame(level))) for level in run.levels)
+        for i in range(0, len(run.records), _ROWS_AT_ONCE):
+            file.write(frame(batch(run.records[i : i + _ROWS_AT_ONCE])))
+        for i in range(0, len(run.samples), _ROWS_AT_ONCE):
+            file.write(frame(_encode(TelemetryFrame(run.samples[i : i + _ROWS_AT_ONCE]))))
 
 
 # Columns of requests.parquet that do not carry the record's own name or need another type.
@@ -273,19 +357,20 @@ def _write_requests(path: Path, run: Run) -> None:
 
     times = [n for n, k in _PLAIN if k == "float64"] + ["arrivals_s.list.element"]
     names = [n.rstrip("_") for n, k in _PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"]
-    part = path.with_name(path.name + ".part")
     records = _ordered(run.records)
     groups = (records[i : i + _ROW_GROUP] for i in range(0, len(records) or 1, _ROW_GROUP))
     first = _requests_table(next(groups), run)
     # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
     encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")
-    with pq.ParquetWriter(
-        part, first.schema, compression="zstd", compression_level=9, column_encoding=encoding, use_dictionary=names
-    ) as file:
+    with (
+        _replacing(path) as part,
+        pq.ParquetWriter(
+            part, first.schema, compression="zstd", compression_level=9, column_encoding=encoding, use_dictionary=names
+        ) as file,
+    ):
         file.write_table(first)
         for group in groups:
             file.write_table(_requests_table(group, run))
-    part.replace(path)
 
 
 def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
@@ -335,9 +420,8 @@ def _write_telemetry(path: Path, samples: list[Sample]) -> None:
         "metric": pa.array([s.metric for s in samples], type="string"),
         "value": pa.array([s.value for s in samples], type="float64"),
     }
-    part = path.with_name(path.name + ".part")
-    pq.write_table(pa.table(columns), part, compression="zstd", use_dictionary=["source", "metric"])
-    part.replace(path)
+    with _replacing(path) as part:
+        pq.write_table(pa.table(columns), part, compression="zstd", use_dictionary=["source", "metric"])
 
 
 def _read_telemetry(path: Path) -> list[Sample]:

@@ -70,3 +70,17 @@ def rates(text: str, place: str = "--rate") -> list[float]:
     if len(set(values)) < len(values):
         raise HarnessError(f"{text!r} names a rate twice", place=place, way_out="write each rate once")
     return values
+
+
+def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
+    """Prices in USD, in the order given.
+
+    >>> prices("0.15,0.60,0.075")
+    [0.15, 0.6, 0.075]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise HarnessError(
+            f"{text!r} is not a list of prices", place=place, way_out="write it like 0.15,0.60"
+        ) from None

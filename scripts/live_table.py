@@ -92,7 +92,7 @@ def main() -> None:
     widths: dict[str, dict[int, str]] = {}
     for folder in arguments.folders:
         summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
-        widths[folder.name] = {s.concurrency: half_width(s) for s in summary.levels}
+        widths[folder.name] = {s.concurrency: half_width(s) for s in summary.levels if s.concurrency is not None}
         points = curve.points_of(summary.levels)
         fitted = summary.curve or curve.fit(points).curve
         found = judge(fitted.hinge_concurrency, knee)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from harness import cli as cli_module
 from harness import scenario
 from harness.cli import cli
 from tests.servers import Request, serving
@@ -36,14 +38,52 @@ def test_help_is_there_for_every_verb(verb: list[str]) -> None:
 def test_the_printed_scenario_repeats_the_flags() -> None:
     got = knee(
         "run", "--url", "http://h:1", "--levels", "1,2,4", "--level-seconds", "500ms", "--input-tokens", "1k",
-        "--header", "X-Team: a:b", "--extra-body", '{"top_p": 0.5}', "--server-meta", "flags=--x=1", "--print-scenario",
+        "--header", "X-Team: env:TEAM", "--extra-body", '{"top_p": 0.5}', "--server-meta", "flags=--x=1",
+        "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
     read = scenario.build(tomllib.loads(got.output), place="printed")
     assert (read.ramp.levels, read.ramp.level_seconds, read.workload.input_tokens) == ([1, 2, 4], 0.5, 1000)
-    assert read.target.headers == {"X-Team": "a:b"}
+    assert read.target.headers == {"X-Team": "env:TEAM"}
     assert read.target.extra_body == {"top_p": 0.5}
     assert read.target.server_meta == {"flags": "--x=1"}
+
+
+def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_path: Path) -> None:
+    given = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
+    got = knee("run", "--url", "http://127.0.0.1:1", *given, "--print-scenario")
+    assert "s3cret" not in got.output
+    read = scenario.build(tomllib.loads(got.output), place="printed").target
+    assert (read.headers, read.extra_body) == (
+        {"X-Key": "(not stored)", "User-Agent": "me"},
+        {"api_key": "(not stored)"},
+    )
+    (tmp_path / "s.toml").write_text(got.output)
+    again = knee("run", str(tmp_path / "s.toml"))
+    assert again.output == (
+        "error: $.target.headers.X-Key: its value is not stored; give it again, or name it: env:VARIABLE\n"
+    )
+
+
+def test_the_command_is_kept_without_what_may_be_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_module, "_secrets", ["sk-0123456789", "on"])
+    given = ["run", "--url", "http://h", "--header", "X-Key: a", "--header=X-Id:b", '--extra-body={"token": "c"}']
+    assert cli_module._shown([*given, "--server-meta", "flags=--api-key sk-0123456789 --on"]) == [
+        "run", "--url", "http://h", "--header", "X-Key: (not stored)", "--header", "X-Id: (not stored)",
+        "--extra-body", '{"token": "(not stored)"}', "--server-meta", "flags=--api-key (hidden) --on",
+    ]  # fmt: skip
+
+
+def test_a_bug_s_traceback_repeats_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def bug() -> None:
+        raise RuntimeError("it said sk-0123456789")
+
+    monkeypatch.setattr(cli_module, "_secrets", ["sk-0123456789"])
+    monkeypatch.setattr(cli_module, "cli", bug)
+    with pytest.raises(SystemExit) as ended:
+        cli_module.main()
+    assert ended.value.code == 70
+    assert capsys.readouterr().err.endswith("RuntimeError: it said (hidden)\n")
 
 
 def test_flags_lie_over_the_scenario_file(tmp_path: Path) -> None:
@@ -69,7 +109,23 @@ def test_max_num_seqs_is_the_simulated_endpoint_s_too() -> None:
         (["run", "--url", "x", "--levels", "1,x"], "error: --levels: 'x' is not a count"),
         (["run", "--url", "x", "--level-seconds", "soon"], "error: command line: $.ramp.level_seconds: 'soon' is not"),
         (["run", "--url", "x", "--extra-body", "{"], "error: --extra-body: not JSON"),
-        (["run", "--url", "x", "--header", "nocolon"], "error: --header: 'nocolon' has no ':'"),
+        (["run", "--url", "x", "--header", "sk-1"], "error: --header: not a name and a value; write it like 'Name: v"),
+        (["run", "sk-1", "--header", "X-Key:"], "error: --header: not a name and a value"),
+        (["run", "--url", "http://me:pa/ss@h"], "error: command line: an address with a key in it would be stored"),
+        (
+            ["run", "--url", "http://h", "--api-key-env", "sk-1"],
+            "error: command line: it is not the name of a variable",
+        ),
+        (
+            ["run", "--url", "http://h", "--api-key-env", "abc1"],
+            "error: --api-key-env: no variable of that name is set",
+        ),
+        (
+            ["run", "--url", "x", "--max-dollars", "5"],
+            "error: command line: no price to count by at $.ramp.max_dollars",
+        ),
+        (["run", "--url", "x", "--price-per-mtok", "1"], "error: command line: not two or three prices"),
+        (["run", "--url", "x", "--price-per-mtok", "a,b"], "error: --price-per-mtok: 'a,b' is not a list of prices"),
         (["run", "--url", "x", "--output-tokens", "0"], "error: command line: an answer has at least 1 token"),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
@@ -82,6 +138,7 @@ def test_a_mistake_is_one_line_and_status_1(arguments: list[str], line: str, tmp
     assert got.exit_code == 1, got.output
     assert got.output.startswith(line)
     assert got.output.count("\n") == 1
+    assert not {"sk-1", "abc1", "pa", "ss"} & set(re.findall(r"[\w-]+", got.output)), "it may be a key"
     assert list(tmp_path.rglob("*.json")) == [], "nothing was measured: nothing is left behind"
 
 

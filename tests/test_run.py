@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ from typing import Any
 import jsonschema
 import msgspec
 import numpy as np
-import psutil
 import pytest
 
 from harness import store
@@ -168,59 +166,6 @@ def test_the_manifest_holds_the_prediction_made_before_load(tmp_path: Path) -> N
     assert "SIMULATED" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_a_killed_run_keeps_its_finished_levels_and_everything_older_than_a_second(tmp_path: Path) -> None:
-    log, out = tmp_path / "server.jsonl", tmp_path / "out"
-    with running(profile(max_num_seqs=8, speed=1.0), log=log) as url:
-        process = subprocess.Popen(
-            [
-                *KNEE,
-                "run",
-                "--url",
-                url,
-                *LOAD,
-                "--levels",
-                "1,2,4,8",
-                "--level-seconds",
-                "2",
-                "--out",
-                str(out),
-                "--quiet",
-            ],
-            stderr=subprocess.PIPE,
-        )
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            time.sleep(0.05)
-            try:
-                levels = store.read(out).levels
-            except Exception:  # noqa: BLE001  # the folder is not there yet
-                continue
-            if sum(level.finished for level in levels) >= 2 and levels[-1].window_start_s is not None:
-                break
-        time.sleep(1.5)
-        killed_ns = time.monotonic_ns()
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-        # The worker sees that nobody measures any more, and ends: the server comes to rest.
-        time.sleep(1.0)
-        quiet_from = time.monotonic_ns()
-        time.sleep(0.5)
-    entries = writelog.entries(log)
-    assert max((e.writes_ns[-1] for e in entries if e.writes_ns), default=0) < quiet_from
-    finished_before = {e.id for e in entries if e.finished and e.end_ns < killed_ns - 1_000_000_000} - {"knee-check"}
-    run = store.read(out)
-    assert len(finished_before) > 20
-    assert finished_before <= {r.request_id for r in run.records}
-    done = knee("report", str(out), "--json", "--quiet", "--no-plots")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    assert len(summary["levels"]) >= 2
-    assert summary["complete"] is False
-    assert any(v["code"] == "incomplete" for v in summary["verdicts"])
-
-
 def test_without_levels_the_ramp_doubles_until_throughput_stops_rising(tmp_path: Path) -> None:
     done = knee(
         "run", "--url", "sim:", "--max-num-seqs", "2", *LOAD, "--level-seconds", "1", "--out", str(tmp_path / "out"),
@@ -233,66 +178,6 @@ def test_without_levels_the_ramp_doubles_until_throughput_stops_rising(tmp_path:
     assert held[-1] is None
     assert len(held) <= 6
     assert "twice" in manifest["ramp"][-1]["reason"]
-
-
-def test_a_worker_that_is_killed_leaves_what_was_measured_and_one_line(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = subprocess.Popen(
-        [
-            *KNEE,
-            "run",
-            "--url",
-            "sim:",
-            *LOAD,
-            "--levels",
-            "1,2,4,8",
-            "--level-seconds",
-            "1",
-            "--out",
-            str(out),
-            "--quiet",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    after_first_level(out)
-    (worker,) = [p for p in psutil.Process(process.pid).children() if "harness.load.workers" in p.cmdline()]
-    worker.kill()
-    _, talk = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "a load-generating process ended" in talk.splitlines()[-1]
-    assert "Traceback" not in talk
-    summary = json.loads(knee("report", str(out), "--json", "--quiet", "--no-plots").stdout)
-    assert len(summary["levels"]) >= 1
-    assert summary["complete"] is False
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_writes_what_it_measured(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = subprocess.Popen(
-        [
-            *KNEE,
-            "run",
-            "--url",
-            "sim:",
-            *LOAD,
-            "--levels",
-            "1,2,4,8",
-            "--level-seconds",
-            "1",
-            "--out",
-            str(out),
-            "--quiet",
-        ]
-    )
-    after_first_level(out)
-    process.send_signal(number)
-    assert process.wait(30) == status
-    summary = json.loads((out / "summary.json").read_text())
-    assert len(summary["levels"]) >= 1
-    assert summary["complete"] is False
-    assert not (out / store.SPOOL).exists()
 
 
 def after_first_level(folder: Path) -> None:

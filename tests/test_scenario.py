@@ -70,3 +70,61 @@ def test_a_missing_file_and_a_broken_one_say_so(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[ramp\n")
     with pytest.raises(HarnessError, match="not TOML"):
         scenario.load(str(tmp_path / "bad.toml"))
+
+
+def test_an_address_with_a_key_in_it_is_refused_without_repeating_it() -> None:
+    for url in (
+        "https://me:s3cret@h",
+        "https://s3cret@h",
+        "https://h/v1?key=s3cret",
+        "https://h/#s3cret",
+        "http://me:s3/c@h",
+    ):
+        with pytest.raises(HarnessError, match="an address with a key in it") as caught:
+            build(f'[target]\nurl = "{url}"')
+        assert "s3" not in str(caught.value)
+    build('[target]\nurl = "unix:/run/a@b#c?d.sock"')
+
+
+@pytest.mark.parametrize("headers", ['"X Y" = "a"', '"" = "a"', '"X" = "a\\r\\nY: b"', '"X" = "é"', '"X" = "\\u0000"'])
+def test_a_header_that_would_be_two_is_refused(headers: str) -> None:
+    with pytest.raises(HarnessError, match="a header"):
+        build(f"[target]\nheaders = {{ {headers} }}")
+
+
+def test_a_named_secret_is_resolved_for_the_wire_and_stays_a_name_elsewhere() -> None:
+    given = build(
+        '[target]\napi_key_env = "KEY"\nheaders = { "X-Key" = "env:OTHER", "X-Lit" = "plain-s3cret" }\n'
+        'extra_body = { user = "env:OTHER", auth = { token = "t0ken" }, top_p = 0.5 }'
+    )
+    environ = {"KEY": "the-key", "OTHER": "other-s3cret", "HTTPS_PROXY": "http://me:pr0xy%21@h"}
+    wire = scenario.resolved(given, environ).target
+    assert wire.headers == {"X-Key": "other-s3cret", "X-Lit": "plain-s3cret", "Authorization": "Bearer the-key"}
+    assert wire.extra_body == {"user": "other-s3cret", "auth": {"token": "t0ken"}, "top_p": 0.5}
+    hidden = {"the-key", "other-s3cret", "plain-s3cret", "t0ken", "pr0xy!", "pr0xy%21"}
+    assert set(scenario.secrets(given, environ)) == {*hidden, "bWU6cHIweHkh"}, "the proxy's by Basic too"
+
+    told = scenario.shown(given)
+    assert not any(secret in scenario.to_toml(told) for secret in hidden)
+    assert told.target.headers == {"X-Key": "env:OTHER", "X-Lit": "(not stored)"}
+    assert scenario.digest(told) == scenario.digest(given)
+    with pytest.raises(HarnessError, match="its value is not stored"):
+        scenario.resolved(told, environ)
+
+
+def test_a_header_that_repeats_the_model_s_name_is_no_secret() -> None:
+    given = build('[target]\nmodel = "m/llama-8b"\nheaders = { "X-Model" = "m/llama-8b" }')
+    assert scenario.secrets(given, {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({}, "the variable KEY is empty; export KEY=…"),
+        ({"KEY": "a\nb"}, "header Authorization: its value is not one line"),
+    ],
+)
+def test_a_key_that_cannot_be_sent_is_said(environ: dict[str, str], line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        scenario.resolved(build('[target]\napi_key_env = "KEY"'), environ)
+    assert line in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from array import array
 from pathlib import Path
 
@@ -160,3 +161,88 @@ def test_an_arrival_costs_about_eight_bytes_in_a_batch() -> None:
     long = record(0, tokens=[1] * 10_000)
     assert len(store.batch([long])) < 8.1 * 10_000
     assert msgspec.msgpack.decode(store.batch([long]), type=list[Record]) == [long]
+
+
+def test_a_spool_that_is_gone_on_with_drops_its_torn_end_and_keeps_every_whole_frame(tmp_path: Path) -> None:
+    records = [record(i) for i in range(9)]
+    spooled(tmp_path, records)
+    data = (tmp_path / store.SPOOL).read_bytes()
+    for cut in random.Random(1).sample(range(len(data)), 40):
+        (tmp_path / store.SPOOL).write_bytes(data[:cut] + b"\x05\x00")
+        whole = list(store.payloads(data[:cut]))
+        spool = store.Spool(tmp_path)
+        spool.write(store.batch([record(99)]))
+        spool.close()
+        assert list(store.payloads((tmp_path / store.SPOOL).read_bytes())) == [*whole, store.batch([record(99)])]
+
+
+def test_a_finished_folder_is_gone_on_with_and_finished_again_to_the_same_records(tmp_path: Path) -> None:
+    records = [record(i, tokens=[1, 3] if i % 3 else []) for i in range(2100)]
+    spooled(tmp_path, records)
+    first = store.finish(tmp_path)
+    spool = store.Spool(tmp_path)
+    assert not (tmp_path / store.REQUESTS).exists()
+    assert not (tmp_path / store.TELEMETRY).exists()
+    spool.write(store.batch([record(9999)]))
+    spool.close()
+    assert store.read(tmp_path).complete is False
+    second = store.finish(tmp_path)
+    assert second.records == [*first.records, *second.records[-1:]], "to the nanosecond"
+    assert second.records[-1].request_id == "r-9999"
+    assert (second.header, second.levels, second.samples) == (first.header, first.levels, first.samples)
+
+
+def test_a_folder_with_both_files_is_one_run_whichever_way_it_was_cut_off(tmp_path: Path) -> None:
+    """Killed while the spool became parquet, or while parquet became the spool: the spool is whole in both."""
+    records = [record(i) for i in range(9)]
+    spooled(tmp_path, records)
+    data = (tmp_path / store.SPOOL).read_bytes()
+    store.finish(tmp_path)
+    (tmp_path / store.SPOOL).write_bytes(data)
+    (tmp_path / store.TELEMETRY).unlink()  # it had not come to this one
+    for _ in range(2):
+        found = store.read(tmp_path)
+        assert (found.records, len(found.samples), found.complete) == (records, 1, False)
+        store.Spool(tmp_path).close()
+        assert not (tmp_path / store.REQUESTS).exists()
+
+
+def test_what_does_not_fit_is_taken_back_and_what_fits_after_it_reads(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    spooled(tmp_path, [record(0)])
+    size = (tmp_path / store.SPOOL).stat().st_size
+    spool = store.Spool(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 300, hard))  # Python ignores SIGXFSZ: a write fails instead
+    try:
+        with pytest.raises(HarnessError, match="cannot write what is measured: File too large"):
+            spool.write(store.batch([record(i) for i in range(1, 9)]))
+        assert (tmp_path / store.SPOOL).stat().st_size == size
+        spool.write(store.batch([record(9)]))
+        with pytest.raises(HarnessError, match=r"manifest\.json: cannot be written: File too large; make room"):
+            store.write_json(tmp_path / store.MANIFEST, {"long": "x" * 5000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    spool.close()
+    assert [r.request_id for r in store.read(tmp_path).records] == ["r-0", "r-9"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [store.SPOOL], "no half of a file stays behind"
+
+
+def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path) -> None:
+    with (
+        store.claimed(tmp_path),
+        pytest.raises(HarnessError, match="another process is still writing into it"),
+        store.claimed(tmp_path),
+    ):
+        pass
+    with store.claimed(tmp_path):
+        pass
+    with pytest.raises(HarnessError, match="No such file or directory"), store.claimed(tmp_path / "none"):
+        pass
+
+
+def test_the_last_moment_of_a_run_is_that_of_anything_in_it(tmp_path: Path) -> None:
+    spooled(tmp_path, [])
+    assert store.read(tmp_path).last_s == 8.0, "the level's end"
+    (tmp_path / "b").mkdir()
+    spooled(tmp_path / "b", [record(i) for i in range(10)])
+    assert store.read(tmp_path / "b").last_s == pytest.approx(9.9)

@@ -10,6 +10,7 @@ import pytest
 from harness import store
 from harness.experiment.summarise import exit_status, summarise
 from harness.record import Level
+from harness.store import Sample
 from harness.summary import LevelSummary, Summary, Verdict
 from tests import summaries
 from tests.test_store import record
@@ -37,13 +38,14 @@ def test_the_level_whose_errors_ended_the_ramp_voids_nothing() -> None:
     assert judged([FAILING]) == 3, "nothing else was measured"
 
 
-def folder(tmp_path: Path, levels: list[Level]) -> Summary:
+def folder(tmp_path: Path, levels: list[Level], samples: list[Sample] | None = None, **manifest: object) -> Summary:
     spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool.telemetry(samples or [])
     for level in levels:
         spool.level(level)
     spool.write(store.batch([record(i, level=levels[0].index) for i in range(40)]))
     spool.close()
-    store.write_json(tmp_path / store.MANIFEST, {"complete": False, "price": 3.6, "gpus": 2})
+    store.write_json(tmp_path / store.MANIFEST, {"complete": False, "price": 3.6, "gpus": 2, **manifest})
     return summarise(store.read(tmp_path))
 
 
@@ -70,3 +72,61 @@ def test_cost_is_the_price_of_all_gpus_over_the_best_rate(tmp_path: Path) -> Non
 def test_a_folder_without_a_finished_level_has_no_answer_and_no_curve(tmp_path: Path) -> None:
     got = folder(tmp_path, [Level(0, 2, 0, 0.0)])
     assert (got.levels, got.curve, got.knee_concurrency, got.cost) == ([], None, None, None)
+
+
+WHOLE = Level(0, 2, 0, 0.0, 5.0, 25.0, 26.0)
+
+
+def said(summary: Summary, code: str) -> list[tuple[str, str]]:
+    return [(v.level, v.message) for s in [summary, *summary.levels] for v in s.verdicts if v.code == code]
+
+
+def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_each_worker(tmp_path: Path) -> None:
+    # The folder's 40 ids are r-0 to r-39: all of a worker called "r"; of "q-1" there is none.
+    sent = [Sample(1.0, "client", "r/sent", 20.0), Sample(2.0, "client", "r/sent", 43.0)]
+    got = folder(tmp_path, [WHOLE], [*sent, Sample(2.0, "client", "q-1/sent", 4.0)])
+    assert said(got, "requests_lost") == [("doubt", "7 requests that were sent have no record")]
+    (tmp_path / "b").mkdir()
+    got = folder(tmp_path / "b", [WHOLE], [Sample(2.0, "client", "r/sent", 40.0)])
+    assert said(got, "requests_lost") == []
+
+
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (Sample(7.0, "client", "1/paused_s", 1.5), ("worker_paused", "invalid", "worker 1 stood still for 1.5 s")),
+        (Sample(6.0, "client", "0/paused_s", 1.15), ("worker_paused", "invalid", "for 1 s of the window of 20 s")),
+        (Sample(25.9, "client", "0/paused_s", 1.0), ("worker_paused", "doubt", "for 0.1 s of the window of 20 s")),
+        (Sample(4.9, "client", "0/paused_s", 3.0), None),
+        (Sample(30.0, "client", "0/paused_s", 3.0), None),
+        (Sample(9.0, "client", "parent_paused_s", 3.0), ("parent_paused", "note", "main process stood still for 3 s")),
+        (Sample(9.0, "client", "slept_s", 600.0), ("machine_slept", "invalid", "slept for 600 s")),
+        (Sample(4.0, "client", "slept_s", 600.0), None),
+        (Sample(26.0, "client", "slept_s", 600.0), None),
+    ],
+)
+def test_a_pause_voids_the_window_that_it_lies_in(
+    sample: Sample, told: tuple[str, str, str] | None, tmp_path: Path
+) -> None:
+    got = folder(tmp_path, [WHOLE], [sample])
+    codes = ("worker_paused", "parent_paused", "machine_slept")
+    found = [(v.code, v.level, v.message) for v in got.levels[0].verdicts if v.code in codes]
+    if told is None:
+        assert found == []
+        return
+    (one,) = found
+    assert one[:2] == told[:2]
+    assert told[2] in one[2]
+
+
+def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) -> None:
+    sittings = [{"server": {"version": "1", "name": "x"}, "ended": "SIGINT"}, {"server": {"version": "2", "name": "x"}}]
+    broken_off = Level(1, 4, 0, 26.0, notes=("void",))
+    got = folder(tmp_path, [WHOLE, broken_off], sittings=sittings)
+    ((level, message),) = said(got, "resumed")
+    assert level == "note"
+    assert message.endswith("void: 4")
+    ((level, message),) = said(got, "server_changed")
+    assert (level, message) == ("doubt", "the server was another one in a later sitting: version")
+    ((_, message),) = said(got, "incomplete")
+    assert "1 of the 1 levels begun are finished" in message

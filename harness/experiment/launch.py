@@ -19,19 +19,24 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
 from harness.load import dialects
+from harness.load.http1 import ProtocolError, Response
 from harness.load.transport import Target
 from harness.load.workload import COMMON, Prompts, single_token_words
 from harness.observe import server
 from harness.scenario import Scenario
+from harness.secrecy import redact, redact_all
 
 if TYPE_CHECKING:
     import httpx
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
+_LONGEST_FACT = 200  # characters of a version
 _PROBES = 4  # tries to meet the asked prompt length
 _CONNECT_S = 10.0  # TLS included
+_FACTS_S = 10.0  # between two pieces of what need not be known
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -56,7 +61,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     tokenizer_json: str  # the named tokenizer's; "" without one
     prompt_words: int
-    prompts_used: int
+    prompts_used: int  # the number of the first prompt that no check has used
     input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
     e2e_s: float
     itl_s: float | None
@@ -64,6 +69,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     cache_config: dict[str, str]
     metrics: bool
     notes: tuple[str, ...]
+    extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
+    secrets: tuple[str, ...] = ()  # that no text from outside may bring to the disk
 
 
 def address(url: str) -> Address:
@@ -77,14 +84,11 @@ def address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
+        (parts.hostname or "").encode("idna")
+    except UnicodeError:
+        raise HarnessError("not a host name", place="--url", way_out="write it like http://host:8000") from None
     except ValueError as error:
         raise HarnessError(str(error), place="--url", way_out="write it like http://host:8000") from None
-    if parts.username is not None or parts.password is not None or parts.query:
-        raise HarnessError(
-            "an address with a key in it would be stored with the result",
-            place="--url",
-            way_out="give --api-key-env VARIABLE or --header",
-        )
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Address(f"unix:{parts.path}", "localhost", 80, "", uds=parts.path)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -100,7 +104,7 @@ def address(url: str) -> Address:
 
 
 def target(scenario: Scenario, where: Address) -> Target:
-    """What a worker needs to reach the endpoint, secrets included; for the wire only."""
+    """What a worker needs to reach the endpoint, by a resolved scenario: secrets included, for the wire only."""
     spec = scenario.target
     return Target(
         scheme=where.scheme,
@@ -108,29 +112,37 @@ def target(scenario: Scenario, where: Address) -> Target:
         port=where.port,
         uds=where.uds,
         path=where.prefix + dialects.PATHS[spec.api],
-        headers=headers(scenario),
+        headers=spec.headers,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
         transport=spec.transport,
     )
 
 
-def headers(scenario: Scenario) -> dict[str, str]:
-    """The request headers, secrets included; for the wire only."""
-    out = dict(scenario.target.headers)
-    variable = scenario.target.api_key_env
-    if variable:
-        key = os.environ.get(variable)
-        if not key:
-            raise HarnessError(
-                f"the variable {variable} is empty", place="--api-key-env", way_out=f"export {variable}=…"
-            )
-        out["Authorization"] = f"Bearer {key}"
-    return out
+async def check(scenario: Scenario, url: str, first_prompt: int = 0) -> Launch:
+    """Run all checks against the endpoint; HarnessError with the way out where one fails.
+
+    `first_prompt` is the number of the first prompt to ask with: none is asked twice. Servers repeat what they were
+    sent, so nothing leaves here in their words that holds a secret.
+    """
+    hide = scenarios.secrets(scenario, os.environ)
+    try:
+        found = await _check(scenarios.resolved(scenario, os.environ), url, first_prompt)
+    except HarnessError as error:
+        fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
+        raise HarnessError(fact, place=error.place, way_out=way_out) from None
+    return msgspec.structs.replace(
+        found,
+        secrets=hide,
+        model=found.model if scenario.target.model else redact(found.model, hide),
+        server=redact_all(found.server, hide),
+        cache_config=redact_all(found.cache_config, hide),
+        notes=tuple(redact(note, hide) for note in found.notes),
+    )
 
 
-async def check(scenario: Scenario, url: str) -> Launch:
-    """Run all checks against the endpoint; HarnessError with the way out where one fails."""
+async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
+    """All checks, by a resolved scenario; what is found is still in the server's own words."""
     import httpx
 
     from harness.load import httpclient
@@ -154,7 +166,7 @@ async def check(scenario: Scenario, url: str) -> Launch:
                     way_out="lower --input-tokens or --output-tokens",
                 )
             words, tokenizer_json = (COMMON, "") if workload.tokenizer is None else _words(workload.tokenizer)
-            learnt = await _first_requests(client, scenario, where.base, wire.path, model, words)
+            learnt = await _first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
             facts, cache, has_metrics = await published
         except httpx.ConnectTimeout:
             speaks = " and does it speak TLS" if where.scheme == "https" else ""
@@ -167,6 +179,12 @@ async def check(scenario: Scenario, url: str) -> Launch:
             ) from None
         except httpx.TransportError as error:
             raise _unreachable(error, place, where) from None
+        except ProtocolError as error:
+            raise HarnessError(
+                f"the first request failed: {error.error} ({error})",
+                place=where.base + wire.path,
+                way_out="see the server's log; nothing was loaded",
+            ) from None
         finally:
             if published is not None:
                 published.cancel()
@@ -175,6 +193,7 @@ async def check(scenario: Scenario, url: str) -> Launch:
     return Launch(
         address=where,
         target=wire,
+        extra_body=scenario.target.extra_body,
         model=model,
         path=wire.path,
         drop=learnt.drop,
@@ -297,7 +316,7 @@ def _entries(answer: httpx.Response) -> list[dict[str, Any]]:
         return []
     try:
         data = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):  # nested as deep as it likes
         return []
     entries = data.get("data") if isinstance(data, dict) else None
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -306,7 +325,7 @@ def _entries(answer: httpx.Response) -> list[dict[str, Any]]:
 _Published = tuple[dict[str, Any], dict[str, str], bool]
 
 
-_TIMED = 16  # tokens: enough for a pace, and a run need not wait for a long answer before it begins
+_TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer before it begins
 
 
 class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,12 +342,18 @@ class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_requests(
-    client: httpx.AsyncClient, scenario: Scenario, url: str, path: str, model: str, words: tuple[str, ...]
+    client: httpx.AsyncClient,
+    scenario: Scenario,
+    url: str,
+    path: str,
+    model: str,
+    words: tuple[str, ...],
+    first_prompt: int,
 ) -> _Learnt:
     """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact."""
     workload = scenario.workload
     asked, seed = workload.input_tokens, workload.seed or 0
-    length, used = asked, 0
+    length, used = asked, first_prompt
     drop: frozenset[str] = frozenset()
     notes: list[str] = []
 
@@ -356,7 +381,7 @@ async def _first_requests(
     timed = await ask(min(workload.output_tokens, _TIMED))
     e2e = time.monotonic() - began
     counted = timed.story.input_tokens
-    while counted is not None and counted != asked and used < _PROBES:
+    while counted is not None and counted != asked and used - first_prompt < _PROBES:
         length = corrected(counted)
         counted = (await ask(1)).story.input_tokens
     if counted is None:
@@ -432,6 +457,7 @@ async def _ask(
                 raise HarnessError(
                     f"it answers with {what}, not a stream", place=url + path, way_out="give an endpoint that streams"
                 )
+            Response().heard(answer.status_code, answer.headers)  # as the load will read it
             async for piece in answer.aiter_raw():
                 story.feed(time.monotonic_ns(), piece)
         story.end(time.monotonic_ns())
@@ -448,7 +474,7 @@ def _said(status: int, body: str) -> str:
     """The server's own words of an error, on one line."""
     try:
         data = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         data = None
     message: Any = data
     for key in ("error", "message", "detail"):
@@ -475,10 +501,11 @@ async def _facts(client: httpx.AsyncClient, prefix: str) -> _Published:
     if version is not None:
         name, _, number = version.headers.get("server", "").partition("/")
         if name == SIMULATED:
-            return {"name": name, "version": number}, {}, True
+            return {"name": name, "version": number[:_LONGEST_FACT]}, {}, True
         if version.status_code == 200 and "json" in version.headers.get("content-type", ""):
-            with contextlib.suppress(ValueError, AttributeError):
-                facts["version"] = version.json().get("version")
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):  # nested as deep as it likes
+                if isinstance(said := version.json().get("version"), str):
+                    facts["version"] = said[:_LONGEST_FACT]
     if metrics is None or metrics.status_code != 200:
         return facts, {}, False
     engine = next((p for p in ("vllm:", "sglang:", "llamacpp:") if p in metrics.text), "")
@@ -491,6 +518,6 @@ async def _page(client: httpx.AsyncClient, path: str) -> httpx.Response | None:
     import httpx
 
     try:
-        return await client.get(path)
+        return await client.get(path, timeout=_FACTS_S)
     except httpx.TransportError:  # what is not published stays unknown
         return None

@@ -20,6 +20,8 @@ import msgspec
 
 from harness import store
 from harness.analysis import ramp, window
+from harness.analysis.table import Table
+from harness.experiment import safety
 from harness.experiment.launch import Launch
 from harness.load import dialects, httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
@@ -29,11 +31,14 @@ from harness.observe import client as client_view
 from harness.observe import host, server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record, arrivals_of
-from harness.scenario import Scenario
+from harness.scenario import Ramp, Scenario
 
 WINDOW_REQUEST_TIMES = 25  # of the default window: an interval needs 20 mean ones, and means wander
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
 LONGEST_OPEN_WARM_UP_S = 30.0
+_FAILING_WINDOW_S = 1.0  # of a level that fails: enough to be shown with its errors
+PAUSED_S = 0.5  # of a worker, or of this process: ten times the time between two of its news
+SLEPT_S = 0.1  # by which CLOCK_BOOTTIME got ahead of CLOCK_MONOTONIC, which a machine's sleep holds still
 CPU = 0.80  # of a worker's processor, above which the client limits (analysis.verdicts says so of the whole window)
 
 
@@ -57,10 +62,62 @@ class View(Protocol):
     def note(self, text: str) -> None: ...
 
 
+class Before(msgspec.Struct, frozen=True):
+    """What the earlier sittings of a resumed run did; of a run that was not, nothing."""
+
+    levels: tuple[tuple[Level, ramp.Held | None], ...] = ()  # None: void, to be held again
+    seconds: float = 0.0
+    requests: int = 0
+    usage: safety.Usage = safety.Usage()
+
+    @classmethod
+    def of(cls, run: store.Run, seconds: float) -> Before:
+        """A level counts if it is finished; what the ramp goes by is read anew from the records."""
+        table = Table.of(run.records)
+        levels = tuple((level, _held(table, level)) for level in run.levels)
+        return cls(levels, seconds, len(run.records), sum(map(safety.Usage.of, run.records), safety.Usage()))
+
+    def reasons(self, spec: Ramp) -> list[list[ramp.Next]]:
+        """The ramp's steps for each repeat: those of the levels that count, and then the next one."""
+        out = []
+        for repeat in range(spec.repeat):
+            held = [h for level, h in self.levels if h is not None and level.repeat == repeat]
+            out.append([next_step(held[:i], spec) for i in range(len(held) + 1)])
+        return out
+
+    def leaves_something(self, spec: Ramp) -> bool:
+        """Whether the ramp is not at its end in every repeat."""
+        return any(not steps[-1].over for steps in self.reasons(spec))
+
+
+def _held(table: Table, level: Level) -> ramp.Held | None:
+    """A level that is finished as the ramp saw it; None if it is not."""
+    if level.end_s is None or level.window_start_s is None or level.window_end_s is None:
+        return None
+    chunks = ((table.arrival >= level.window_start_s) & (table.arrival < level.window_end_s)).sum()
+    mine = (table.level == level.index) & ~table.cancelled
+    failed, ended = int((mine & table.failed).sum()), int(mine.sum())
+    seconds = level.window_end_s - level.window_start_s
+    return ramp.Held(level.concurrency, level.rate, float(chunks) / seconds, failed / ended if ended else 0.0)
+
+
+def next_step(held: Sequence[ramp.Held], spec: Ramp) -> ramp.Next:
+    """The ramp's next step by the scenario."""
+    return ramp.next_level(held, levels=spec.levels, rates=spec.rates, max_concurrency=spec.max_concurrency)
+
+
 class Levels:
     """The levels of one run: what was asked, what came back, what comes next."""
 
-    def __init__(self, scenario: Scenario, launch: Launch, spool: store.Spool, view: View, origin_ns: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        launch: Launch,
+        spool: store.Spool,
+        view: View,
+        origin_ns: int,
+        before: Before = Before(),
+    ) -> None:
         self._scenario = scenario
         self._launch = launch
         self._spool = spool
@@ -70,18 +127,33 @@ class Levels:
         # What the last requests told; before any, what the launch check did.
         self._e2e: collections.deque[float] = collections.deque([launch.e2e_s], maxlen=256)
         self._icl: collections.deque[float] = collections.deque([launch.itl_s or 0.0], maxlen=256)
-        self._begun = 0  # levels, which is the index of the next one
+        self.run_id = uuid.uuid4().hex[:12]  # begins the id of every request of this sitting
+        self.over = False  # nothing is in flight any more, nothing is left to cut
+        self._before = before
+        self._began_s = 0.0
+        self._begun = max((level.index + 1 for level, _ in before.levels), default=0)  # the index of the next level
+        self._shown = sum(held is not None for _, held in before.levels)
+        self._answered, self._usage = 0, safety.Usage()  # in this sitting, as far as the records have come
+        self._outcomes = collections.deque([False], maxlen=safety.looked_at(0))  # whether the level's last ones failed
         self._reports: list[Progress] = []  # of the level that is held, all workers together
         self._own: list[Progress] = []  # likewise, each worker's own
         self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
         self._warned: set[int] = set()  # levels in which the load generator was said to be short of time
+        self._latest: dict[int, Progress] = {}  # each worker's last news
+        self._told_s: dict[int, float] = {}  # when it was last put down how much it has sent
+        self._heard_s: float | None = None  # when any worker's news came
+        self._asleep_s = _asleep()
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         self.reasons: list[dict[str, Any]] = []
 
     async def go(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
         """Hold level after level until the ramp or a budget ends it; leaves every record in the spool."""
-        run_id = uuid.uuid4().hex[:12]
-        plans = [self._plan(run_id, i, len(workers), cpus) for i, cpus in enumerate(placement)]
+        if self._before.levels:
+            self._began_s = self._now()
+        for level, held in self._before.levels:
+            if held is None and "void" not in level.notes:  # it is held again, under a number of its own
+                self._spool.level(void(level))
+        plans = [self._plan(i, len(workers), cpus) for i, cpus in enumerate(placement)]
         await workers.begin(plans, self._on_batch, self._on_progress)
         looking = [asyncio.create_task(self._scrape())] if self._launch.metrics else []
         if gpus is not None:
@@ -90,6 +162,7 @@ class Levels:
             for repeat in range(self._scenario.ramp.repeat):
                 await self._ramp(workers, repeat)
         finally:
+            self.over = True
             await workers.end()
             for task in looking:
                 task.cancel()
@@ -100,9 +173,10 @@ class Levels:
         spec = self._scenario.ramp
         given = spec.rates or spec.levels
         total = len(given) * spec.repeat if given else None
-        held: list[ramp.Held] = []
+        held = [h for level, h in self._before.levels if h is not None and level.repeat == repeat]
+        self.reasons += [msgspec.to_builtins(step) for step in self._before.reasons(spec)[repeat][:-1]]
         while True:
-            step = ramp.next_level(held, levels=spec.levels, rates=spec.rates, max_concurrency=spec.max_concurrency)
+            step = next_step(held, spec)
             over = self._over_budget()
             if not step.over and over is not None:
                 step = ramp.Next(None, f"stopped: {over}")
@@ -112,27 +186,28 @@ class Levels:
                     self._view.note(step.reason)
                 return
             name = f"C = {step.concurrency:,}" if step.rate is None else f"{step.rate:g} req/s"
-            self._view.level_started(name, self._begun, total)
+            self._view.level_started(name, self._shown, total)
+            self._shown += 1
             level = await self._hold(workers, Level(self._begun, step.concurrency, repeat, self._now(), rate=step.rate))
             self._begun += 1
             if level is not None:
                 self._view.level_finished(output_tokens_per_s=level.output_tokens_per_s)
                 held.append(level)
 
-    def _plan(self, run_id: str, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
+    def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
         before, after = dialects.body(
             scenario.target.api,
             launch.model,
             scenario.workload.output_tokens,
             drop=launch.drop,
-            extra=scenario.target.extra_body,
+            extra=launch.extra_body,
         )
         quota = scenario.target.max_rps
         return Plan(
             worker=worker,
             workers=workers,
-            run_id=run_id,
+            run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
             body_before=before,
@@ -148,6 +223,7 @@ class Levels:
             tick_ns=self._tick_ns,
             origin_ns=self._origin_ns,
             tokenizer_json=launch.tokenizer_json,
+            secrets=launch.secrets,
             cpus=cpus,
         )
 
@@ -157,6 +233,9 @@ class Levels:
     def _on_batch(self, payload: bytes) -> None:
         self._spool.write(payload)
         for record in self._decode(payload):
+            self._answered, self._usage = self._answered + 1, self._usage + safety.Usage.of(record)
+            if record.level == self._begun and record.error != "cancelled":
+                self._outcomes.append(record.error != "")
             if record.error or record.done_s is None or record.sent_s is None:
                 continue
             self._e2e.append(record.done_s - record.sent_s)
@@ -166,6 +245,12 @@ class Levels:
 
     def _on_progress(self, progress: Progress) -> None:
         self._own.append(progress)
+        self._latest[progress.worker] = progress
+        self._look_for_pauses(progress)
+        if progress.time_s >= self._told_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
+            self._told_s[progress.worker] = progress.time_s
+            name = f"{self.run_id}-{progress.worker}"
+            self._spool.telemetry([store.Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
         last = self._last_sampled.get(progress.worker)
         if last is not None and progress.time_s < last.time_s + 1.0:
             return
@@ -175,6 +260,25 @@ class Levels:
             self._watch(progress, (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s))
         self._last_sampled[progress.worker] = progress
         self._spool.telemetry(samples)
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """How many requests each worker has sent, under the beginning of their ids: one without a record is lost."""
+        return {f"{self.run_id}-{p.worker}": p.begun_in_run for p in self._latest.values()}
+
+    def _look_for_pauses(self, progress: Progress) -> None:
+        """Note it where somebody stood still: this worker, this process, or by the other clock the whole machine."""
+        now, asleep = self._now(), _asleep()
+        found = []
+        if progress.paused_s > PAUSED_S:
+            found.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
+        elif self._heard_s is not None and now - self._heard_s > PAUSED_S:
+            found.append((now, "parent_paused_s", now - self._heard_s))
+        if asleep - self._asleep_s > SLEPT_S:
+            found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
+        self._heard_s, self._asleep_s = now, asleep
+        if found:
+            self._spool.telemetry([store.Sample(at, "client", name, value) for at, name, value in found])
 
     def _watch(self, progress: Progress, cpu_fraction: float) -> None:
         """Say it while it happens, once a level: the load generator is short of processor time."""
@@ -204,12 +308,26 @@ class Levels:
 
     def _over_budget(self) -> str | None:
         spec = self._scenario.ramp
-        if spec.max_seconds is not None and self._now() >= spec.max_seconds:
+        if spec.max_seconds is not None and self._before.seconds + self._now() - self._began_s >= spec.max_seconds:
             return f"--max-seconds {spec.max_seconds:g} is used up"
-        begun = self._reports[-1].begun_in_run if self._reports else 0
+        begun = self._before.requests + (self._reports[-1].begun_in_run if self._reports else 0)
         if spec.max_requests is not None and begun >= spec.max_requests:
             return f"--max-requests {spec.max_requests} are sent"
+        if spec.max_dollars is not None and self._dollars() >= spec.max_dollars:
+            return f"--max-dollars {spec.max_dollars:g} are spent"
         return None
+
+    def _dollars(self) -> float:
+        """What the load has cost; what is still in flight counts whole, since it will be billed."""
+        workload, before = self._scenario.workload, self._before
+        begun = self._reports[-1].begun_in_run if self._reports else 0
+        flying = safety.Usage(workload.input_tokens, 0, workload.output_tokens).times(max(0, begun - self._answered))
+        seconds = before.seconds + self._now() - self._began_s
+        return safety.dollars(self._scenario.hardware, seconds, before.usage + self._usage + flying) or 0.0
+
+    def _failing(self) -> bool:
+        """Whether the level need not go on: most of its requests fail, and the ramp will end with it."""
+        return safety.failing(self._outcomes, self._outcomes.maxlen or 0)
 
     async def _hold(self, workers: Workers, level: Level) -> ramp.Held | None:
         """One level: warm up, measure, hold until the last request of the window has ended.
@@ -223,10 +341,11 @@ class Levels:
         rate, arrivals = level.rate, self._scenario.ramp.arrivals
         connections = level.concurrency or min(self._scenario.ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e))
         hold = Hold(level.index, level.repeat, level.concurrency, 0, e2e, self._tick_ns, 0, rate, arrivals)
+        self._outcomes = collections.deque(maxlen=safety.looked_at(level.concurrency or (rate or 0) * e2e))
         await workers.hold(hold, connections)
 
         async for p in self._news(workers, level, "warm-up", None):
-            if self._warm(level, p):
+            if self._warm(level, p) or self._failing():
                 break
             if self._over_budget() is not None:
                 return None
@@ -248,7 +367,7 @@ class Levels:
                 ended = p.time_s
             if ended is not None and p.time_s > ended + BATCH_EVERY_S + PROGRESS_EVERY_S:
                 break  # by now the last one's record is in the spool too
-            if self._over_budget() is not None and p.time_s > end + 2 * _mean(self._e2e):
+            if (self._failing() or self._over_budget() is not None) and p.time_s > end + 2 * _mean(self._e2e):
                 level = msgspec.structs.replace(level, notes=(*level.notes, "cooldown_cut"))
                 break
         level = msgspec.structs.replace(level, end_s=p.time_s)
@@ -276,10 +395,12 @@ class Levels:
             async for p in self._news(workers, level, "window", length):
                 length = self._length(level)
                 over = self._over_budget()
+                if over is None and self._failing() and p.time_s >= start + _FAILING_WINDOW_S:
+                    over = "most requests fail"
                 if over is not None or p.time_s >= start + length * extended:
                     break
             if over is not None:
-                notes.append("cut_short")
+                notes.append("failing" if self._failing() else "cut_short")
             if over is not None or settled:
                 break
             width = window.bin_width(_median(self._icl))
@@ -301,7 +422,7 @@ class Levels:
         """Seconds of the window: as asked, else 25 of the level's own request times as they are now."""
         asked = self._scenario.ramp.level_seconds
         recent = list(self._e2e)[-max(8, min(256, level.concurrency or 256)) :]
-        return asked or min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, WINDOW_REQUEST_TIMES * _mean(recent)))
+        return asked or usual_window(_mean(recent))
 
     async def _news(
         self, workers: Workers, level: Level, phase: str, expected_s: float | None
@@ -336,6 +457,25 @@ class Levels:
         if len(inside) < 2:
             return 0.0
         return (inside[-1].tokens - inside[0].tokens) / (inside[-1].time_s - inside[0].time_s)
+
+
+def usual_window(e2e_s: float) -> float:
+    """Seconds of a window for which none were asked, by the time of a request.
+
+    >>> usual_window(0.01), usual_window(1.0), usual_window(60.0)
+    (3.0, 25.0, 600.0)
+    """
+    return min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, WINDOW_REQUEST_TIMES * e2e_s))
+
+
+def void(level: Level) -> Level:
+    """A level that was not finished: none of its requests belongs to a window any more."""
+    return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, notes=(*level.notes, "void"))
+
+
+def _asleep() -> float:
+    """How long this machine has slept since it was booted, seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _mean(values: Iterable[float]) -> float:

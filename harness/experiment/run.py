@@ -2,7 +2,8 @@
 
 The parent process decides and writes; worker processes measure. What they send goes to the spool as it came.
 Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
-folder's files and summarised.
+folder's files and summarised. A run that ended early can be resumed: a sitting more, in the same folder, that holds
+the levels which are not finished.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import os
 import resource
 import secrets
 import signal
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,10 +28,12 @@ import harness
 from harness import scenario as scenarios
 from harness import store
 from harness.errors import HarnessError
+from harness.experiment import calibrate, consent
 from harness.experiment import launch as launching
+from harness.experiment.calibrate import Calibration
 from harness.experiment.launch import Launch
-from harness.experiment.levels import Levels, View
-from harness.experiment.summarise import exit_status, summarise
+from harness.experiment.levels import Before, Levels, View
+from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
 from harness.observe import host
@@ -36,12 +41,13 @@ from harness.observe.gpu import Gpus
 from harness.predict import catalog, model, roofline
 from harness.record import FORMAT
 from harness.scenario import Scenario
+from harness.secrecy import HIDDEN
 from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Prediction, Summary
 
 _OTHER_FILES = 64  # that a worker needs beside its connections
-_HEADERS_SHOWN = {"user-agent", "content-type", "accept"}  # every other header may be a secret
+_PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -51,10 +57,61 @@ class Outcome(msgspec.Struct, frozen=True):
     status: int
 
 
-def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcome:
-    """Measure; HarnessError when nothing could be, else an outcome, however the run ended."""
-    url = scenario.target.url
-    if url is None:
+class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
+    """What one go at a run is given."""
+
+    scenario: Scenario
+    folder: Path
+    view: View
+    command: str
+    yes: bool  # a public host may be loaded unasked
+    manifest: dict[str, Any] | None = None  # of the run that is resumed, this sitting the last of its sittings
+
+
+class _Signals:
+    """The first of them ends the run in order; later ones change nothing: ending takes a moment."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.levels: Levels | None = None  # once there are any
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
+        self._numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Before there is a loop: a signal ends the process with its status, and what is open is closed."""
+        before = {number: signal.signal(number, _leave) for number in self._numbers[1:]}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def inside(self) -> None:
+        """On the running loop: a signal cancels the current task, unless there is nothing left to cut."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt(number: int) -> None:
+            if self.number is None:
+                self.number = number
+                if self.levels is None or not self.levels.over:
+                    task.cancel()
+
+        for number in self._numbers:
+            loop.add_signal_handler(number, interrupt, number)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def run(scenario: Scenario, out: str | None, view: View, command: str, *, yes: bool = False) -> Outcome:
+    """Measure; HarnessError when nothing could be, else an outcome, however the run ended.
+
+    A public host is loaded when its plan is confirmed on a terminal, or with `yes`.
+    """
+    if scenario.target.url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
     if scenario.workload.seed is None:
         # Another one each time: a server that is still warm must not know the prompts from the run before.
@@ -63,22 +120,93 @@ def run(scenario: Scenario, out: str | None, view: View, command: str) -> Outcom
     _check_open_files(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = store.create(out or f"results/{scenario.name}-{stamp}")
-    server_cpu, placed = placement(scenario)
     try:
-        with contextlib.ExitStack() as stack:
-            profile = None
-            if url == "sim:":
-                profile = profiles.profile(
-                    scenario.sim.profile, max_num_seqs=scenario.sim.max_num_seqs, speed=scenario.sim.speed
-                )
-                url = stack.enter_context(running(profile, cpu=server_cpu))
-            return asyncio.run(_run(scenario, url, profile, folder, view, command, placed))
+        with store.claimed(folder):
+            return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, yes=yes))
     except BaseException:
         if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
             (folder / store.MANIFEST).unlink(missing_ok=True)  # nothing was measured: leave nothing behind
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
+
+
+def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool = False) -> Outcome:
+    """Go on with a run that ended early, by the scenario that it was `begun_with`."""
+    folder = Path(path)
+    with store.claimed(folder):
+        run = store.read(folder)
+        _check_open_files(scenario)
+        for name in (store.SUMMARY, "report.md", "report.html", "curve.png"):  # of the part that there was
+            (folder / name).unlink(missing_ok=True)
+        manifest = run.manifest
+        _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
+        before = Before.of(run, 0.0)
+        if not before.leaves_something(scenario.ramp):  # it died after its last level
+            view.note("every level is held: only the folder was left to finish")
+            store.Spool(folder).close()
+            ramp = [step for steps in before.reasons(scenario.ramp) for step in steps]
+            manifest |= {"complete": True, "ramp": msgspec.to_builtins(ramp)}
+            summary = summarise(_finish(folder, manifest))
+            return Outcome(folder, summary, manifest, exit_status(summary))
+        manifest["sittings"].append({"created": _now_iso(), "command": command})
+        store.write_json(folder / store.MANIFEST, manifest)
+        del run, before
+        sitting = _Sitting(scenario=scenario, folder=folder, view=view, command=command, yes=yes, manifest=manifest)
+        return _sit(sitting)
+
+
+def _loaded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The sittings so far that came to load anything."""
+    return [sitting for sitting in manifest["sittings"] if "began_s" in sitting]
+
+
+def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
+    """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
+    manifest = store.manifest(place)
+    if manifest.get("complete"):
+        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
+    if not manifest.get("sittings"):
+        raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
+    tree = {**manifest["scenario"], "target": dict(manifest["scenario"]["target"])}
+    stored = tree["target"]["headers"]
+    hidden = [name for name, value in stored.items() if value == HIDDEN]
+    for name in headers:
+        if name not in hidden:
+            raise HarnessError(
+                f"the run has no header '{name}' to give again", place="--header", way_out="leave it out"
+            )
+    for name in hidden:
+        if name not in headers:
+            raise HarnessError(
+                f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
+            )
+    tree["target"]["headers"] = {**stored, **headers}
+    scenario = scenarios.build(tree, place=f"{place}/{store.MANIFEST}")
+    if scenarios.digest(scenario) != manifest["scenario_digest"]:
+        fact = "the scenario in its manifest is not the one that it was begun with"
+        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
+    return scenario
+
+
+def _sit(sitting: _Sitting) -> Outcome:
+    """Start the simulated endpoint if it is asked for, and the loop."""
+    scenario, signals = sitting.scenario, _Signals()
+    server_cpu, placed = placement(scenario)
+    url = scenario.target.url
+    assert url is not None
+    with signals.outside(), contextlib.ExitStack() as stack:
+        profile = None
+        if url == "sim:":
+            sim = scenario.sim
+            profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
+            url = stack.enter_context(running(profile, cpu=server_cpu))
+        try:
+            return asyncio.run(_run(sitting, url, profile, placed, signals))
+        except asyncio.CancelledError:
+            if signals.number is None:
+                raise
+            sys.exit(128 + signals.number)  # before anything was measured
 
 
 def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
@@ -113,25 +241,42 @@ def _check_open_files(scenario: Scenario) -> None:
 
 
 async def _run(
-    scenario: Scenario,
+    sitting: _Sitting,
     url: str,
     profile: profiles.Profile | None,
-    folder: Path,
-    view: View,
-    command: str,
     placed: list[tuple[int, ...]],
+    signals: _Signals,
 ) -> Outcome:
+    signals.inside()
+    sittings = sitting.manifest["sittings"] if sitting.manifest else [None]
+    where = launching.address(url)
+    found = [] if where.uds else await consent.addresses(where)
+    public = any(map(consent.is_public, found))
+    if public and not sitting.yes:
+        consent.must_be_possible(where.base)  # said now, not after the checks
     async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
-        launch = await launching.check(scenario, url)
+        launch = await launching.check(sitting.scenario, url, (len(sittings) - 1) * _PROMPTS)
         gpus = await opening if opening is not None else None
         try:
-            return await _measure(scenario, launch, profile, folder, view, command, workers, placed, gpus)
+            if public or not (found or where.uds):  # a name without addresses here is known to a proxy
+                await _agreed(sitting, launch)
+            return await _measure(sitting, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
                 gpus.close()
+
+
+async def _agreed(sitting: _Sitting, launch: Launch) -> None:
+    """Show what the load will come to, and see that it is meant."""
+    plan = consent.told(consent.estimate(sitting.scenario, launch.e2e_s), sitting.scenario, launch)
+    if not sitting.yes:
+        await consent.ask(plan, launch.address.base)
+        return
+    for line in plan:
+        sitting.view.note(line)
 
 
 def _is_here(url: str) -> bool:
@@ -143,55 +288,66 @@ def _is_here(url: str) -> bool:
 
 
 async def _measure(
-    scenario: Scenario,
+    sitting: _Sitting,
     launch: Launch,
     profile: profiles.Profile | None,
-    folder: Path,
-    view: View,
-    command: str,
     workers: crew.Workers,
     placed: list[tuple[int, ...]],
     gpus: Gpus | None,
+    signals: _Signals,
 ) -> Outcome:
+    scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
     for note in launch.notes:
         view.note(note)
-    origin_ns, unix_origin = time.monotonic_ns(), time.time()
-    manifest = _manifest(scenario, launch, profile, command, origin_ns, unix_origin)
-    manifest["gpu_facts"] = gpus.facts() if gpus is not None else None
-    prediction, why_not = _predict(scenario, launch, profile)
-    manifest["prediction"] = msgspec.to_builtins(prediction) if prediction else None
-    if why_not:
-        manifest["notes"].append(why_not)
+    if sitting.manifest is None:
+        manifest = _first_manifest(sitting, launch, profile, gpus)
+        origin_ns, unix_origin = time.monotonic_ns(), time.time()
+        spool, before = store.Spool(folder, store.header(origin_ns, unix_origin)), Before()
+        manifest["clock"] = {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin}
+        began_s = 0.0
+    else:
+        manifest = sitting.manifest
+        launch = _as_before(launch, manifest)
+        spool = store.Spool(folder)
+        run = store.read(folder)
+        origin_ns, unix_origin = _origin(manifest, run.last_s)
+        began_s = (time.monotonic_ns() - origin_ns) * 1e-9
+        before = Before.of(run, sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest)))
+        del run
+    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before)
+    manifest["sittings"][-1] |= {
+        "run_id": levels.run_id,
+        "began_s": began_s,
+        "monotonic_ns_origin": origin_ns,
+        "unix_origin": unix_origin,
+        "boot": host.boot(),
+        "workers": len(workers),
+        "harness_version": harness.__version__,
+        "server": launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
+    }
     store.write_json(folder / store.MANIFEST, manifest)  # before any load
-    spool = store.Spool(folder, store.header(origin_ns, unix_origin))
-    levels = Levels(scenario, launch, spool, view, origin_ns)
-    caught: list[int] = []
-    loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-
-    def interrupt(number: int) -> None:
-        if not caught:  # the second one changes nothing: ending takes a moment
-            caught.append(number)
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt, number)
     failure: HarnessError | None = None
+    ended = "complete"
     try:
         await levels.go(workers, placed, gpus)
     except asyncio.CancelledError:
-        if not caught:
+        if signals.number is None:
             raise
         task.uncancel()
+        ended = signal.Signals(signals.number).name
         view.note("interrupted: what was measured is being written")
     except HarnessError as error:
-        failure = error
+        failure, ended = error, str(error)
     finally:
+        levels.over = True
         spool.close()
-    manifest["complete"] = not caught and failure is None
-    resent = sum(done.resent for done in workers.done)
-    manifest["client"] = {
+    manifest["complete"] = ended == "complete"
+    ended_s = (time.monotonic_ns() - origin_ns) * 1e-9
+    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.sent}
+    resent = sum(done.resent for done in workers.done) + manifest["client"].get("resent", 0)
+    manifest["client"] |= {
         "timestamp_source": _source(workers.done),
         "transport": scenario.target.transport,
         "workers": len(workers),
@@ -206,15 +362,74 @@ async def _measure(
     manifest["ramp"] = levels.reasons
     manifest["host"]["load_average_end"] = list(os.getloadavg())
     if failure is not None:
-        view.note(f"what was measured is in {folder}")
-        with contextlib.suppress(OSError):  # a full disk: the spool stays as it is and reads as it is
-            store.write_json(folder / store.MANIFEST, manifest)
-            store.finish(folder)
+        missing = 0
+        with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
+            missing = lost(_finish(folder, manifest))
+        view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
         raise failure
-    store.write_json(folder / store.MANIFEST, manifest)
-    summary = summarise(store.finish(folder))
-    status = 128 + caught[0] if caught else exit_status(summary)
+    summary = summarise(_finish(folder, manifest))
+    status = 128 + signals.number if signals.number is not None else exit_status(summary)
     return Outcome(folder, summary, manifest, status)
+
+
+def _finish(folder: Path, manifest: dict[str, Any]) -> store.Run:
+    """Make the folder's files of the spool; where that cannot be done the spool stays, and reads."""
+    try:
+        run = store.finish(folder)
+    except OSError as error:
+        raise HarnessError(
+            f"cannot finish the result: {error.strerror or error}",
+            place=str(folder),
+            way_out=f"make room, then `knee report {folder}` reads what was measured",
+        ) from None
+    store.write_json(folder / store.MANIFEST, manifest)
+    run.manifest = manifest
+    return run
+
+
+def _origin(manifest: dict[str, Any], last_s: float) -> tuple[int, float]:
+    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
+
+    Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
+    and the times go on behind the folder's last one in any case.
+    """
+    before = _loaded(manifest)[-1]
+    origin_ns: int = before["monotonic_ns_origin"]
+    unix_origin: float = before["unix_origin"]
+    now_ns = time.monotonic_ns()
+    if before["boot"] is not None and before["boot"] == host.boot() and now_ns > origin_ns + last_s * 1e9:
+        return origin_ns, unix_origin
+    now_s = max(last_s + 1.0, time.time() - unix_origin)
+    return now_ns - round(now_s * 1e9), time.time() - now_s
+
+
+def _as_before(launch: Launch, manifest: dict[str, Any]) -> Launch:
+    """What the checks found, with the prompts' length of the first sitting; another model is another run."""
+    if launch.model != manifest["model"]:
+        raise HarnessError(
+            f"it serves '{launch.model}' now, the run began with '{manifest['model']}'",
+            place=launch.address.base,
+            way_out="run anew",
+        )
+    manifest["notes"] += [note for note in launch.notes if note not in manifest["notes"]]
+    return msgspec.structs.replace(launch, prompt_words=manifest["workload"]["prompt_words"])
+
+
+def _now_iso() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _calibration(scenario: Scenario) -> tuple[Calibration | None, str | None]:
+    """What this host's load generator can follow, or why that is not known."""
+    if scenario.target.transport != "socket":
+        return None, "the client's ceiling is not known: calibration measures the socket transport only"
+    found = calibrate.load()
+    if found is None:
+        return None, "the client's ceiling and error are not known here: run `knee calibrate client` once"
+    why = calibrate.stale(found)
+    if why is not None:
+        return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
+    return found, None
 
 
 def _source(done: list[Done]) -> str | None:
@@ -223,29 +438,38 @@ def _source(done: list[Done]) -> str | None:
     return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
 
-def _manifest(
-    scenario: Scenario,
-    launch: Launch,
-    profile: profiles.Profile | None,
-    command: str,
-    origin_ns: int,
-    unix_origin: float,
+def _first_manifest(
+    sitting: _Sitting, launch: Launch, profile: profiles.Profile | None, gpus: Gpus | None
 ) -> dict[str, Any]:
-    hidden = {
-        name: value if name.lower() in _HEADERS_SHOWN else "(not stored)"
-        for name, value in scenario.target.headers.items()
-    }
-    shown = msgspec.structs.replace(scenario, target=msgspec.structs.replace(scenario.target, headers=hidden))
+    """All that could explain a difference, and the prediction, before any load."""
+    scenario = sitting.scenario
+    manifest = _manifest(scenario, launch, profile, sitting.command)
+    manifest["gpu_facts"] = gpus.facts() if gpus is not None else None
+    calibration, why_not = _calibration(scenario)
+    manifest["client"] = {"calibration": msgspec.to_builtins(calibration)}
+    if why_not:
+        manifest["notes"].append(why_not)
+        sitting.view.note(why_not)
+    prediction, why_not = _predict(scenario, launch, profile)
+    manifest["prediction"] = msgspec.to_builtins(prediction) if prediction else None
+    if why_not:
+        manifest["notes"].append(why_not)
+    manifest["sittings"] = [{"created": manifest["created"], "command": sitting.command}]
+    return manifest
+
+
+def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | None, command: str) -> dict[str, Any]:
+    shown = scenarios.shown(scenario, launch.secrets)
     hardware = scenario.hardware
     return {
         "format": FORMAT,
         "name": scenario.name,
-        "created": datetime.fromtimestamp(unix_origin, UTC).isoformat(timespec="seconds"),
+        "created": _now_iso(),
         "complete": False,
         "command": command,
         "harness_version": harness.__version__,
         "scenario": msgspec.to_builtins(shown),
-        "scenario_digest": scenarios.digest(scenario),
+        "scenario_digest": scenarios.digest(shown),
         "workload": {
             "input_tokens": scenario.workload.input_tokens,
             "output_tokens": scenario.workload.output_tokens,
@@ -256,7 +480,7 @@ def _manifest(
         "url": "sim:" if profile else launch.address.base + launch.address.prefix,
         "model": launch.model,
         "api": scenario.target.api,
-        "server": launch.server | scenario.target.server_meta,
+        "server": launch.server | shown.target.server_meta,
         "cache_config": launch.cache_config,
         "dropped_fields": sorted(launch.drop),
         "simulated": _simulated(scenario, launch, profile),
@@ -264,7 +488,6 @@ def _manifest(
         "gpus": hardware.gpus if hardware.gpu or profile else None,
         "price": hardware.price,
         "host": host.facts(),
-        "clock": {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin},
         "client": {},
         "notes": list(launch.notes),
     }

@@ -25,11 +25,13 @@ from harness.load.tokens import Placer
 from harness.load.transport import Answer, Target, Transport
 from harness.load.workload import Prompts
 from harness.record import Record
+from harness.secrecy import redact
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
 _BATCH = 16  # records a frame: making more of them at once would hold up a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
+_SAID = 200  # characters of what was said of an error
 _LETTERS = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
@@ -55,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tick_ns: int
     origin_ns: int
     tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
+    secrets: tuple[str, ...] = ()  # that no server's words bring into a record
     cpus: tuple[int, ...] = ()
 
 
@@ -109,6 +112,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     worker: int = 0
     prepared: int = 0  # number of the last Prepare that was obeyed
     took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
+    paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
@@ -238,7 +242,7 @@ class Driver:
                 failures = failures + 1 if judged.error or judged.response.status != 200 else 0
             before = answer
             if failures:
-                await asyncio.sleep(pause_after(failures))
+                await asyncio.sleep(pause_after(failures, answer.retry_after_s))
 
     async def _on_schedule(self, hold: Hold, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
@@ -327,11 +331,13 @@ class Driver:
         """Tell the parent what is going on."""
         reports = 0
         while True:
+            due = self._clock() + round(PROGRESS_EVERY_S * 1e9)
             await asyncio.sleep(PROGRESS_EVERY_S)
             reports += 1
-            await self._send(msgspec.msgpack.encode(self._progress(with_late=reports % 4 == 0)))
+            paused_s = max(0, self._clock() - due) * 1e-9
+            await self._send(msgspec.msgpack.encode(self._progress(paused_s, with_late=reports % 4 == 0)))
 
-    def _progress(self, *, with_late: bool) -> Progress:
+    def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
         flying = next((ask.answer.sent_ns or ask.scheduled_ns for ask in self._in_flight.values()), 0)
         oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
@@ -356,6 +362,7 @@ class Driver:
             worker=self._plan.worker,
             prepared=self._prepared,
             took_s=self._took_s,
+            paused_s=paused_s,
         )
 
     def _oldest_due(self) -> int:
@@ -409,13 +416,17 @@ class Driver:
             token_source=story.token_source,
             status=answer.response.status or None,
             error=answer.error,
-            finish_reason=story.finish_reason,
+            finish_reason=redact(story.finish_reason, self._plan.secrets),
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=story.packed_tokens(),
-            error_message=" ".join(answer.message.split())[:200] if answer.error else "",
+            error_message=self._said(answer.message) if answer.error else "",
             merged=story.merged,
         )
+
+    def _said(self, message: str) -> str:
+        """The first words of what was said of an error, on one line and without the secrets that it repeats."""
+        return " ".join(redact(message[: 2 * _SAID], self._plan.secrets).split())[:_SAID]
 
 
 def _minus(stamps: array[int], origin: int) -> bytes:

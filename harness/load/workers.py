@@ -2,8 +2,9 @@
 
 Parent and worker talk over one socket pair in the spool's own frames: commands in, batches and progress out, no
 traffic per request. A batch is appended to the spool exactly as it came. A level is split evenly over the workers,
-made ready in all of them, and begun by all at one moment. A worker whose parent is gone ends, so that nothing goes
-on loading a server that nobody measures.
+made ready in all of them, and begun by all at one moment. A worker whose parent is gone, or has stood still for so
+long that its messages pile up, ends: nothing goes on loading a server that nobody measures. A worker that dies or
+falls silent ends the run, since the load is no longer what was asked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import gc
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +33,8 @@ from harness.load.transport import transport_for
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker
 _MOST_WORKERS = 8
+_SILENT_S = 30  # news comes twenty times a second: a worker without any for so long is lost
+_UNHEARD_S = 30.0  # a worker whose messages nobody takes for so long stops its load
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_command = msgspec.msgpack.Decoder(Command).decode
@@ -63,8 +67,8 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
     commands: asyncio.Queue[Command] = asyncio.Queue()
 
     async def listen() -> None:
-        reader, _ = await asyncio.open_connection(sock=link.dup())
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        reader, writer = await asyncio.open_connection(sock=link.dup())
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             async for payload in _frames(reader):
                 command = _decode_command(payload)
                 if isinstance(command, Prepare):
@@ -74,9 +78,16 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
 
     lock = asyncio.Lock()
 
-    async def send(payload: bytes) -> None:
-        async with lock:  # frames are whole: two tasks must not interleave their bytes
-            await loop.sock_sendall(link, store.frame(payload))
+    async def send(payload: bytes) -> None:  # whoever is cut while the parent is slow leaves no half of a frame
+        await asyncio.shield(loop.create_task(whole(payload)))
+
+    async def whole(payload: bytes) -> None:
+        async with lock:  # two tasks must not interleave their bytes
+            unheard = loop.call_later(_UNHEARD_S, commands.put_nowait, Stop())
+            try:
+                await loop.sock_sendall(link, store.frame(payload))
+            finally:
+                unheard.cancel()
 
     listener = loop.create_task(listen())
     try:
@@ -86,6 +97,7 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
         pass  # the parent is gone: there is nobody left to tell
     finally:
         listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
         await transport.aclose()
 
 
@@ -139,6 +151,8 @@ class _Process:
         self.done: Done | None = None
         self.failure: HarnessError | None = None
         self.lost = False  # the process went away without its last message
+        self.fate = "is gone"  # how it went away, where it did
+        self.silent_s = 0  # since its last message
 
     def start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -175,6 +189,7 @@ class _Process:
     ) -> None:
         try:
             async for payload in _frames(reader):
+                self.silent_s = 0
                 if store.is_batch(payload):
                     on_batch(payload)
                     continue
@@ -190,8 +205,24 @@ class _Process:
         except HarnessError as error:  # a damaged message, or a batch that could not be written
             self.failure = error
         finally:
+            if self.done is None and self.failure is None:
+                self.fate = await asyncio.to_thread(self._fate)
             self.lost = self.done is None
             self._tell()
+
+    def _fate(self) -> str:
+        assert self._process is not None
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its link"
+        if self.silent_s >= _SILENT_S:
+            return f"had told nothing for {_SILENT_S} s"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
 
     async def end(self) -> None:
         """Stop it, take its last records, and see it end."""
@@ -225,6 +256,7 @@ class Workers:
         self._told: list[Progress | None] = [None] * count  # the news that the last sum was made of
         self._running: list[_Process] = []
         self._prepared = 0
+        self._listening: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Workers:
         for process in self._processes:
@@ -247,6 +279,7 @@ class Workers:
         """
         for process, plan in zip(self._processes, plans, strict=True):
             await process.begin(plan, on_batch, on_progress)
+        self._listening = asyncio.create_task(self._listen_for_silence())
 
     @property
     def pids(self) -> list[int]:
@@ -287,20 +320,32 @@ class Workers:
         await self._heard.wait()
         self._check()
 
+    async def _listen_for_silence(self) -> None:
+        """Kill a worker that is silent too long: it hangs, or something stopped it. A pause of our own is one step."""
+        while True:
+            await asyncio.sleep(1.0)
+            for process in self._processes:
+                process.silent_s += 1
+                if process.silent_s == _SILENT_S and process.done is None:
+                    process.kill()
+
     def _check(self) -> None:
         for process in self._processes:
             if process.failure is not None:
                 raise process.failure
             if process.lost or process.done is not None:
+                fate = process.fate if process.lost else f"stopped: nobody took its messages for {_UNHEARD_S:g} s"
                 raise HarnessError(
-                    "a load-generating process ended in the middle of the run",
+                    f"a load-generating process ended in the middle of the run: it {fate}",
                     place=f"worker {process.number}",
-                    way_out="what was measured is in the result folder; see the messages above",
+                    way_out="the level that it was in is void; go on with `knee run --resume`",
                 )
 
     async def end(self) -> None:
         """Stop the workers, take their last records, and see them end."""
         running, self._running = self._running, []
+        if self._listening is not None:
+            self._listening.cancel()
         await asyncio.gather(*(process.end() for process in running))
 
     async def __aexit__(self, *_: Any) -> None:

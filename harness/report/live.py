@@ -6,6 +6,7 @@ terminal each level leaves one finished line. It decides nothing and measures no
 
 from __future__ import annotations
 
+import contextlib
 from types import TracebackType
 
 from rich.console import Console
@@ -46,7 +47,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._live.stop()
+            with contextlib.suppress(OSError):
+                self._live.stop()
             self._live = None
 
     def level_started(self, level: str, index: int, total: int | None = None) -> None:
@@ -119,15 +121,17 @@ class Progress:
             self._say(Text(plain(text)))
 
     def _say(self, text: Text) -> None:
-        if self._live:
-            self._live.update(Text(""), refresh=True)  # or the old line would follow the new one
         text.rstrip()
-        self._console.print(text, soft_wrap=True, highlight=False)
+        with contextlib.suppress(OSError):  # a terminal that is gone ends no measurement
+            if self._live:
+                self._live.update(Text(""), refresh=True)  # or the old line would follow the new one
+            self._console.print(text, soft_wrap=True, highlight=False)
 
     def _draw(self, text: Text) -> None:
         if self._live:
             text.no_wrap, text.overflow = True, "ellipsis"
-            self._live.update(text, refresh=True)
+            with contextlib.suppress(OSError):
+                self._live.update(text, refresh=True)
 
 
 def _errors(count: int) -> str:

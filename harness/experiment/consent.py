@@ -1,0 +1,146 @@
+"""Before a public host is loaded: what the run will come to, shown, and a yes.
+
+A server on this machine, in a private network or behind a Unix socket is the operator's own. Whether it is one is told
+by the addresses that its name has, not by how the name looks; a name without any here (a proxy may know it) is public.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.analysis import ramp
+from harness.errors import HarnessError
+from harness.experiment.launch import Address, Launch
+from harness.experiment.levels import next_step, usual_window
+from harness.experiment.safety import Usage, dollars
+from harness.scenario import Ramp, Scenario
+
+_WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run will come to, as far as one request tells."""
+
+    levels: int
+    requests: int
+    usage: Usage
+    seconds: float
+    dollars: float | None
+
+
+def estimate(scenario: Scenario, e2e_s: float) -> Estimate:
+    """What a run will ask of its server, if every request takes `e2e_s` at every level.
+
+    A level in closed loop: 2 C requests to warm up, C in flight while the window lasts, C to end with it; on schedule:
+    its rate over two request times, the window and one more. The ramp is taken to go on to its highest level and no
+    window to be extended. At high levels requests take longer, so there are fewer of them or it takes more time.
+
+    >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
+    >>> made.requests, made.usage.output_tokens, made.seconds  # 8 + 80 + 4; 128 each; 1 + 10 + 0.5
+    (92, 11776, 11.5)
+    """
+    spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
+    window = spec.level_seconds or usual_window(e2e_s)
+    requests = seconds = 0.0
+    steps = _steps(spec)
+    for step in steps:
+        if step.concurrency is not None:
+            rate = min(step.concurrency / e2e_s, quota)
+            warm_up = 2 * step.concurrency / rate
+        else:
+            rate = min(step.rate or 0.0, quota)
+            warm_up = 2 * e2e_s
+        seconds += warm_up + window + e2e_s
+        requests += rate * (warm_up + window + e2e_s)
+    workload, repeat = scenario.workload, spec.repeat
+    requests, seconds = requests * repeat, seconds * repeat
+    a_request = Usage(workload.input_tokens, 0, workload.output_tokens)
+    cost = dollars(scenario.hardware, seconds, a_request.times(round(requests)))
+    bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
+    share = min([1.0, *(bound / value for bound, value in bounds if bound and value)])
+    return Estimate(
+        levels=len(steps) * repeat,
+        requests=round(requests * share),
+        usage=a_request.times(round(requests * share)),
+        seconds=seconds * share,
+        dollars=None if cost is None else cost * share,
+    )
+
+
+def _steps(spec: Ramp) -> list[ramp.Next]:
+    """Every level that the ramp can come to: as if throughput rose with each."""
+    held: list[ramp.Held] = []
+    steps: list[ramp.Next] = []
+    while not (step := next_step(held, spec)).over:
+        steps.append(step)
+        held.append(ramp.Held(step.concurrency, step.rate, float(step.concurrency or 1), 0.0))
+    return steps
+
+
+def told(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
+    """The estimate in words, with what it assumes."""
+    spec = scenario.ramp
+    bounds = [
+        f"--{name} {value:g}"
+        for name, value in (
+            ("max-requests", spec.max_requests), ("max-seconds", spec.max_seconds), ("max-dollars", spec.max_dollars),
+        )
+        if value is not None
+    ]  # fmt: skip
+    cost = "" if made.dollars is None else f", ${made.dollars:,.2f}"
+    tokens = f"{made.usage.input_tokens:,} tokens in and {made.usage.output_tokens:,} out"
+    return [
+        f"{launch.address.base} is a public host; this is the plan, an estimate:",
+        f"up to {made.levels} levels, {made.requests:,} requests, {tokens}, {made.seconds / 60:,.1f} min{cost}",
+        f"(every request as long as the first, {launch.e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
+    ]
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address can be reached from anywhere, by IANA's registries of special-purpose addresses.
+
+    >>> [is_public(a) for a in ("127.0.0.1", "10.1.2.3", "fe80::1%eth0", "fd00::1", "1.1.1.1", "::ffff:1.1.1.1")]
+    [False, False, False, False, True, True]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return found.is_global
+
+
+async def addresses(where: Address) -> list[str]:
+    """The IP addresses that the endpoint's name has here; none where it has none."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the latter: no host has such a name
+        return []
+    return sorted({str(sockaddr[0]) for *_, sockaddr in found})
+
+
+def must_be_possible(place: str) -> None:
+    """HarnessError where there is nobody to show a plan to, or to answer."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed one is None
+        fact = "it is a public host, and there is no terminal to ask on"
+        raise HarnessError(fact, place=place, way_out=_WAY_OUT)
+
+
+async def ask(plan: Sequence[str], place: str) -> None:
+    """Show the plan and wait for a yes; anything else ends the run before any load."""
+    must_be_possible(place)
+    sys.stderr.write("\n".join([*plan, "Send it? [y/N] "]))
+    sys.stderr.flush()
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ready.set)  # not a thread that reads: Ctrl-C must end the wait
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise HarnessError("not confirmed: nothing was loaded", place=place, way_out=_WAY_OUT)
