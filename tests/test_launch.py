@@ -157,6 +157,8 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
         ("http://h:x", "http"),
         ("unix://h/s", "not an http"),
         ("unix:s", "not an http"),
+        ("http://a..b", "not a host name"),
+        ("http://xn--a", "not a host name"),
     ],
 )
 def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:

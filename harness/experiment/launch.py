@@ -84,7 +84,7 @@ def address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        (parts.hostname or "").encode("idna")
+        (parts.hostname or "").encode("idna").decode("idna")
     except UnicodeError:
         raise HarnessError("not a host name", place="--url", way_out="write it like http://host:8000") from None
     except ValueError as error:
