@@ -69,7 +69,12 @@ class Sitting:
         self.err = out.with_name(f"{out.name}.err")
         with self.err.open("w") as err:
             streams = {"stdout": subprocess.DEVNULL, "stderr": err, **options}
-            self.process = subprocess.Popen([*KNEE, "run", *arguments], **streams)
+            # Whoever runs the tests may ignore SIGHUP (nohup does), and a child would ignore it as well.
+            kept = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            try:
+                self.process = subprocess.Popen([*KNEE, "run", *arguments], **streams)
+            finally:
+                signal.signal(signal.SIGHUP, kept)
 
     def workers(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
