@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ settings.load_profile("knee")
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or changes what is kept for this host."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hang_up_as_usual() -> None:
+    """Whoever runs the tests may ignore SIGHUP (nohup does), and what a test starts would ignore it as well."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
