@@ -7,25 +7,25 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_lost
 import trust_secrets
+import trust_table
 
 from tests import matrix
 
 ROOT = Path(__file__).parent.parent
 FAULTS = ("fault", "in flight", "record", "verdict", "exit status", "the others' TTFT error p99, ms", "holds")
+WHEEL = ("what", "outcome", "holds")
 LEFT = "manifest.json summary.json requests.parquet telemetry.parquet report.html report.md curve.png".split()
 FULL_S = 30.0  # that the server is gone for
 
-Row = Sequence[str]
 
-
-def faults(*, full: bool) -> Iterator[Row]:
+def faults(*, full: bool) -> Iterator[trust_table.Row]:
     """The fault matrix."""
     chosen = matrix.EVERYTHING
     if full:
@@ -37,7 +37,7 @@ def faults(*, full: bool) -> Iterator[Row]:
             yield line.fault, str(line.in_flight), line.record, line.verdict, str(line.status), error, holds
 
 
-def fuzzed(inputs: int) -> Row:
+def fuzzed(inputs: int) -> trust_table.Row:
     """What the parsers made of hostile bytes."""
     command = [str(ROOT / "scripts" / "fuzz"), "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def fuzzed(inputs: int) -> Row:
     return f"{inputs:,} hostile inputs", said[0], "yes" if done.returncode == 0 else "; ".join(said)
 
 
-def demo(knee: str) -> Row:
+def demo(knee: str) -> trust_table.Row:
     """The demo, run by an installed wheel, away from the sources."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "demo"
@@ -67,29 +67,24 @@ def demo(knee: str) -> Row:
     return "demo from the built wheel", said, "; ".join(wrong) or "yes"
 
 
-def table(title: str, header: Row, rows: Iterable[Row]) -> bool:
-    """Print a table row by row as it comes; whether every row holds."""
-    print(f"\n## {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
-    holds = True
-    for row in rows:
-        holds = holds and row[-1] == "yes"
-        print(f"| {' | '.join(cell.replace('|', '¦').replace(chr(10), ' ') for cell in row)} |", flush=True)
-    return holds
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Make it go wrong, and print what came of it.")
     parser.add_argument("--demo", metavar="KNEE", help="the command of an installed wheel")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="of the fuzzing (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help=f"a server that is gone for {FULL_S:g} s too")
     parser.add_argument("--faults-only", action="store_true", help="the fault matrix and no more")
+    parser.add_argument("--demo-only", action="store_true", help="that demo and no more")
     asked = parser.parse_args(arguments)
-    good = [table("Faults", FAULTS, faults(full=asked.full))]
+    if asked.demo_only and not asked.demo:
+        parser.error("--demo-only needs --demo KNEE")
+    if asked.demo_only:
+        return 0 if trust_table.show("The wheel", WHEEL, [demo(asked.demo)]) else 1
+    good = [trust_table.show("Faults", FAULTS, faults(full=asked.full))]
     if not asked.faults_only:
-        good.append(table("Kills, disks, signals", trust_lost.HEADER, trust_lost.rows()))
-        good.append(table("Secrets", trust_secrets.HEADER, trust_secrets.rows()))
+        good.append(trust_table.show(trust_lost.TITLE, trust_lost.HEADER, trust_lost.rows()))
+        good.append(trust_table.show(trust_secrets.TITLE, trust_secrets.HEADER, trust_secrets.rows()))
         rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
-        good.append(table("Fuzzing and the wheel", ("what", "outcome", "holds"), rest))
+        good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))
     print("\nevery row holds" if all(good) else "\nNOT every row holds")
     return 0 if all(good) else 1
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import trust_table
+
 from tests import leaks
 
+TITLE = "Secrets"
 HEADER = ("searched for secrets", "load by", "amount", "hits", "holds")
 
 
@@ -26,8 +29,4 @@ def rows() -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    table = [HEADER, *rows()]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    sys.exit(any(row[-1] != "yes" for row in table[1:]))
+    sys.exit(not trust_table.show(TITLE, HEADER, rows()))

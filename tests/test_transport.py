@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -99,21 +98,6 @@ def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
     assert len(set(map(id, sockets))) == 1
     assert [a.connect_ns for a in answers[1:]] == [0] * 4
     assert (answers[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
-
-
-def test_a_tls_handshake_is_a_figure_of_its_own_and_the_next_one_is_resumed() -> None:
-    reused: list[bool | None] = []
-
-    def script(r: Request) -> None:
-        assert isinstance(r.sock, ssl.SSLSocket)
-        reused.append(r.sock.session_reused)
-        r.answer(200, VLLM, "text/event-stream", "Connection: close\r\n")
-        r.say_goodbye()
-
-    answers = exchange(script, "tls", prepared=0, times=3)
-    assert [a.error for a in answers] == [""] * 3
-    assert min(answers[0].connect_ns, answers[0].tls_ns) > 0
-    assert reused == [False, True, True]
 
 
 @pytest.mark.parametrize("wire", SOCKETS)
