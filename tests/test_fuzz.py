@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.load import http1, sse
@@ -51,6 +51,8 @@ def test_any_bytes_make_a_record_and_the_same_one_however_they_are_cut(data: byt
 
 @bounded
 @given(st.lists(st.binary(max_size=60), max_size=6), st.sampled_from(FRAMINGS), places, st.booleans())
+@example([b"error:an event longer than can be kept"], "events", [], False)  # nor can a server say what only we may
+@example([sse.TOO_LONG], "events", [], True)
 def test_any_body_in_a_sound_frame_is_judged_by_its_events_alone(
     parts: list[bytes], how: str, cuts: list[int], events: bool
 ) -> None:

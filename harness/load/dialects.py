@@ -239,13 +239,13 @@ class Story:
 
     def _no_chunk(self, data: bytes, why: Exception) -> None:
         """Account for an event that is no chunk: the end mark, nothing at all, an error, or garbage."""
+        if data == TOO_LONG:
+            self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
+            raise ProtocolError(self.message, self.error)
         data = data.strip()
         if data == b"[DONE]":
             if self._done is None:
                 self._done = len(self.arrivals)
-        elif data == TOO_LONG:
-            self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
-            raise ProtocolError(self.message, self.error)
         elif data.startswith(b"error:"):
             self._fail("stream_error", data[6:200].decode("utf-8", "replace").strip())
         elif data:

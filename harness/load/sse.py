@@ -17,7 +17,7 @@ from typing import ClassVar
 
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # else 256 servers that never end a line hold a GiB
-TOO_LONG = b"error: an event longer than can be kept"
+TOO_LONG = b"\ran event longer than can be kept"  # no server can say so: a CR ends a line
 _WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts among those held together
 
 
