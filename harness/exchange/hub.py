@@ -1,0 +1,25 @@
+"""A model's config.json from the hub, for those who ask for it: the one place where a prediction needs a network."""
+
+from __future__ import annotations
+
+from harness.errors import HarnessError
+
+_PLACE = "--hub"
+
+
+def config(name: str) -> str:
+    """The path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; kept in its own cache."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        way_out = "install huggingface_hub, or give the path of a config.json"
+        raise HarnessError("huggingface_hub is not installed", place=_PLACE, way_out=way_out) from None
+    from huggingface_hub.errors import EntryNotFoundError
+
+    # HfHubHTTPError and a hub that cannot be reached are OSErrors; a name that is none is a ValueError.
+    try:
+        return huggingface_hub.hf_hub_download(name, "config.json")
+    except (OSError, ValueError, EntryNotFoundError) as error:
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        way_out = "see its name and HF_TOKEN, or give the path of a config.json"
+        raise HarnessError(f"no config.json of {name!r} ({said})", place=_PLACE, way_out=way_out) from None

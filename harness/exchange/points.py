@@ -1,0 +1,60 @@
+"""Measured points from anywhere: a CSV of concurrency and output tokens per second, with or without an error.
+
+The header names the columns, `concurrency,output_tokens_per_s[,error]`, in any order and among others; the error is
+one standard error in tokens per second. Read strictly: a line that is not understood ends it, by its number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import msgspec
+
+from harness.errors import HarnessError
+
+LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
+_EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One measured point."""
+
+    concurrency: float
+    output_tokens_per_s: float
+    error: float | None = None  # one standard error, tok/s
+
+
+def read(text: str, place: str) -> list[Row]:
+    r"""The points of a CSV's text; an empty error is none.
+
+    >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
+    Row(concurrency=2.0, output_tokens_per_s=190.0, error=None)
+    """
+    lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    names = [name.strip() for name in lines.fieldnames or []]
+    lines.fieldnames = names
+    missing = [name for name in (LOAD, RATE) if name not in names]
+    if missing:
+        raise HarnessError(f"no column '{missing[0]}'", place=place, way_out=_EXAMPLE)
+    rows = []
+    for line in lines:
+        where = f"{place}, line {lines.line_num}"
+        load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
+        error = line.get(ERROR)
+        rows.append(Row(load, rate, _positive(error, ERROR, where) if error and error.strip() else None))
+    if not rows:
+        raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
+    return rows
+
+
+def _positive(text: str | None, column: str, place: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        fact = f"{column} {text!r} is not a number above 0"
+        raise HarnessError(fact, place=place, way_out="mend the line, or leave it out")
+    return value

@@ -1,0 +1,83 @@
+"""The shape of `map.json`: one knee a cell, over the axes of a scenario that were swept.
+
+Every cell is a result folder of its own beside it, which holds all the rest; what stands here can be made again from
+those. A missing number is None, never 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.summary import Prediction, Value
+
+FORMAT = 1
+MAP = "map.json"
+INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "server"  # axes, in this order
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """What was swept, and over which values, in the order given."""
+
+    name: str  # input_tokens | output_tokens | max_num_seqs | server
+    values: list[int | str]
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the map: where it lies and what its run said."""
+
+    name: str  # of its result folder, beside map.json
+    at: dict[str, int | str]  # prompt and answer length, and the server's setting where one was swept
+    status: int | None = None  # exit status of its run; None: there was none to its end
+    error: str | None = None  # why it could not be measured
+    left_out: str | None = None  # why it was not to be: the map's bounds
+    knee: Value | None = None  # the unqualified one: of the SLO if one is given, else the hinge of a plateau reached
+    hinge: Value | None = None  # as it was fitted, reached or not
+    plateau_tokens_per_s: Value | None = None  # likewise
+    plateau_reached: bool | None = None  # None: nothing could be fitted
+    verdicts: list[str] = []  # codes, the gravest first, each once
+    prediction: Prediction | None = None  # made before the load; its levels are in the cell's own folder
+    seconds: float = 0.0  # what it cost to measure
+    requests: int = 0
+    dollars: float | None = None  # by the prices of the scenario; None without any
+
+
+class Map(msgspec.Struct, frozen=True, kw_only=True):
+    """The level map as far as it has come."""
+
+    format: int = FORMAT
+    name: str
+    created: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    simulated: bool = False
+    complete: bool = False  # every cell was measured, or the budget of the whole ended it
+    axes: list[Axis]
+    cells: list[Measured]
+
+    def cell(self, at: dict[str, int | str]) -> Measured | None:
+        """The first cell that lies there, by the axes named; None where the map has not come to it."""
+        return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
+
+
+def is_map(path: str | Path) -> bool:
+    """Whether a folder holds a level map, and not one run."""
+    return (Path(path) / MAP).is_file()
+
+
+def read(path: str | Path) -> Map:
+    """The map in a folder."""
+    file = Path(path) / MAP
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Map)
+    except OSError as error:
+        fact = f"no level map: {error.strerror or error}"
+        raise HarnessError(fact, place=str(file), way_out="give the --out of a sweep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HarnessError(f"not a map.json of this project ({error})", place=str(file), way_out="sweep anew") from None
+    if found.format != FORMAT:
+        fact = f"format {found.format}, this program reads {FORMAT}"
+        raise HarnessError(fact, place=str(file), way_out="use its version")
+    return found
