@@ -37,6 +37,40 @@ def test_a_wrong_gpu_key_names_the_nearest():
 
 
 @pytest.mark.parametrize(
+    ("key", "sevenths", "eighths"),
+    [
+        ("h100-sxm:1g.10gb", 1, 1),
+        ("h100-sxm:1g.20gb", 1, 2),
+        ("H100-SXM:3g.40gb", 3, 4),
+        ("h100-sxm:4g.40gb", 4, 4),
+        ("a100-40-sxm:2g.10gb", 2, 2),
+        ("h200-sxm:1g.18gb", 1, 1),
+        ("h200-sxm:3g.71gb", 3, 4),
+        ("b200-sxm:1g.23gb", 1, 1),
+        ("a100-80-sxm:7g.80gb", 7, 8),
+    ],
+)
+def test_a_mig_slice_has_its_share_of_memory_bandwidth_and_sms(key, sevenths, eighths):
+    part, whole = gpu(key), gpu(key.partition(":")[0])
+    assert part.key == key.lower()
+    assert part.memory_bytes == whole.memory_bytes * eighths / 8
+    assert part.bandwidth == whole.bandwidth * eighths / 8
+    assert part.flops["bf16"] == pytest.approx(whole.flops["bf16"] * sevenths / 7)
+    assert part.link is None
+
+
+@pytest.mark.parametrize("key", ["h100-sxm:3g.20gb", "h100-sxm:5g.50gb", "h100-sxm:half", "h100-sxm:"])
+def test_a_slice_that_does_not_exist_names_those_that_do(key):
+    with pytest.raises(HarnessError, match=r"known: h100-sxm:1g.10gb, h100-sxm:2g.20gb, h100-sxm:3g.40gb, h100-sxm:4g"):
+        gpu(key)
+
+
+def test_a_card_that_cannot_be_sliced_says_so():
+    with pytest.raises(HarnessError, match="l40s has no MIG slices; say --gpu l40s"):
+        gpu("l40s:1g.6gb")
+
+
+@pytest.mark.parametrize(
     ("name", "key"),
     [
         ("NVIDIA A10", "a10"),

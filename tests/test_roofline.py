@@ -1,3 +1,4 @@
+import doctest
 import math
 
 import msgspec
@@ -6,30 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
+from harness.predict import roofline
 from harness.predict.catalog import gpu, model_config
-from harness.predict.model import kv_bytes_per_token, model, weight_bytes_per_step
+from harness.predict.model import model
 from harness.predict.roofline import (
     Workload,
-    b_star,
-    bandwidth_floor,
     batch_cap,
     caps,
-    ceiling0,
-    closed_loop_throughput,
     decode_time,
     deployment,
-    kv_batch,
     kv_capacity,
-    mixed_step,
+    limits,
     predict,
-    prefill0,
     prefill_time,
-    ridge,
-    slo_batch,
+    roof,
     steady_state,
     step_cost,
-    tpot0,
-    x0,
+    with_think_time,
 )
 
 H100_BW = 3.35e12
@@ -43,109 +37,7 @@ def on_h100(**figures):
     return msgspec.structs.replace(H100, **figures)
 
 
-# ---- the rules of thumb, against the golden cases of their sources --------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("W", "BW", "milliseconds", "per_second", "rel"),
-    [
-        (140e9, H100_BW, 41.79, 23.93, 0.01),  # G1: 70B bf16
-        (70e9, H100_BW, 20.90, 47.86, 0.01),  # G4: 70B fp8
-        (70e9, 4.8e12, 14.58, 68.57, 0.025),  # G5: H200
-        (70e9, 2.0e12, 35.0, 28.57, 0.025),  # G6: H100 PCIe
-    ],
-)
-def test_a_decode_step_reads_every_weight_once(W, BW, milliseconds, per_second, rel):
-    assert bandwidth_floor(W, BW) * 1e3 == pytest.approx(milliseconds, rel=rel)
-    assert x0(1, W, 0, 0, BW) == pytest.approx(per_second, rel=rel)
-
-
-def test_a_batch_shares_the_weight_traffic():
-    assert x0(32, 140e9, 0, 0, H100_BW) == pytest.approx(765.7, rel=0.005)  # G2
-    assert H100_BW / x0(32, 140e9, 0, 0, H100_BW) == pytest.approx(4.375e9)  # G3: bytes a token
-
-
-def test_kv_traffic_sets_a_ceiling_that_no_batch_beats():
-    assert 2000 * kv_bytes_per_token(LLAMA) == pytest.approx(2.62144e8, rel=1e-3)  # G8
-    assert ceiling0(1, 1, H100_BW, 0.7) == pytest.approx(2.345e12, rel=3e-3)  # G9: bytes/s reached
-    ceiling = ceiling0(2000, KV, H100_BW, 0.7)
-    assert ceiling == pytest.approx(8945.5, rel=0.005)  # G10
-    alone = x0(1, 16e9, 0, 0, H100_BW, 0.7)
-    assert alone == pytest.approx(146.6, rel=0.01)  # G11
-    assert x0(1, 16e9, 2000, KV, H100_BW, 0.7) == pytest.approx(144.2, rel=0.01)
-    assert ceiling / alone == pytest.approx(61.0, rel=0.02)  # G12
-
-
-def test_at_b_star_throughput_is_half_its_ceiling():
-    batch = b_star(16e9, 2000, KV)
-    assert batch == pytest.approx(61.04, rel=1e-3)  # G13
-    assert x0(batch, 16e9, 2000, KV, H100_BW, 0.7) == pytest.approx(ceiling0(2000, KV, H100_BW, 0.7) / 2)
-
-
-def test_prefill_is_bound_by_the_compute_roof():
-    assert prefill0(989e12, 0.5, 8e9) == pytest.approx(30_906, rel=0.002)  # G14
-    assert ridge(989e12, H100_BW) == pytest.approx(295, rel=0.002)  # G20
-
-
-def test_the_slo_knee_is_the_largest_batch_within_the_limit():
-    B = slo_batch(0.025, 16e9, 2000, KV, H100_BW, 0.7)
-    assert B == 162  # G15
-    assert x0(B, 16e9, 2000, KV, H100_BW, 0.7) == pytest.approx(6497, rel=1e-3)
-    assert tpot0(B, 16e9, 2000, KV, H100_BW, 0.7) <= 0.025 < tpot0(B + 1, 16e9, 2000, KV, H100_BW, 0.7)
-    assert slo_batch(0.001, 16e9, 2000, KV, H100_BW, 0.7) == 0
-
-
-def test_kv_memory_holds_so_many_requests():
-    B = kv_batch(80e9, 0.9, 16e9, 2000, KV)
-    assert B == 213  # G18
-    assert x0(B, 16e9, 2000, KV, H100_BW, 0.7) == pytest.approx(6953, rel=1e-3)
-
-
-def test_littles_law_gives_a_closed_loop_its_throughput():
-    assert closed_loop_throughput(100, 0.2, 200, 0.025) == pytest.approx(3864.7, rel=1e-3)  # G32
-
-
-def test_prefills_share_the_steps_with_decoding():
-    t_dec, t_pre = tpot0(64, 16e9, 1100, KV, H100_BW, 0.7), 1000 / prefill0(989e12, 0.5, 8e9)
-    assert t_pre == pytest.approx(32.36e-3, rel=1e-3)  # G33
-    assert t_dec == pytest.approx(10.758e-3, rel=1e-3)
-    step = mixed_step(64, 200, t_dec, t_pre)
-    assert step == pytest.approx(21.112e-3, rel=1e-3)
-    assert 64 / step == pytest.approx(3031.5, rel=1e-3)
-    slope = mixed_step(1e9, 200, tpot0(1e9, 16e9, 1100, KV, H100_BW, 0.7), t_pre) / 1e9
-    assert 1 / slope == pytest.approx(4479, rel=1e-3)
-    # a / b by hand: 6.82303 ms / (61.484 µs + 161.780 µs) = 30.560, quoted as 30.6
-    assert bandwidth_floor(16e9, H100_BW * 0.7) / slope == pytest.approx(30.560, rel=1e-3)
-
-
-def test_prefill_leaves_the_embeddings_out_and_attends_to_its_own_prompt():
-    # G33b by hand. body = 32 · (2·4096² + 2·4096·1024 + 3·4096·14336) = 6,979,321,856
-    #   matrices   2 · body · 1000            = 1.39586e13 FLOP
-    #   logits     2 · 128256 · 4096          = 1.0507e9    (of the last prompt token only)
-    #   attention  2 · 32 · 32 · 128 · 1000²  = 2.62144e11
-    #   sum        1.422182e13; over 989e12 · 0.5 = 28.760 ms, far above reading the weights (6.8 ms)
-    #   step = 10.758 + 64/200 · 28.760 = 19.961 ms; X = 64 / 19.961 ms = 3206.2 tok/s
-    card = msgspec.structs.replace(gpu("h100-sxm"), flops={"bf16": 989e12})
-    cost = step_cost(LLAMA, deployment(card, mbu=0.7, mfu_prefill=0.5))
-    t_pre = prefill_time(cost, 1000)
-    assert t_pre == pytest.approx(28.760e-3, rel=1e-4)
-    step = mixed_step(64, 200, tpot0(64, 16e9, 1100, KV, H100_BW, 0.7), t_pre)
-    assert 64 / step == pytest.approx(3206.2, rel=1e-3)
-
-
 # ---- the model of one replica ---------------------------------------------------------------------------
-
-
-def test_a_decode_step_is_memory_traffic_plus_overhead():
-    # (15.00932e9 + 64·1101·131072) / (3.35e12·0.8) = 9.0470 ms; 32·32 µs + 126 µs + 64·4.4 µs = 1.4316 ms
-    assert weight_bytes_per_step(LLAMA) == 15_009_316_864
-    assert decode_time(step_cost(LLAMA, H100), 64, 64 * 1100) == pytest.approx(10.4786e-3, rel=1e-4)
-
-
-def test_a_large_batch_of_short_contexts_is_bound_by_compute():
-    # 512 · (2·7,504,658,432 + 4·32·32·128·10) / (989.4e12·0.45) = 17.2656 ms; mem = 5.8762 ms;
-    # overhead 1.024 + 0.126 + 512·0.0044 = 3.4028 ms
-    assert decode_time(step_cost(LLAMA, H100), 512, 512 * 10) == pytest.approx(20.6684e-3, rel=1e-4)
 
 
 def test_a_faster_clock_divides_every_time_and_nothing_else():
@@ -153,11 +45,6 @@ def test_a_faster_clock_divides_every_time_and_nothing_else():
     assert decode_time(fast, 8, 1000) == pytest.approx(decode_time(plain, 8, 1000) / 4)
     assert prefill_time(fast, 500) == pytest.approx(prefill_time(plain, 500) / 4)
     assert caps(LLAMA, on_h100(speed=4.0), CHAT) == pytest.approx(caps(LLAMA, H100, CHAT))
-
-
-def test_kv_capacity_is_what_memory_leaves_beside_weights_and_activations():
-    # 81559 MiB · 0.9 - 16.05999e9 - 5.65 GiB = 54.84206e9 bytes / 131072 = 418,412 tokens = 26,150 blocks
-    assert kv_capacity(LLAMA, H100) == 26_150 * 16
 
 
 def test_kv_capacity_that_the_server_publishes_beats_the_estimate():
@@ -226,47 +113,224 @@ def test_a_figure_outside_the_usual_range_stays_inside_its_band():
     assert band.low < band.mid < band.high
 
 
-def test_a_model_that_does_not_fit_says_so():
-    seventy = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
-    with pytest.raises(HarnessError, match=r"llama-3.1-70b \(141 GB of weights\) does not fit on one h100-sxm"):
-        predict(seventy, H100, CHAT, [1])
-
-
 def test_a_request_longer_than_the_kv_cache_says_so():
     with pytest.raises(HarnessError, match="a request of 1200 tokens does not fit into a KV cache of 1024"):
         predict(LLAMA, on_h100(kv_tokens=1024), CHAT, [1])
 
 
-def test_several_gpus_are_refused_not_guessed():
-    with pytest.raises(HarnessError, match="8 GPUs are not predicted yet"):
-        predict(LLAMA, on_h100(gpus=8), CHAT, [1])
+# ---- several GPUs, experts, windows, and everything else that a server does ------------------------------
 
 
-def test_mfu_follows_the_card():
-    assert deployment(gpu("a100-80-sxm")).mfu_prefill == 0.38
-    assert deployment(gpu("l40s")).mfu_decode == 0.32
-    assert deployment(gpu("h200-sxm"), mfu_prefill=0.5).mfu_prefill == 0.5
+def served(name, card="h100-sxm", dtype="auto", kv_dtype="auto", **figures):
+    made = model(model_config(name), name, dtype=dtype, kv_dtype=kv_dtype)
+    return made, deployment(gpu(card), **figures)
 
 
-lengths = st.builds(Workload, st.integers(1, 8000), st.integers(1, 2000))
+def test_replicas_share_the_users_and_double_every_limit():
+    one = predict(LLAMA, on_h100(max_num_seqs=16), CHAT, [8, 16])
+    two = predict(LLAMA, on_h100(max_num_seqs=16, dp=2, gpus=2), CHAT, [1, 16, 32])
+    assert two.levels[1].output_tokens_per_s.mid == pytest.approx(2 * one.levels[0].output_tokens_per_s.mid)
+    assert two.caps["max_num_seqs"] == two.hinge_concurrency == 32
+    assert two.scaling_efficiency == pytest.approx(1)
+    # a single user has one of them
+    assert two.levels[0].output_tokens_per_s == one.single_stream_tokens_per_s
 
 
-@given(lengths, st.integers(1, 400), st.integers(1, 400))
-def test_throughput_rises_up_to_the_cap_and_keeps_its_height(workload, C, cap):
+def test_tensor_parallelism_scales_below_one():
+    prediction = predict(*served("llama-3.1-8b", tp=4, max_num_seqs=64), CHAT, [1])
+    assert 0.2 < prediction.scaling_efficiency < 0.9
+    # 141 GB do not fit on one
+    assert predict(*served("llama-3.1-70b", tp=4), CHAT, [1]).scaling_efficiency is None
+
+
+def test_a_cached_prefix_needs_no_prefill_but_is_attended_to():
     cost = step_cost(LLAMA, H100)
+    whole, rest = prefill_time(cost, 4000), prefill_time(cost, 4000, 3000)
+    assert whole - rest == pytest.approx(3000 * cost.prompt + cost.prompt_attend * 3000**2)
+    half = steady_state(step_cost(LLAMA, on_h100(prefix_hit=0.5)), CHAT, 64, 64)
+    assert half.throughput > steady_state(cost, CHAT, 64, 64).throughput
+    free = steady_state(step_cost(LLAMA, on_h100(prefix_hit=1.0)), CHAT, 64, 64)
+    assert free.ttft < steady_state(cost, CHAT, 64, 64).ttft / 1.2
+
+
+def test_the_token_budget_of_a_step_caps_the_batch():
+    # each request brings 1 token a step and 1000/200 prompt tokens a step: 2048 / 6
+    assert caps(LLAMA, on_h100(max_num_batched_tokens=2048), CHAT)["max_num_batched_tokens"] == pytest.approx(2048 / 6)
+
+
+def test_fused_steps_hide_prefill_behind_memory_traffic_and_never_beat_the_flop_roof():
+    serial, fused = (step_cost(LLAMA, on_h100(fused=w)) for w in (0.0, 1.0))
+    assert steady_state(fused, CHAT, 1, 64) == steady_state(serial, CHAT, 1, 64)  # nobody to fuse with
+    a, b = (steady_state(cost, CHAT, 64, 64) for cost in (serial, fused))
+    assert a.throughput < b.throughput
+    flop_per_token = 2 * 7_504_658_432 + (2 * 6_979_321_856 * 1000) / 200
+    assert b.throughput * flop_per_token < 989.4e12 * 0.45
+
+
+def test_speculation_gains_what_is_accepted_and_pays_for_what_is_verified():
+    # α 0.8, γ 3: 1 + .8 + .64 + .512 tokens a step; 4 tokens verified; 3 drafts of 1 ms
+    plain, drafting = (
+        step_cost(LLAMA, on_h100(**figures))
+        for figures in ({}, {"acceptance": 0.8, "draft_tokens": 3, "draft_s": 1e-3})
+    )
+    assert drafting.accepted == pytest.approx(2.952)
+    wait = Workload(1, 1000)
+    assert decode_time(drafting, 1, 500) == pytest.approx(decode_time(plain, 1, 500) + 3e-3 + 3 * plain.kv)
+    gain = steady_state(drafting, wait, 1, 64).throughput / steady_state(plain, wait, 1, 64).throughput
+    assert gain == pytest.approx(2.952 * decode_time(plain, 1, 501) / decode_time(drafting, 1, 501), rel=2e-3)
+    # where compute limits, verifying costs more than it gains
+    short = Workload(10, 200)
+    loss = steady_state(drafting, short, 2000, 2000).throughput / steady_state(plain, short, 2000, 2000).throughput
+    assert loss < 1
+    assert step_cost(LLAMA, on_h100(acceptance=1.0, draft_tokens=4)).accepted == 5
+
+
+def test_an_encoder_is_prefill_alone():
+    prediction = predict(*served("bge-m3", dtype="auto"), Workload(512, 128), [1, 64], slo={"e2e": 1.0}, price=2.0)
+    level = prediction.levels[1]
+    assert level.output_tokens_per_s.mid == prediction.output_tokens == 0
+    assert level.itl_s is None
+    assert prediction.caps["kv_memory"] is None
+    # 64 · (2 · 301,989,888 · 512 + 4 · 24 · 1024 · 512²) FLOP / (989.4e12 · 0.45) + 24 · 32 + 126 + 64 · 4.4 µs
+    assert level.ttft_s == pytest.approx(64 * 3.35009e11 / 445.23e12 + 1.1756e-3, rel=1e-4)
+    assert level.requests_per_s.mid == pytest.approx(64 / level.ttft_s)
+    # dollars of input tokens
+    assert level.usd_per_million.mid == pytest.approx(2 / (level.requests_per_s.mid * 512 * 3600) * 1e6)
+
+
+def test_a_decoder_that_only_embeds_is_prefill_alone_as_well():
+    prediction = predict(LLAMA, H100, Workload(1000, 0), [8])
+    assert prediction.levels[0].requests_per_s.mid == pytest.approx(8 / prediction.levels[0].ttft_s)
+
+
+def test_the_slo_cap_is_the_most_users_within_it():
+    cost = step_cost(LLAMA, H100)
+    slo = {"itl_p99": 0.025, "ttft": 1.0}
+    limits = caps(LLAMA, H100, CHAT, slo)
+    most, cap = limits["slo"], batch_cap(limits)
+    assert most < cap
+    assert steady_state(cost, CHAT, most, cap).itl <= 0.025 < steady_state(cost, CHAT, most + 1, cap).itl
+    prediction = predict(LLAMA, H100, CHAT, [int(most), int(most) + 1], slo=slo)
+    assert [level.meets_slo for level in prediction.levels] == [True, False]
+    assert prediction.binding_cap == "slo"
+    assert prediction.hinge_concurrency == cap  # the curve itself goes on
+
+
+def test_an_slo_that_nothing_meets_allows_nobody_and_one_that_all_meet_binds_nowhere():
+    assert caps(LLAMA, H100, CHAT, {"tpot": 1e-4})["slo"] == 0
+    # above the cap the queue grows and with it TTFT, but ITL stays
+    assert caps(LLAMA, H100, CHAT, {"itl": 10.0})["slo"] == math.inf
+    queued = caps(LLAMA, on_h100(max_num_seqs=16), CHAT, {"ttft": 5.0})
+    assert 16 < queued["slo"] < math.inf
+
+
+def test_an_unknown_limit_names_the_nearest():
+    with pytest.raises(HarnessError, match=r"unknown limit 'ttff_p99'; did you mean 'ttf(a?)t'"):
+        caps(LLAMA, H100, CHAT, {"ttff_p99": 1.0})
+
+
+def test_limits_carry_the_rate_that_each_alone_would_allow():
+    by_name = {each.name: each for each in limits(LLAMA, on_h100(max_num_seqs=64), CHAT, {"itl": 0.05})}
+    assert by_name["weights"].tokens_per_s == pytest.approx(3.35e12 * 0.8 / 15_009_316_864)
+    assert by_name["kv_traffic"].tokens_per_s == pytest.approx(3.35e12 * 0.8 / (1101 * KV))
+    assert by_name["prefill"].tokens_per_s == pytest.approx(200 / prefill_time(step_cost(LLAMA, H100), 1000))
+    assert by_name["kv_traffic"].concurrency == pytest.approx(15_009_316_864 / (1101 * KV))
+    assert by_name["max_num_seqs"].concurrency == 64
+    assert [each.name for each in by_name.values() if each.binds] == ["max_num_seqs"]
+
+
+def test_a_level_says_what_most_of_its_time_goes_to():
+    def bound(levels, workload, **figures):
+        return [each.bound_by for each in predict(LLAMA, on_h100(**figures), workload, levels).levels]
+
+    assert bound([1, 64, 65], CHAT, max_num_seqs=64) == ["weights", "prefill", "max_num_seqs"]
+    assert bound([130], Workload(2000, 2000)) == ["kv_traffic"]
+    assert bound([800], Workload(10, 1000), max_num_seqs=800) == ["compute"]
+    small = predict(*served("qwen2.5-0.5b"), Workload(100, 500), [1]).levels[0]
+    assert small.bound_by == "overhead"
+
+
+def test_a_price_makes_dollars_and_the_fast_end_is_the_cheap_one():
+    level = predict(LLAMA, H100, CHAT, [64], price=2.0).levels[0]
+    assert level.usd_per_million.mid == pytest.approx(2 / (level.output_tokens_per_s.mid * 3600) * 1e6)
+    assert level.usd_per_million.low == pytest.approx(2 / (level.output_tokens_per_s.high * 3600) * 1e6)
+    assert level.requests_per_s.mid == pytest.approx(level.output_tokens_per_s.mid / 200)
+
+
+def test_users_who_think_are_fewer_in_flight():
+    cost = step_cost(LLAMA, H100)
+    C = with_think_time(cost, CHAT, 100, 10.0, 256)
+    assert C + steady_state(cost, CHAT, C, 256).requests_per_s * 10 == pytest.approx(100)
+    assert with_think_time(cost, CHAT, 100, 0.0, 256) == pytest.approx(100)
+
+
+def test_reserving_whole_answers_holds_fewer_requests():
+    long = Workload(1000, 4000)
+    assert caps(LLAMA, on_h100(reserve=True), long)["kv_memory"] < caps(LLAMA, H100, long)["kv_memory"]
+
+
+def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
+    found = roof(LLAMA, H100, CHAT, [1, 64])
+    assert found.ridge == pytest.approx(989.4e12 / 3.35e12)
+    (_, single, _), (_, batch, reached) = found.decode
+    assert single < batch < found.ridge < found.prefill[0]
+    assert reached < batch * found.bandwidth
+    assert found.prefill[1] < found.flops * 0.45 + 1
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(roofline).failed == 0
+
+
+# ---- properties, over servers of every kind -------------------------------------------------------------
+
+SERVERS = [
+    (LLAMA, H100),
+    served("llama-3.1-70b", tp=4, pp=2),
+    served("mixtral-8x7b", tp=4, ep=4, fused=0.5),
+    served("gpt-oss-20b", kv_dtype="fp8", prefix_hit=0.5, max_num_batched_tokens=512),
+    served("nemotron-3-nano-30b-a3b", acceptance=0.7, draft_tokens=2),
+    served("deepseek-v3", "h200-sxm", tp=8, fused=1.0, o_api=0.01),
+]
+lengths = st.builds(Workload, st.integers(1, 8000), st.integers(1, 2000))
+servers = st.sampled_from(SERVERS)
+
+
+@given(servers, lengths, st.integers(1, 400), st.integers(1, 400))
+def test_throughput_rises_up_to_the_cap_and_keeps_its_height(server, workload, C, cap):
+    cost = step_cost(*server)
     here, more = (steady_state(cost, workload, each, cap).throughput for each in (C, C + 1))
     assert more > here if cap > C else more == here
 
 
-@given(lengths, st.integers(1, 4000))
-def test_no_throughput_beats_the_kv_ceiling_or_the_flop_roof(workload, C):
-    reached = steady_state(step_cost(LLAMA, H100), workload, C, math.inf).throughput
-    assert reached < ceiling0(workload.context, kv_bytes_per_token(LLAMA), H100.gpu.bandwidth, H100.mbu)
-    assert reached < H100.gpu.flops["bf16"] * H100.mfu_decode / (2 * 7_504_658_432)
+@given(servers, lengths, st.integers(1, 4000))
+def test_no_throughput_beats_a_ceiling(server, workload, C):
+    reached = steady_state(step_cost(*server), workload, C, math.inf).throughput
+    for limit in limits(*server, workload):
+        if limit.kind == "ceiling" and (limit.name != "prefill" or not server[1].fused):
+            assert reached < limit.tokens_per_s * (1 + 1e-9)
 
 
-@given(lengths, st.integers(1, 400))
-def test_littles_law_holds_at_every_point(workload, C):
-    point = steady_state(step_cost(LLAMA, H100), workload, C, batch_cap(caps(LLAMA, H100, workload)))
+@given(servers, lengths, st.integers(1, 400), st.integers(1, 400))
+def test_littles_law_holds_at_every_point(server, workload, C, cap):
+    point = steady_state(step_cost(*server), workload, C, cap)
     G = workload.output_tokens
     assert point.throughput / G * (point.ttft + (G - 1) * point.itl) == pytest.approx(C)
+    assert point.itl > 0
+    assert point.ttft > 0
+
+
+@given(servers, lengths, st.integers(1, 400))
+def test_as_the_kv_limit_grows_the_capped_curve_becomes_the_hyperbola(server, workload, C):
+    cost = step_cost(*server)
+    free = steady_state(cost, workload, C, math.inf).throughput
+    reached = [steady_state(cost, workload, C, cap).throughput for cap in (C / 4, C / 2, C, 2 * C)]
+    assert reached == sorted(reached)
+    assert reached[2] == reached[3] == free
+
+
+def test_between_the_bends_n_over_x_is_a_straight_line():
+    # y = a + bC exactly, while memory traffic limits: the family that the fit assumes
+    cost = step_cost(LLAMA, H100)
+    y = [C / steady_state(cost, CHAT, C, math.inf).throughput for C in (10, 20, 30)]
+    assert y[1] - y[0] == pytest.approx(y[2] - y[1])

@@ -8,6 +8,7 @@ own config.json.
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,18 +36,66 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     link: float | None = None  # bytes/s in one direction, to the other GPUs of its node
     certainty: str = ""  # high | medium | low
     source: str = ""
+    vendor: str = "NVIDIA"
+    usd_per_hour: tuple[float, float] | None = None  # what renting one costs, from cheap to dear; of whole cards only
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """The GPU of that key, in any case.
+    """The GPU of that key, in any case; behind a colon a MIG slice of it.
 
     >>> gpu("H100-SXM").key, gpu("h100-sxm").bandwidth
     ('h100-sxm', 3350000000000.0)
+    >>> gpu("h100-sxm:3g.40gb").bandwidth  # four of eight memory slices
+    1675000000000.0
     """
+    whole, colon, slice_ = key.lower().partition(":")
     known = _gpus()
-    if key.lower() not in known:
-        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=nearest(key.lower(), known))
-    return known[key.lower()]
+    if whole not in known:
+        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=nearest(whole, known))
+    return _slice(known[whole], slice_, place) if colon else known[whole]
+
+
+def gpus() -> list[Gpu]:
+    """Every GPU of the table, in its order."""
+    return list(_gpus().values())
+
+
+def doubts(gpu: Gpu) -> list[str]:
+    """What makes a prediction on this card less sure than on others, in words."""
+    out = []
+    if gpu.certainty == "measured":
+        return [f"{gpu.key}: {gpu.source}", f"{gpu.key}: overheads were fitted on NVIDIA cards, here they are a guess"]
+    if gpu.vendor != "NVIDIA":
+        out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
+    if gpu.certainty in ("medium", "low"):
+        out.append(f"{gpu.key}: its data-sheet figures are of {gpu.certainty} certainty ({gpu.source})")
+    return out
+
+
+_SLICED = ("a100", "h100", "h20-", "h200", "gh200", "b200", "gb200", "b300", "gb300")  # cards with seven MIG slices
+_MIG = re.compile(r"([1-7])g\.([0-9]+)gb")
+_EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that so many compute slices come with
+
+
+def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
+    """A MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
+    if not gpu.key.startswith(_SLICED):
+        raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"say --gpu {gpu.key}")
+    label = next(float(row["mem_gb"]) for row in _rows() if row["key"].lower() == gpu.key)  # slices share the label
+    match = _MIG.fullmatch(text)
+    compute, eighths = (int(match[1]), round(8 * int(match[2]) / label)) if match else (0, 0)
+    if eighths not in _EIGHTHS.get(compute, ()):
+        some = ", ".join(f"{gpu.key}:{g}g.{int(label * each[0] / 8 + 0.5)}gb" for g, each in _EIGHTHS.items())
+        raise HarnessError(f"{gpu.key} has no slice {text!r}", place=place, way_out=f"known: {some}")
+    return msgspec.structs.replace(
+        gpu,
+        key=f"{gpu.key}:{text}",
+        memory_bytes=gpu.memory_bytes * eighths / 8,
+        bandwidth=gpu.bandwidth * eighths / 8,
+        flops={dtype: peak * compute / 7 for dtype, peak in gpu.flops.items()},
+        link=None,
+        usd_per_hour=None,
+    )
 
 
 def key_of(name: str) -> str | None:
@@ -59,6 +108,24 @@ def key_of(name: str) -> str | None:
     ('h100-sxm', 'h200-sxm', None)
     """
     return _nvml_names().get(name.lower().removeprefix("nvidia "))
+
+
+def driver_figures(key: str) -> dict[str, float | None]:
+    """What the driver of that card should say of it, by the names of `observe.gpu`; None where the table has no such.
+
+    Memory only as some driver gave it: a label in GB leaves 7 % open.
+
+    >>> driver_figures("h100-sxm")
+    {'memory_bytes': 85520809984.0, 'memory_clock_max_hz': 2619000000.0}
+    """
+    row = next((row for row in _rows() if row["key"].lower() == key.lower()), None)
+    if row is None:  # a slice, or this machine
+        return {}
+    memory, clock = row["mem_mib"], row["mem_clock_mhz_nvml"]
+    return {
+        "memory_bytes": float(memory) * 2**20 if memory else None,
+        "memory_clock_max_hz": float(clock) * 1e6 if clock else None,
+    }
 
 
 @cache
@@ -87,6 +154,8 @@ def _gpu(row: dict[str, str]) -> Gpu:
         link=float(row["link_bidir_gbs"]) * 1e9 / 2 if row["link_bidir_gbs"] else None,
         certainty=row["certainty"],
         source=row["source"],
+        vendor=row["vendor"],
+        usd_per_hour=(float(row["usd_hr_low"]), float(row["usd_hr_high"])) if row["usd_hr_low"] else None,
     )
 
 
@@ -117,6 +186,11 @@ def _read(path: Path, place: str) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         way_out = "give the config.json that lies beside the model's weights"
         raise HarnessError(f"{path} is no model config ({error})", place=place, way_out=way_out) from None
+
+
+def models() -> list[str]:
+    """The names of the models that are shipped."""
+    return list(_models())
 
 
 @cache

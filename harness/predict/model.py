@@ -1,8 +1,9 @@
 """From a Hugging Face config.json to parameters, weight bytes and KV bytes.
 
-Dense decoders with MHA, GQA or MQA. Whatever would make these figures silently wrong (experts, latent
-attention, quantised weights, sliding windows, an unknown architecture) is refused by the field's name.
-Norms and biases are left out: below 0.02 % of any of these models.
+Decoders with MHA, GQA, MQA or latent attention, with windows or constant states in some layers, dense or with a
+mixture of experts, in 16 bits or quantised; and encoders, which answer with a vector and keep nothing. Whatever
+would make these figures silently wrong is refused by the field's name (predict.layers, predict.quantisation).
+Norms and biases are left out: below 0.02 % of a large model. So are vision towers, which are named instead.
 """
 
 from __future__ import annotations
@@ -12,34 +13,15 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
+from harness.errors import HarnessError
+from harness.predict import layers
+from harness.predict.layers import Attention, Experts, figure
+from harness.predict.quantisation import PLAIN, Quantisation, kv_bits, quantisation
 
-# model_type: (matrices of its MLP, are its embeddings tied when the config does not say)
-_FAMILIES = {
-    "gemma": (3, True),
-    "gpt_neox": (2, False),
-    "granite": (3, False),
-    "llama": (3, False),
-    "mistral": (3, False),
-    "olmo2": (3, False),
-    "phi3": (3, False),
-    "qwen2": (3, False),
-    "qwen3": (3, False),
-    "starcoder2": (2, True),
-}
-_BYTES = {"bfloat16": 2, "float16": 2}
-_REFUSED = {
-    "text_config": "a multimodal model",
-    "vision_config": "a multimodal model",
-    "is_encoder_decoder": "an encoder-decoder",
-    "quantization_config": "quantised weights",
-    "num_local_experts": "a mixture of experts",
-    "num_experts": "a mixture of experts",
-    "n_routed_experts": "a mixture of experts",
-    "kv_lora_rank": "latent attention",
-    "sliding_window_pattern": "sliding windows",
-    "mamba_d_state": "a state-space hybrid",
-}
+_SENSES = ("vision_config", "audio_config", "vision_tower")
+
+
+_LEARNT = {"bert", "roberta", "xlm-roberta"}  # their positions are a table
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +33,17 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     heads: int
     kv_heads: int
     head_dim: int
-    intermediate: int
-    mlp_matrices: int  # 3 when gated (gate, up, down), else 2
     vocab: int
     tied: bool  # input and output embedding are one matrix
     max_context: int
-    weight_bits: int = 16
-    kv_bits: int = 16
+    attention: tuple[Attention, ...]
+    dense: int  # parameters of all dense MLPs
+    experts: Experts | None = None
+    positions: int = 0  # parameters of learnt positions, only looked up
+    generates: bool = True  # False: an encoder, prefill only
+    stored: Quantisation = PLAIN
+    kv_bits: float = 16.0
+    notes: tuple[str, ...] = ()  # what the figures leave out
 
 
 class Parameters(msgspec.Struct, frozen=True):
@@ -68,99 +54,139 @@ class Parameters(msgspec.Struct, frozen=True):
     total: int  # what lies in memory: N_total
     matmul: int  # what a token is multiplied with: N_mm; the input embedding is only looked up
 
+    @property
+    def active(self) -> int:
+        """What a token is multiplied with before the head: of the experts only its own few."""
+        return self.matmul - self.head
 
-def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto") -> Model:
+
+def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_dtype: str = "auto") -> Model:
     """The figures of a config.json; an explicit head_dim beats hidden_size / num_attention_heads.
 
-    `dtype` is the server's: "auto" takes the config's own.
+    `dtype` is the server's: "auto" takes what is stored, fp8, int8, int4, mxfp4 and nvfp4 quantise a 16-bit
+    checkpoint as it is loaded. Weights stored in 32 bits count 16, for that is what servers cast them to.
     """
     name = name or str(config.get("_name_or_path") or config.get("model_type", ""))
-    _refuse_what_is_not_predicted(config, name)
-    matrices, tied = _family(config, name)
-    heads = _figure(config, "num_attention_heads", name)
-    hidden = _figure(config, "hidden_size", name)
-    stored = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
-    dtype = str(stored if dtype == "auto" else dtype).removeprefix("torch.")
-    if dtype not in _BYTES:
-        raise _not_predicted("dtype", dtype, name, "if the server casts them down, say --dtype bfloat16")
+    text = layers.text_of(config)
+    family = layers.family(text, name)
+    if dtype.lower().removeprefix("torch.") in ("float32", "fp32", "float"):
+        way_out = "servers cast such weights down: say --dtype bfloat16"
+        raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
+    hidden = figure(text, "hidden_size", name)
+    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else layers.heads(text, name)
+    mixture = layers.experts(text, name)
+    longest = figure(text, "max_position_embeddings", name)
+    rows = longest + (layers.maybe(text, "type_vocab_size", name) or 0) if text["model_type"] in _LEARNT else 0
+    unseen = [field for field in _SENSES if config.get(field)]
     return Model(
         name=name,
-        layers=_figure(config, "num_hidden_layers", name),
+        layers=figure(text, "num_hidden_layers", name),
         hidden=hidden,
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or hidden // heads,
-        intermediate=_figure(config, "intermediate_size", name),
-        mlp_matrices=matrices,
-        vocab=_figure(config, "vocab_size", name),
-        tied=config.get("tie_word_embeddings", tied),
-        max_context=_figure(config, "max_position_embeddings", name),
-        weight_bits=8 * _BYTES[dtype],
-        kv_bits=8 * _BYTES[dtype],
+        heads=n_q or figure(text, "num_attention_heads", name),
+        kv_heads=n_kv,
+        head_dim=d,
+        vocab=figure(text, "vocab_size", name),
+        tied=bool(text.get("tie_word_embeddings", family.tied)),
+        max_context=longest,
+        attention=layers.attention(text, name),
+        dense=layers.dense(text, name, mixture.layers if mixture else 0),
+        experts=mixture,
+        positions=rows * hidden,
+        generates=family.generates,
+        stored=quantisation(text, name, dtype, layers.modules(text, name)),
+        kv_bits=kv_bits(text, kv_dtype),
+        notes=(f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else (),
     )
-
-
-def _figure(config: Mapping[str, Any], field: str, name: str) -> int:
-    value = config.get(field)
-    if not isinstance(value, int) or value < 1:
-        way_out = "give the config.json that lies beside the model's weights"
-        raise HarnessError(f"the config of {name!r} has no {field}", place="--model-config", way_out=way_out)
-    return value
-
-
-def _family(config: Mapping[str, Any], name: str) -> tuple[int, bool]:
-    kind = str(config.get("model_type", ""))
-    if kind not in _FAMILIES:
-        raise _not_predicted("model_type", kind, name, nearest(kind, _FAMILIES))
-    return _FAMILIES[kind]
-
-
-def _refuse_what_is_not_predicted(config: Mapping[str, Any], name: str) -> None:
-    for field, what in _REFUSED.items():
-        if config.get(field):
-            raise _not_predicted(field, what, name)
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    # A window as wide as the longest context never cuts anything off.
-    if window and window < config.get("max_position_embeddings", 0):
-        raise _not_predicted("sliding_window", str(window), name)
-    for kind in config.get("layer_types") or ():
-        if kind != "full_attention":
-            raise _not_predicted("layer_types", str(kind), name)
-
-
-def _not_predicted(field: str, value: str, name: str, way_out: str = "") -> HarnessError:
-    fact = f"{field} of {name!r} ({value}) is not predicted yet"
-    way_out = way_out or "measure it without a prediction: leave --gpu and --model-config out"
-    return HarnessError(fact, place="--model-config", way_out=way_out)
 
 
 def parameters(model: Model) -> Parameters:
     """Parameter counts; numbers.
 
-    body = L (2 h n_q d + 2 h n_kv d + 3 h f), head = V h, N_total = body + head (1 if tied else 2),
-    N_mm = body + head (analytic.md §3).
+    body = Σ layers: 2 h n_q d + 2 h n_kv d + 3 h f, or with experts 3 h f_e (E + shared) + h E, of which
+    3 h f_e (k + shared) + h E are active; head = V h, N_total = body + head (1 if tied else 2),
+    N_mm = active body + head (analytic.md §3).
     """
-    h, d = model.hidden, model.head_dim
-    attention = 2 * h * model.heads * d + 2 * h * model.kv_heads * d
-    mlp = model.mlp_matrices * h * model.intermediate
-    body = model.layers * (attention + mlp)
-    head = model.vocab * h
-    return Parameters(body, head, body + head * (1 if model.tied else 2), body + head)
+    head = model.vocab * model.hidden
+    body = active = sum(each.layers * each.parameters for each in model.attention) + model.dense
+    if mix := model.experts:
+        body += mix.layers * (mix.count * mix.each + mix.shared + mix.router)
+        active += mix.layers * (mix.per_token * mix.each + mix.shared + mix.router)
+    if not model.generates:
+        return Parameters(body, 0, body + head + model.positions, active)
+    return Parameters(body, head, body + head * (1 if model.tied else 2), active + head)
+
+
+def expert_hits(E: int, k: int, B: float) -> float:
+    """Experts of a layer that a batch of B tokens needs, each token k of E uniformly. E (1 - (1 - k/E)^B).
+
+    >>> round(expert_hits(8, 2, 4), 3)
+    5.469
+    """
+    return E * (1.0 - float((1 - k / E) ** B))
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """Weights by how a decode step reads them; bytes."""
+
+    always: float  # read by every step, whatever the batch
+    expert: float  # one expert in every layer that has any; a step reads those that its batch hits
+    experts: int = 0  # E
+    per_token: int = 0  # k
+    looked_up: float = 0.0  # lies in memory, is not read whole
+
+    @property
+    def total(self) -> float:
+        return self.always + self.experts * self.expert + self.looked_up
+
+    def read(self, B: float) -> float:
+        """Bytes that one decode step of B tokens reads: W(B)."""
+        return self.always + (expert_hits(self.experts, self.per_token, B) * self.expert if self.experts else 0.0)
+
+
+def weights(model: Model) -> Weights:
+    """The weights of a model, by how they are read."""
+    stored, count = model.stored, parameters(model)
+    always = sum(each.layers * each.parameters for each in model.attention) * stored.bytes_of("attention")
+    always += model.dense * stored.bytes_of("dense") + count.head * stored.bytes_of("head")
+    untied = not model.tied and model.generates
+    looked_up = (model.vocab * model.hidden if untied or not model.generates else 0) + model.positions
+    if not (mix := model.experts):
+        return Weights(always, 0.0, looked_up=2.0 * looked_up)
+    always += mix.layers * (mix.shared * stored.bytes_of("shared") + 2.0 * mix.router)
+    each = mix.layers * mix.each * stored.bytes_of("experts")
+    return Weights(always, each, mix.count, mix.per_token, 2.0 * looked_up)
 
 
 def weight_bytes(model: Model) -> float:
     """Weights as they lie in memory; bytes. N_total · b_w."""
-    return parameters(model).total * model.weight_bits / 8
+    return weights(model).total
 
 
-def weight_bytes_per_step(model: Model) -> float:
-    """Weights read by one decode step: W of the formulas; bytes. N_mm · b_w."""
-    return parameters(model).matmul * model.weight_bits / 8
+def weight_bytes_per_step(model: Model, B: float = 1) -> float:
+    """Weights read by one decode step of B tokens: W of the formulas; bytes. N_mm · b_w; experts by those hit."""
+    return weights(model).read(B)
 
 
 def kv_bytes_per_token(model: Model) -> float:
-    """KV cache of one token: kv of the formulas; bytes. 2 L n_kv d b_kv."""
-    return 2 * model.layers * model.kv_heads * model.head_dim * model.kv_bits / 8
+    """KV cache of one more token in every layer that keeps any: kv of the formulas; bytes.
+
+    2 L n_kv d b_kv; with latent attention L (kv_lora_rank + qk_rope_head_dim) b_kv.
+    """
+    return sum(each.layers * each.kv for each in model.attention) * model.kv_bits / 8
+
+
+def kv_bytes(model: Model, context: float) -> float:
+    """KV cache of a request of `context` tokens, windows and constant states in their own size; bytes.
+
+    Σ layers kv_layer · min(context, window_layer).
+    """
+    kept = sum(each.layers * each.kv * min(context, each.window or context) for each in model.attention)
+    return kept * model.kv_bits / 8 + state_bytes(model)
+
+
+def state_bytes(model: Model) -> float:
+    """What a request holds whatever its length, in layers with a state instead of KV; bytes."""
+    return sum(each.layers * each.state for each in model.attention)
 
 
 def parameters_in(size: float, bits: int = 16) -> float:

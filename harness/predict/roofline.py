@@ -1,8 +1,7 @@
-"""What the hardware should give, in closed form: bytes over bandwidth, FLOP over peak, and a queue.
+"""What the hardware should give, in closed form: bytes over bandwidth, FLOP over peak, links, and a queue.
 
-First the rules of thumb as they are usually quoted, one function each; then the steady state of a
-continuous-batching server, where every step also carries the prefills of the requests it admits. One
-replica on one GPU; variable lengths, bursts and open-loop queueing are for predict.batching.
+The steady state of a continuous-batching server, where every step also carries the prefills of the requests it
+admits. Means of fixed lengths; variable lengths, bursts, tails and open-loop queueing are for predict.batching.
 
 Letters: B requests running at once, C requests in flight, P prompt and G output tokens, W weight bytes
 read per step, kv KV bytes per token, ctx context tokens per request, BW bytes/s, F FLOP/s, MBU and MFU
@@ -12,262 +11,219 @@ the shares of them that are reached, N parameters, X output tokens/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from harness.errors import HarnessError
-from harness.predict.catalog import Gpu
-from harness.predict.model import (
-    Model,
-    kv_bytes_per_token,
-    parameters,
-    weight_bytes,
-    weight_bytes_per_step,
-)
+from harness.errors import HarnessError, nearest
+from harness.predict.catalog import doubts
+from harness.predict.deployment import Deployment as Deployment  # with their namesakes part of what is offered here
+from harness.predict.deployment import blocks, smallest_tp
+from harness.predict.deployment import deployment as deployment
+from harness.predict.deployment import kv_capacity as kv_capacity
+from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
+from harness.predict.rules import mixed_step, usd_per_million
+from harness.predict.step import StepCost as StepCost
+from harness.predict.step import Work, prefill_compute, weights_read, work_of
+from harness.predict.step import Workload as Workload
+from harness.predict.step import decode_time as decode_time
+from harness.predict.step import prefill_time as prefill_time
+from harness.predict.step import step_cost as step_cost
 from harness.summary import Band, PredictedLevel, Prediction
 
-# ---- rules of thumb -------------------------------------------------------------------------------------
-
-
-def bandwidth_floor(W: float, BW: float) -> float:
-    """Least time of one decode step: every weight is read once; seconds. W / BW.
-
-    >>> round(bandwidth_floor(70e9, 3.35e12) * 1e3, 2)  # 70B in fp8 on an H100, ms
-    20.9
-    """
-    return W / BW
-
-
-def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU)."""
-    return (W + B * ctx * kv) / (BW * MBU)
-
-
-def x0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Decode throughput at batch B; tokens/s. B / TPOT0."""
-    return B / tpot0(B, W, ctx, kv, BW, MBU)
-
-
-def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
-    """Decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
-
-    >>> round(ceiling0(2000, 131072, 3.35e12, 0.7))
-    8945
-    """
-    return BW * MBU / (ctx * kv)
-
-
-def b_star(W: float, ctx: float, kv: float) -> float:
-    """Batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
-    return W / (ctx * kv)
-
-
-def prefill0(peak: float, MFU: float, N: float) -> float:
-    """Prompt tokens/s of the compute roof; quoted beside decode, never summed with it. peak MFU / (2 N)."""
-    return peak * MFU / (2 * N)
-
-
-def ridge(F: float, BW: float) -> float:
-    """Arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
-    return F / BW
-
-
-def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
-    """Largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
-    return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
-
-
-def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
-    """Requests whose KV cache fits beside the weights. floor((memory u - weights) / (ctx kv)).
-
-    >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
-    213
-    """
-    return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))
-
-
-def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
-    """Output tokens/s of C users who ask again at once, by Little's law. C G / (TTFT + (G - 1) TPOT).
-
-    >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
-    3864.7
-    """
-    return C * G / (ttft + (G - 1) * tpot)
-
-
-def mixed_step(B: float, G: float, t_dec: float, t_pre: float) -> float:
-    """Mean step in steady state: a step ends B/G requests, so it prefills B/G new ones; seconds."""
-    return t_dec + B / G * t_pre
-
-
-# ---- one replica ----------------------------------------------------------------------------------------
-
-_USUAL_MFU = {"h100": 0.45, "a100": 0.38, "l40s": 0.32}  # of prefill, analytic.md §3
 _LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}
 _HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
+_BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
+_ASKED = "slo"  # neither: the operator stops there
+_FAR = 1e7  # requests; what would bind only beyond is said never to bind
 
 
-class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a model is served: what the prediction assumes and the simulated endpoint obeys."""
-
-    gpu: Gpu
-    gpus: int = 1
-    mbu: float = 0.8
-    mfu_prefill: float = 0.45
-    mfu_decode: float = 0.45
-    o_layer: float = 32e-6  # seconds per layer and step; with the next two a published fit on H100
-    o_step: float = 126e-6  # seconds per step
-    o_req: float = 4.4e-6  # seconds per running request and step
-    o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
-    gpu_memory_utilization: float = 0.9
-    activations: float = 5.5 * 2**30  # bytes; dense models
-    nontorch: float = 0.15 * 2**30  # bytes, on one GPU
-    max_num_seqs: int = 256
-    block_size: int = 16  # tokens
-    kv_tokens: int | None = None  # what the server itself publishes; it beats the estimate
-    speed: float = 1.0  # 4: the server's clock runs four times as fast; only simulations do that
+# ---- limits ---------------------------------------------------------------------------------------------
 
 
-class Workload(msgspec.Struct, frozen=True):
-    """Mean tokens of a request."""
+def caps(
+    model: Model, deployment: Deployment, workload: Workload, slo: Mapping[str, float] | None = None
+) -> dict[str, float | None]:
+    """Limits on the batch of one replica by name; None where that one never binds.
 
-    input_tokens: float
-    output_tokens: float
+    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's.
+    max_num_batched_tokens: as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it; a queue
+    may hold some of them. kv_traffic, compute and prefill bend the curve where they overtake the weights, memory
+    traffic and decoding; the others stop it.
+    """
+    cost, G, ctx = step_cost(model, deployment), workload.output_tokens, workload.context
+    out = _stops(model, deployment, workload)
 
-    @property
-    def context(self) -> float:
-        """Mean context while it decodes, where the engine preempts and does not reserve; P + G/2."""
-        return self.input_tokens + self.output_tokens / 2
+    def work(B: float) -> Work:
+        return work_of(cost, B, B * ctx)
 
-
-def deployment(gpu: Gpu, **figures: Any) -> Deployment:
-    """A deployment on one GPU with the MFU usual for that card; any field can be given."""
-    family = gpu.key.split("-")[0]
-    usual = _USUAL_MFU.get(family, Deployment.mfu_prefill if family.startswith("h") else 0.38)
-    return Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
-
-
-class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds per unit of work, of one model on one deployment: the coefficients of every step time."""
-
-    weights: float  # reading W once
-    kv: float  # reading one token's KV
-    token: float  # multiplying one token with N_mm
-    attend: float  # attending to one token of context
-    prompt: float  # one prompt token through the body
-    prompt_head: float  # the one token of a prompt that needs logits
-    prompt_attend: float  # per squared prompt token
-    step: float  # launch and scheduling
-    request: float  # per running request
-    api: float  # per request, outside the batch
+    out["compute"] = _crossing(lambda B: work(B).compute - work(B).memory) if G else None
+    out["kv_traffic"] = _crossing(lambda B: work(B).kv - work(B).weights) if G else None
+    out["prefill"] = _crossing(lambda B: _prefilling(cost, workload, B) - decode_time(cost, B, B * ctx)) if G else None
+    if slo:
+        out["slo"] = slo_concurrency(cost, workload, batch_cap(out), slo)
+    return out
 
 
-def step_cost(model: Model, deployment: Deployment) -> StepCost:
-    """The coefficients, from bytes over BW MBU and FLOP over F MFU (analytic.md §3)."""
-    count = parameters(model)
-    gpu, speed = deployment.gpu, deployment.speed
-    bytes_per_s = gpu.bandwidth * deployment.mbu * speed
-    decode = gpu.flops["bf16"] * deployment.mfu_decode * speed
-    prefill = gpu.flops["bf16"] * deployment.mfu_prefill * speed
-    attention = model.layers * model.heads * model.head_dim  # L n_q d
-    return StepCost(
-        weights=weight_bytes_per_step(model) / bytes_per_s,
-        kv=kv_bytes_per_token(model) / bytes_per_s,
-        token=2 * count.matmul / decode,
-        attend=4 * attention / decode,
-        prompt=2 * count.body / prefill,
-        prompt_head=2 * count.head / prefill,
-        prompt_attend=2 * attention / prefill,
-        step=(deployment.o_layer * model.layers + deployment.o_step) / speed,
-        request=deployment.o_req / speed,
-        api=deployment.o_api / speed,
+def _stops(model: Model, deployment: Deployment, workload: Workload) -> dict[str, float | None]:
+    """The caps that stop the batch."""
+    out: dict[str, float | None] = {
+        "kv_memory": _kv_batch(model, deployment, workload),
+        "max_num_seqs": deployment.max_num_seqs,
+    }
+    if deployment.max_num_batched_tokens and workload.output_tokens:
+        fresh = workload.input_tokens * (1 - deployment.prefix_hit)
+        out["max_num_batched_tokens"] = deployment.max_num_batched_tokens / (1 + fresh / workload.output_tokens)
+    return out
+
+
+def _kv_batch(model: Model, deployment: Deployment, workload: Workload) -> float | None:
+    longest = workload.input_tokens + workload.output_tokens
+    ctx = longest if deployment.reserve else workload.context
+    capacity = kv_capacity(model, deployment, ctx)
+    if not capacity or not workload.output_tokens:
+        return None
+    if longest > capacity:
+        fact = f"a request of {longest:.0f} tokens does not fit into a KV cache of {capacity}"
+        more = smallest_tp(model, deployment, longest) if deployment.kv_tokens is None else None
+        way_out = "ask for shorter requests" + (f", or say --tp {more}" if more else "")
+        raise HarnessError(fact, place="--input-tokens", way_out=way_out)
+    return float(blocks(deployment, capacity) // blocks(deployment, ctx))
+
+
+def _prefilling(cost: StepCost, workload: Workload, B: float) -> float:
+    """Seconds of the prefills in one step."""
+    P = workload.input_tokens
+    return B * cost.accepted / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B)
+
+
+def _crossing(f: Callable[[float], float]) -> float | None:
+    """The batch from which f is no longer negative; None where that lies beyond any batch."""
+    low, high = 0.0, 1.0
+    while f(high) < 0:
+        low, high = high, 2 * high
+        if high > _FAR:
+            return None
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if f(middle) < 0 else (low, middle)
+    return high
+
+
+def batch_cap(limits: Mapping[str, float | None]) -> float:
+    """Requests that can run at once: the least of the caps that stop the batch, which the bending ones do not."""
+    return min(
+        (limit for name, limit in limits.items() if limit is not None and name not in (*_BENDS, _ASKED)),
+        default=math.inf,
     )
 
 
-def decode_time(cost: StepCost, B: float, context: float) -> float:
-    """One decode step of B requests that hold `context` tokens between them; seconds.
-
-    t_dec = max(mem, comp) + o;  mem = (W + (context + B) kv) / (BW MBU),
-    comp = (2 N_mm B + 4 L n_q d context) / (F MFU).
-    """
-    memory = cost.weights + (context + B) * cost.kv
-    compute = cost.token * B + cost.attend * context
-    return max(memory, compute) + cost.step + cost.request * B
-
-
-def prefill_time(cost: StepCost, P: float) -> float:
-    """What one prompt of P tokens adds to the step that admits it; seconds.
-
-    t_pre = max((2 body P + 2 head + 2 L n_q d P²) / (F MFU), W / (BW MBU)).
-    """
-    return max(cost.prompt * P + cost.prompt_head + cost.prompt_attend * P * P, cost.weights)
-
-
-def kv_capacity(model: Model, deployment: Deployment) -> int:
-    """Tokens of KV cache, in whole blocks; what the server publishes beats the estimate."""
-    tokens = deployment.kv_tokens
-    if tokens is None:
-        gpu, weights = deployment.gpu, weight_bytes(model)
-        room = gpu.memory_bytes * deployment.gpu_memory_utilization
-        room -= weights + deployment.activations + deployment.nontorch
-        if room <= 0:
-            fact = f"{model.name} ({weights / 1e9:.0f} GB of weights) does not fit on one {gpu.key}"
-            way_out = f"it has {gpu.memory_bytes / 1e9:.0f} GB: take a larger GPU or a smaller model"
-            raise HarnessError(fact, place="--gpu", way_out=way_out)
-        tokens = int(room / kv_bytes_per_token(model))
-    return tokens // deployment.block_size * deployment.block_size
-
-
-def caps(model: Model, deployment: Deployment, workload: Workload) -> dict[str, float | None]:
-    """Limits on the batch by name; None where that one never binds.
-
-    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. compute: the
-    batch at which the FLOP roof takes over from memory traffic; it bends the curve, the others stop it.
-    """
-    capacity = kv_capacity(model, deployment)
-    longest = workload.input_tokens + workload.output_tokens
-    if longest > capacity:
-        fact = f"a request of {longest:.0f} tokens does not fit into a KV cache of {capacity}"
-        raise HarnessError(fact, place="--input-tokens", way_out="ask for shorter requests")
-    blocks = math.ceil(workload.context / deployment.block_size)
-    cost, ctx = step_cost(model, deployment), workload.context
-    slope = cost.token + cost.attend * ctx - (ctx + 1) * cost.kv
-    return {
-        "kv_memory": capacity // deployment.block_size // blocks,
-        "max_num_seqs": deployment.max_num_seqs,
-        "compute": cost.weights / slope if slope > 0 else None,
-    }
-
-
-def batch_cap(limits: dict[str, float | None]) -> float:
-    """Requests that can run at once: the least of the caps that stop the batch, which compute does not."""
-    return min(limit for name, limit in limits.items() if limit is not None and name != "compute")
+# ---- steady state ---------------------------------------------------------------------------------------
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The steady state at one concurrency: seconds and output tokens/s."""
+    """The steady state at one concurrency: seconds and output tokens/s; nan where nothing is decoded."""
 
     batch: float
     throughput: float
     itl: float
     ttft: float
+    requests_per_s: float = math.nan
 
 
 def steady_state(cost: StepCost, workload: Workload, C: float, cap: float) -> Point:
     """Closed loop of C users on a batch of at most `cap`; throughput has no jump where the queue begins.
 
-    X = B / (t_dec(B) + B/G t_pre + API/G) with B = min(C, cap); TTFT follows by Little's law,
-    C G / X - (G - 1) ITL, which is t_dec + t_pre + API below the cap and rises by G/X per user above it.
+    X = B / (step + API/G) with B = min(C, cap), step = (1-w) serial + w fused, serial = t_dec(B) + B/G t_pre,
+    fused = max(mem(B), comp(B) + B/G comp_pre) + comm + o. A prefill can only fuse with the decoding of others, so
+    (B-1)/B of w counts. TTFT follows by Little's law, C G / X - (G - 1) ITL, which is t_dec + t_pre + API below
+    the cap and rises by G/X per user above it. Speculation gains several tokens a step.
     """
     P, G = workload.input_tokens, workload.output_tokens
-    B = min(C, cap)
-    t_dec, t_pre = decode_time(cost, B, B * workload.context), prefill_time(cost, P)
-    X = B / (mixed_step(B, G, t_dec, t_pre) + cost.api / G)
-    # While one request decodes its other G - 1 tokens, the B - 1 others each put one prefill in its way.
-    itl = t_dec + (B - 1) / (G - 1) * t_pre if G > 1 else t_dec
-    return Point(B, X, itl, C * G / X - (G - 1) * itl)
+    if not G:
+        return _without_decoding(cost, P, C, cap)
+    B, gain = min(C, cap), cost.accepted
+    work, cached = work_of(cost, B, B * workload.context), cost.cached * P
+    t_dec, t_pre = work.all(max(work.memory, work.compute)), prefill_time(cost, P, cached, B)
+    step = mixed_step(B * gain, G, t_dec, t_pre)
+    w = cost.fused * max(0.0, B - 1) / B
+    if w:
+        admitted = B * gain / G / max(1.0, min(cost.micro, B))  # prefills in one pass
+        computed = work.compute + admitted * prefill_compute(cost, P, cached)
+        carried = admitted * (P - cached) * cost.sync_token
+        step = (1 - w) * step + w * min(step, work.all(max(work.memory, computed), carried))
+    X = B * gain / (step + gain * cost.api / G)
+    # While one request decodes its other G - 1 tokens, all prefills of a step but its own stand in its way.
+    prefilling = (step - t_dec) * G / gain
+    itl = t_dec / gain + (prefilling - t_pre) / (G - 1) if G > 1 else t_dec / gain
+    return Point(B, X, itl, C * G / X - (G - 1) * itl, X / G)
+
+
+def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> Point:
+    """Embeddings and scores: a batch of prompts is one pass; its time is the request's."""
+    B, cached = min(C, cap), cost.cached * P
+    roof = max(B * prefill_compute(cost, P, cached), weights_read(cost, B * (P - cached)))
+    m = max(1.0, min(cost.micro, B))
+    links = cost.sync + B * (P - cached) * cost.sync_token
+    seconds = (roof + links) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
+    seconds += cost.step + B * cost.request + cost.api
+    return Point(B, 0.0, math.nan, C * seconds / B, B / seconds)
+
+
+def with_think_time(cost: StepCost, workload: Workload, users: float, think: float, cap: float) -> float:
+    """Requests in flight of users who wait `think` seconds before they ask again: C of C + X/G Z = users."""
+    low, high = 0.0, float(users)
+    for _ in range(60):
+        C = (low + high) / 2
+        asking = steady_state(cost, workload, C, cap).requests_per_s * think
+        low, high = (C, high) if C + asking < users else (low, C)
+    return high
+
+
+_FIGURES = ("ttft", "ttfat", "itl", "tpot", "icl", "e2e")
+
+
+def slo_figure(name: str) -> str:
+    """The figure that a limit of an SLO is on; its percentile is not known to a closed form, only the mean.
+
+    >>> slo_figure("ttft_p99")
+    'ttft'
+    """
+    figure = name.split("_p", 1)[0]
+    if figure not in _FIGURES:
+        raise HarnessError(f"unknown limit {name!r}", place="--slo", way_out=nearest(figure, _FIGURES))
+    return figure
+
+
+def meets(point: Point, cost: StepCost, workload: Workload, slo: Mapping[str, float]) -> bool:
+    """Whether the means at a point lie within every limit; a gap (icl) is a step with one prefill in it."""
+    G, P = workload.output_tokens, workload.input_tokens
+    gap = point.itl if cost.fused else point.itl + prefill_time(cost, P, cost.cached * P, point.batch)
+    e2e = point.ttft + max(0.0, G - 1) * point.itl if G > 1 else point.ttft
+    have = {"ttft": point.ttft, "ttfat": point.ttft, "itl": point.itl, "tpot": point.itl, "icl": gap, "e2e": e2e}
+    return not any(have[slo_figure(name)] > limit for name, limit in slo.items())  # nan is within any limit
+
+
+def slo_concurrency(cost: StepCost, workload: Workload, cap: float, slo: Mapping[str, float]) -> float:
+    """The most users in flight whose mean latencies meet the SLO; 0 where not even one does."""
+
+    def missed(C: float) -> bool:
+        return not meets(steady_state(cost, workload, C, cap), cost, workload, slo)
+
+    if missed(1.0):
+        return 0.0
+    low, high = 1, 2  # latencies only grow with C
+    while not missed(high):
+        low, high = high, 2 * high
+        if high > _FAR:
+            return math.inf
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if missed(middle) else (middle, high)
+    return float(low)
+
+
+# ---- the prediction -------------------------------------------------------------------------------------
 
 
 def predict(
@@ -277,26 +233,49 @@ def predict(
     levels: list[int],
     *,
     simulated: bool = False,
+    slo: Mapping[str, float] | None = None,
+    price: float | None = None,
+    notes: Sequence[str] = (),
 ) -> Prediction:
     """The whole prediction, for summary.json and for the manifest before any load.
 
     low and high change MBU, MFU and the layer overhead together (0.6-0.9, 0.3-0.6, 50-0 µs); ITL and TTFT
-    are of the middle.
+    are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users evenly.
     """
-    if deployment.gpus != 1:
-        fact = f"{deployment.gpus} GPUs are not predicted yet"
-        raise HarnessError(fact, place="--gpus", way_out="leave --gpu out, or say --gpus 1 for one replica")
-    limits = caps(model, deployment, workload)
-    binding, hinge = min(
-        ((name, limit) for name, limit in limits.items() if limit is not None), key=lambda pair: pair[1]
-    )
-    cap = batch_cap(limits)
-    low, mid, high = (step_cost(model, each) for each in _band(deployment))
+    if not model.generates and workload.output_tokens:
+        workload = Workload(workload.input_tokens, 0.0)
+    one = caps(model, deployment, workload, slo)
+    limits = {name: None if each is None or each == math.inf else each * deployment.dp for name, each in one.items()}
+    stops = {name: each for name, each in limits.items() if each is not None and name not in ("kv_traffic", "prefill")}
+    binding = min(stops, key=lambda name: stops[name], default=None)
+    hinge = min((each for name, each in stops.items() if name != _ASKED), default=None)
+    cap, dp, G = batch_cap(one), deployment.dp, workload.output_tokens
+    costs = [step_cost(model, each) for each in _band(deployment)]
+    mid = costs[1]
 
-    def band(C: float) -> Band:
-        return Band(*(steady_state(cost, workload, C, cap).throughput for cost in (low, mid, high)))
+    def at(cost: StepCost, C: float) -> Point:
+        busy = min(dp, C)
+        point = steady_state(cost, workload, max(1.0, C / dp), cap)
+        return msgspec.structs.replace(
+            point, throughput=busy * point.throughput, requests_per_s=busy * point.requests_per_s
+        )
 
-    points = {C: steady_state(mid, workload, C, cap) for C in levels}
+    def level(C: int) -> PredictedLevel:
+        points = [at(cost, C) for cost in costs]
+        rates = [point.throughput if G else point.requests_per_s * workload.input_tokens for point in points]
+        return PredictedLevel(
+            concurrency=C,
+            output_tokens_per_s=Band(*(point.throughput for point in points)),
+            itl_s=points[1].itl if G else None,
+            ttft_s=points[1].ttft,
+            requests_per_s=Band(*(point.requests_per_s for point in points)),
+            usd_per_million=_usd(price, deployment.gpus, rates),
+            meets_slo=meets(points[1], mid, workload, slo) if slo else None,
+            bound_by=bound_by(mid, workload, max(1.0, C / dp), one),
+            experts_hit=_experts_hit(mid, points[1].batch),
+        )
+
+    top = cap * dp if cap < math.inf else float(max(levels, default=1))
     return Prediction(
         model=model.name,
         gpu=deployment.gpu.key,
@@ -306,15 +285,158 @@ def predict(
         output_tokens=workload.output_tokens,
         binding_cap=binding,
         caps=limits,
-        plateau_tokens_per_s=band(cap),
-        single_stream_tokens_per_s=band(1),
+        plateau_tokens_per_s=Band(*(at(cost, top).throughput for cost in costs)),
+        single_stream_tokens_per_s=Band(*(at(cost, 1).throughput for cost in costs)),
         hinge_concurrency=hinge,
-        levels=[
-            PredictedLevel(concurrency=C, output_tokens_per_s=band(C), itl_s=point.itl, ttft_s=point.ttft)
-            for C, point in points.items()
-        ],
-        assumptions=_assumptions(model, deployment),
+        levels=[level(C) for C in levels],
+        assumptions=_assumptions(model, deployment, workload),
+        scaling_efficiency=scaling_efficiency(model, deployment, workload),
+        notes=[*model.notes, *doubts(deployment.gpu), *_far_links(deployment), *notes],
     )
+
+
+def _experts_hit(cost: StepCost, B: float) -> float | None:
+    """Experts of a layer that one pass reads; None where there are none."""
+    tokens = B / max(1.0, min(cost.micro, B)) * cost.verified * cost.sharing
+    return expert_hits(cost.experts, cost.per_token, tokens) if cost.experts else None
+
+
+_NODE = 8  # GPUs that the link of the table joins
+_RACKS = ("gb200", "gb300")  # where it joins 72
+
+
+def _far_links(deployment: Deployment) -> list[str]:
+    together = max(deployment.tp * deployment.pp, deployment.ep)
+    if together <= _NODE or deployment.gpu.key.startswith(_RACKS):
+        return []
+    return [f"{together} GPUs of one replica reach beyond a node: its links count as if they were inside"]
+
+
+def _usd(price: float | None, gpus: int, rates: Sequence[float]) -> Band | None:
+    """USD per million tokens: output, or input where there is none; low is the price of the fast end."""
+    if price is None or min(rates) <= 0:
+        return None
+    return Band(*(usd_per_million(price * gpus, rate) for rate in reversed(rates)))
+
+
+def bound_by(cost: StepCost, workload: Workload, C: float, limits: Mapping[str, float | None]) -> str:
+    """What most of a step's time goes to at C users of one replica, or above the cap the name of that cap."""
+    cap = batch_cap(limits)
+    if cap < C:
+        return next(name for name, limit in limits.items() if limit == cap)
+    if not workload.output_tokens:
+        return "prefill"
+    work = work_of(cost, C, C * workload.context)
+    shares = {
+        "weights": work.weights if work.memory >= work.compute else 0.0,
+        "kv_traffic": work.kv if work.memory >= work.compute else 0.0,
+        "compute": work.compute if work.compute > work.memory else 0.0,
+        "communication": work.links,
+        "overhead": work.overhead,
+        "prefill": _prefilling(cost, workload, C) / work.rounds,
+    }
+    return max(shares, key=lambda name: shares[name])
+
+
+def scaling_efficiency(model: Model, deployment: Deployment, workload: Workload) -> float | None:
+    """Throughput of n GPUs over n times that of one, each at its own cap: E_n = X_n / (n X_1).
+
+    None where the model does not fit on one, where the caps were published for n, and where nothing stops the batch.
+    """
+    if deployment.gpus == 1 or deployment.kv_tokens is not None:
+        return None
+    alone = msgspec.structs.replace(deployment, gpus=1, tp=1, pp=1, dp=1, ep=1)
+    longest = workload.input_tokens + workload.output_tokens
+    if smallest_tp(model, alone, longest) != 1:
+        return None
+
+    def most(each: Deployment) -> float:
+        cap = batch_cap(_stops(model, each, workload))
+        point = steady_state(step_cost(model, each), workload, cap, cap)
+        return each.dp * point.requests_per_s
+
+    return most(deployment) / (deployment.gpus * most(alone))
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """One named limit: the load at which it shows and the output tokens/s that it alone would allow."""
+
+    name: str
+    concurrency: float | None
+    tokens_per_s: float | None
+    kind: str  # slope | ceiling | stop | asked
+    binds: bool
+
+
+def limits(
+    model: Model, deployment: Deployment, workload: Workload, slo: Mapping[str, float] | None = None
+) -> list[Limit]:
+    """Every named limit with its value, of all replicas together; exactly one of the stopping ones binds.
+
+    weights: the slope per user at low load, BW MBU / W. kv_traffic, compute, prefill: rates that no batch exceeds,
+    and where they take over. kv_memory, max_num_seqs, max_num_batched_tokens, slo: where the batch stops.
+    """
+    cost, one, dp = step_cost(model, deployment), caps(model, deployment, workload, slo), deployment.dp
+    P, ctx, cap, gain = workload.input_tokens, workload.context, batch_cap(one), cost.accepted
+    if not workload.output_tokens:
+        return [Limit(name, each, None, "stop", each == cap) for name, each in one.items() if each is not None]
+    far = work_of(cost, _FAR, _FAR * ctx)
+    t_pre = prefill_time(cost, P, cost.cached * P, _FAR)
+    ceilings = {
+        "kv_traffic": _FAR * gain / (far.kv * far.rounds),
+        "compute": _FAR * gain / (far.compute * far.rounds),
+        "prefill": workload.output_tokens / t_pre,
+    }
+    first = work_of(cost, 1, ctx)
+    found = [Limit("weights", 1.0, dp * gain / (first.weights * first.rounds), "slope", False)]
+    for name, each in one.items():
+        where = None if each is None or each == math.inf else each * dp
+        if name in ceilings:
+            found.append(Limit(name, where, dp * ceilings[name], "ceiling", False))
+        elif each is not None:
+            reached = steady_state(cost, workload, max(1.0, each), cap if name == _ASKED else each)
+            tokens = dp * reached.throughput if 1 <= each < math.inf else None
+            least = each == min(cap, one.get(_ASKED) or math.inf)
+            found.append(Limit(name, where, tokens, "asked" if name == _ASKED else "stop", least))
+    return found
+
+
+class Roof(msgspec.Struct, frozen=True):
+    """The roofline: where decode and prefill sit under bandwidth and FLOP; FLOP/byte and FLOP/s of one replica."""
+
+    ridge: float  # intensity at which the two roofs meet
+    bandwidth: float
+    flops: float
+    decode: list[tuple[float, float, float]]  # (batch, intensity, FLOP/s reached)
+    prefill: tuple[float, float]  # intensity, FLOP/s reached
+
+
+def roof(model: Model, deployment: Deployment, workload: Workload, batches: Sequence[float]) -> Roof:
+    """Where the phases sit under the roofs, by the data sheet, with what the deployment says is reached of it."""
+    card, n = deployment.gpu, deployment.tp * deployment.pp
+    cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
+    peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
+    bandwidth, flops, P = card.bandwidth * n, card.flops["bf16"] * n, workload.input_tokens
+
+    def decoding(B: float) -> tuple[float, float, float]:
+        work = work_of(peaks, B, B * workload.context)
+        flop = work.compute * flops
+        return B, flop / (work.memory * bandwidth), flop / decode_time(cost, B, B * workload.context)
+
+    flop = prefill_compute(peaks, P, 0.0) * flops
+    read = weights_read(peaks, P) * bandwidth
+    reached = flop / prefill_time(cost, P)
+    return Roof(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
+
+
+def disaggregated(prefill_requests_per_s: float, decode_requests_per_s: float, gpus: int) -> tuple[int, int, float]:
+    """The best split of so many GPUs into a prefill and a decode pool: (a, b, requests/s), the smaller pool's rate.
+
+    >>> disaggregated(3.0, 1.0, 8)
+    (2, 6, 6.0)
+    """
+    split = max(range(1, gpus), key=lambda a: min(a * prefill_requests_per_s, (gpus - a) * decode_requests_per_s))
+    return split, gpus - split, min(split * prefill_requests_per_s, (gpus - split) * decode_requests_per_s)
 
 
 def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
@@ -332,8 +454,9 @@ def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
     return bent(_LOW, min, max), middle, bent(_HIGH, max, min)
 
 
-def _assumptions(model: Model, deployment: Deployment) -> dict[str, float]:
-    return {
+def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> dict[str, float]:
+    cost, P = step_cost(model, deployment), workload.input_tokens
+    usual = {
         "mbu": deployment.mbu,
         "mfu_prefill": deployment.mfu_prefill,
         "mfu_decode": deployment.mfu_decode,
@@ -342,8 +465,15 @@ def _assumptions(model: Model, deployment: Deployment) -> dict[str, float]:
         "request_overhead_s": deployment.o_req,
         "api_overhead_s": deployment.o_api,
         "gpu_memory_utilization": deployment.gpu_memory_utilization,
-        "kv_tokens": kv_capacity(model, deployment),
-        "weight_bytes": weight_bytes(model),
+        "kv_tokens": kv_capacity(model, deployment, workload.context),
+        "weight_bytes": weight_bytes(model) if deployment.weight_bytes is None else deployment.weight_bytes,
         "kv_bytes_per_token": kv_bytes_per_token(model),
+        "kv_bytes_per_request": kv_bytes(model, workload.context),  # at the mean context
+        "parameters": parameters(model).total,
+        "prefill_s": prefill_time(cost, P, cost.cached * P),
         "speed": deployment.speed,
     }
+    fields = ("tp", "pp", "dp", "ep", "prefix_hit", "fused", "acceptance", "draft_tokens", "draft_s")
+    default = Deployment(gpu=deployment.gpu)
+    given = {name: getattr(deployment, name) for name in fields}
+    return usual | {name: value for name, value in given.items() if value != getattr(default, name)}

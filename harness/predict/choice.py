@@ -1,0 +1,146 @@
+"""Which GPU: every card of the table, in every size that fits, by what its tokens cost or by how many there are.
+
+Each is judged at its best load: the most users within the SLO, never more than the batch holds. Prices are the
+middle of what renting costs, or the operator's own. A measured rate takes the place of a prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError, nearest
+from harness.predict.catalog import Gpu, doubts
+from harness.predict.deployment import deployment, divisors
+from harness.predict.model import Model
+from harness.predict.roofline import Workload, batch_cap, caps, predict
+from harness.predict.rules import usd_per_million
+from harness.summary import Band
+
+_SIZES = (1, 2, 4, 8)  # GPUs of one node
+_RANKS = ("cost", "speed")
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One card in one size at its best load; where `why_not` says something, it is out."""
+
+    gpu: str
+    tp: int
+    why_not: str = ""  # it does not fit, or misses the SLO
+    concurrency: int | None = None
+    output_tokens_per_s: Band | None = None
+    requests_per_s: float | None = None
+    itl_s: float | None = None
+    ttft_s: float | None = None
+    usd_per_hour: float | None = None  # of all its GPUs
+    usd_per_million: float | None = None  # output tokens, or input where there are none
+    binding_cap: str | None = None
+    measured: bool = False
+    doubts: list[str] = []
+
+
+def choose(
+    model: Model,
+    cards: Iterable[Gpu],
+    workload: Workload,
+    *,
+    slo: Mapping[str, float] | None = None,
+    rank: str = "cost",
+    prices: Mapping[str, float] | None = None,
+    measured: Mapping[tuple[str, int], float] | None = None,
+    **figures: Any,
+) -> list[Choice]:
+    """Every card × tensor-parallel size, the best first, those that are out last with their reason.
+
+    rank "cost": the fewest dollars a million tokens; "speed": the most tokens/s. `prices` are USD per GPU-hour by
+    key, `measured` tokens/s (requests/s where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
+    """
+    if rank not in _RANKS:
+        raise HarnessError(f"unknown order {rank!r}", place="--rank", way_out=nearest(rank, _RANKS))
+    found = [
+        each
+        for card in cards
+        for each in _sizes(model, card, workload, slo or {}, (prices or {}).get(card.key), measured or {}, figures)
+    ]
+    return sorted(found, key=lambda each: _order(each, rank))
+
+
+def _order(choice: Choice, rank: str) -> tuple[bool, float]:
+    if rank == "cost":
+        return bool(choice.why_not), math.inf if choice.usd_per_million is None else choice.usd_per_million
+    rate = choice.output_tokens_per_s.mid if choice.output_tokens_per_s else 0.0
+    return bool(choice.why_not), -(rate or choice.requests_per_s or 0.0)
+
+
+def _sizes(
+    model: Model,
+    card: Gpu,
+    workload: Workload,
+    slo: Mapping[str, float],
+    price: float | None,
+    measured: Mapping[tuple[str, int], float],
+    figures: dict[str, Any],
+) -> list[Choice]:
+    """A card in every size that fits; if none does, the largest one with the reason."""
+    if price is None and card.usd_per_hour:
+        price = sum(card.usd_per_hour) / 2
+    sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or card.link is not None)]
+    found, why_not = [], ""
+    for tp in sizes:
+        try:
+            found.append(_best(model, card, tp, workload, slo, price, figures))
+        except HarnessError as error:
+            why_not = error.fact
+    found = [_replaced(each, workload, measured.get((card.key, each.tp))) for each in found]
+    return found or [Choice(gpu=card.key, tp=sizes[-1], why_not=why_not, doubts=doubts(card))]
+
+
+def _best(
+    model: Model,
+    card: Gpu,
+    tp: int,
+    workload: Workload,
+    slo: Mapping[str, float],
+    price: float | None,
+    figures: dict[str, Any],
+) -> Choice:
+    where = deployment(card, tp=tp, **figures)
+    limits = caps(model, where, workload, slo)
+    allowed = limits.get("slo")
+    C = max(1, int(min(batch_cap(limits), math.inf if allowed is None else allowed))) * where.dp
+    prediction = predict(model, where, workload, [C], slo=slo, price=price)
+    level = prediction.levels[0]
+    rates = level.requests_per_s
+    return Choice(
+        gpu=card.key,
+        tp=tp,
+        why_not="misses the SLO even with one user" if level.meets_slo is False else "",
+        concurrency=C,
+        output_tokens_per_s=level.output_tokens_per_s,
+        requests_per_s=rates.mid if rates else None,
+        itl_s=level.itl_s,
+        ttft_s=level.ttft_s,
+        usd_per_hour=None if price is None else price * where.gpus,
+        usd_per_million=level.usd_per_million.mid if level.usd_per_million else None,
+        binding_cap=prediction.binding_cap,
+        doubts=doubts(card),
+    )
+
+
+def _replaced(choice: Choice, workload: Workload, rate: float | None) -> Choice:
+    """The choice with what was measured in the place of what was predicted."""
+    if rate is None:
+        return choice
+    G = workload.output_tokens
+    tokens = rate if G else rate * workload.input_tokens
+    price = choice.usd_per_hour
+    return msgspec.structs.replace(
+        choice,
+        output_tokens_per_s=Band(rate, rate, rate) if G else choice.output_tokens_per_s,
+        requests_per_s=rate / G if G else rate,
+        usd_per_million=None if price is None else usd_per_million(price, tokens),
+        measured=True,
+    )

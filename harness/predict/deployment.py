@@ -1,0 +1,216 @@
+"""Where and how a model is served: which cards, split in which way, and whether it fits.
+
+A replica is tp · pp GPUs: tensor parallelism cuts every matrix, pipeline parallelism cuts the stack of layers. dp
+replicas stand beside each other. With expert parallelism a GPU holds whole experts instead of slices of all, over
+one replica (ep = tp) or over all of them (ep = tp · dp). What does not divide is refused, with what would.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.predict.catalog import Gpu
+from harness.predict.model import Model, kv_bytes, weight_bytes, weights
+from harness.predict.quantisation import Quantisation
+
+# Of prefill, analytic.md §3, by how the card's key begins; all Hoppers as the H100.
+_USUAL_MFU = {"h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6}
+# A host's rate is that of measured matrix products, about three quarters of a peak: 0.6 of it are 0.45 of the peak.
+_OTHER_MFU = 0.38  # an A100's
+_GIB = 2**30
+_LARGEST = 64  # GPUs of one replica that a way out proposes
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how a model is served: what the prediction assumes and the simulated endpoint obeys."""
+
+    gpu: Gpu
+    gpus: int = 1
+    mbu: float = 0.8
+    mfu_prefill: float = 0.45
+    mfu_decode: float = 0.45
+    o_layer: float = 32e-6  # seconds per layer and step; with the next two a published fit on H100
+    o_step: float = 126e-6  # seconds per step
+    o_req: float = 4.4e-6  # seconds per running request and step
+    o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
+    gpu_memory_utilization: float = 0.9
+    activations: float | None = None  # bytes a replica; None: 5.5 GiB, 8 GiB with experts
+    nontorch: float | None = None  # bytes a GPU; None: 0.15 GiB alone, 0.6 GiB among others
+    max_num_seqs: int = 256  # of one replica
+    block_size: int = 16  # tokens
+    kv_tokens: int | None = None  # of one replica, as the server itself publishes it; it beats the estimate
+    weight_bytes: float | None = None  # what a dense model really weighs, all of it read by every step; likewise
+    speed: float = 1.0  # 4: the server's clock runs four times as fast; only simulations do that
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    micro_batches: int | None = None  # of a pipeline; None: one a stage
+    link_latency: float = 15e-6  # seconds of one collective before its first byte: 10-20 µs
+    max_num_batched_tokens: int | None = None  # of one step; None: no limit
+    reserve: bool = False  # the engine keeps room for whole answers instead of preempting
+    prefix_hit: float = 0.0  # share of prompt tokens whose KV is already there: h_p
+    fused: float = 0.0  # w: share of steps in which prefill and decode run as one
+    acceptance: float = 0.0  # speculative decoding: α, chance that a drafted token is right
+    draft_tokens: int = 0  # γ, drafted a step
+    draft_s: float = 0.0  # seconds to draft one
+
+
+def deployment(gpu: Gpu, **figures: Any) -> Deployment:
+    """A deployment with the MFU usual for that card; any field can be given.
+
+    The number of GPUs follows from tp · pp · dp; where it is given and larger than tp · pp, replicas fill it.
+    """
+    usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
+    one = figures.get("tp", 1) * figures.get("pp", 1)
+    asked = figures.get("gpus")
+    if "dp" not in figures and asked is not None and one > 1 and asked % one == 0:
+        figures["dp"] = asked // one
+    figures.setdefault("gpus", one * figures.get("dp", 1))
+    return Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
+
+
+def check(model: Model, deployment: Deployment) -> None:
+    """Refuse what cannot be split or would not be this model's, with what would work instead."""
+    tp, pp, dp, ep = deployment.tp, deployment.pp, deployment.dp, deployment.ep
+    if min(tp, pp, dp, ep) < 1:
+        raise HarnessError("a split into less than 1 part", place="--tp, --pp, --dp, --ep", way_out="give at least 1")
+    if deployment.gpus != tp * pp * dp:
+        fact = f"{deployment.gpus} GPUs, but tp × pp × dp is {tp * pp * dp}"
+        way_out = f"say --tp {deployment.gpus} for one replica over all, or --dp {deployment.gpus} for as many replicas"
+        raise HarnessError(fact, place="--gpus", way_out=way_out if tp * pp * dp == 1 else "make them equal")
+    if tp not in divisors(model):
+        fact = f"{tp} GPUs cannot share the {model.heads} heads of {model.name}"
+        if model.heads % tp == 0:
+            fact += f" with {model.kv_heads} of KV"
+        possible = ", ".join(str(n) for n in divisors(model) if n <= _LARGEST)
+        raise HarnessError(fact, place="--tp", way_out=f"these can: {possible}")
+    if pp > model.layers:
+        raise HarnessError(f"{pp} stages for {model.layers} layers", place="--pp", way_out=f"at most {model.layers}")
+    if tp * pp * max(1, ep // max(tp, 1)) > 1 and deployment.gpu.link is None:
+        fact = f"{deployment.gpu.key} has no link to others"
+        raise HarnessError(fact, place="--tp", way_out="say --dp for replicas that need none")
+    if ep > 1:
+        _check_experts(model, deployment)
+    if deployment.weight_bytes is not None and model.experts:
+        fact = f"the experts of {model.name} are not all read by every step"
+        raise HarnessError(fact, place="--weight-bytes", way_out="leave it out, or say --dtype")
+    shares = {"--prefix-hit": deployment.prefix_hit, "--fused": deployment.fused, "--acceptance": deployment.acceptance}
+    for place, share in shares.items():
+        if not 0 <= share <= 1:
+            raise HarnessError(f"a share of {share:g}", place=place, way_out="give one between 0 and 1")
+
+
+def _check_experts(model: Model, deployment: Deployment) -> None:
+    tp, dp, ep = deployment.tp, deployment.dp, deployment.ep
+    if model.experts is None:
+        raise HarnessError(f"{model.name} has no experts to spread", place="--ep", way_out="leave --ep out")
+    possible = [n for n in dict.fromkeys((tp, tp * dp)) if n > 1 and model.experts.count % n == 0]
+    if ep not in possible:
+        fact = f"{model.experts.count} experts over {ep} GPUs with tp {tp} and dp {dp}"
+        way_out = f"these can: {', '.join(map(str, possible))}" if possible else "leave --ep out"
+        raise HarnessError(fact, place="--ep", way_out=way_out)
+
+
+def divisors(model: Model) -> list[int]:
+    """Tensor-parallel sizes that share the model's heads evenly, and its KV heads evenly or one to several ranks."""
+    whole = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
+    n_kv = model.kv_heads or 1
+    return [n for n in whole if n_kv % n == 0 or n % n_kv == 0]
+
+
+# ---- memory ---------------------------------------------------------------------------------------------
+
+
+def weights_per_gpu(model: Model, deployment: Deployment) -> float:
+    """Weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
+    held = weights(model)
+    if deployment.weight_bytes is not None:
+        return deployment.weight_bytes / deployment.tp / deployment.pp
+    experts = held.experts * held.expert
+    return ((held.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
+
+
+def kv_share(kv_heads: int, tp: int) -> float:
+    """Share of a layer's KV on each rank: one head at least, and all of what heads share (latent attention).
+
+    >>> kv_share(8, 4), kv_share(8, 16), kv_share(0, 8)
+    (0.25, 0.125, 1.0)
+    """
+    return max(1, kv_heads / tp) / kv_heads if kv_heads else 1.0
+
+
+def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
+    """KV of one request of `context` tokens on one GPU, states included; bytes."""
+    kept = 0.0
+    for each in model.attention:
+        tokens = min(context, each.window or context) * each.kv * model.kv_bits / 8
+        kept += each.layers * (tokens * kv_share(each.kv_heads, deployment.tp) + each.state / deployment.tp)
+    return kept / deployment.pp
+
+
+def room(model: Model, deployment: Deployment) -> float:
+    """What weights, activations and libraries leave for KV on one GPU; bytes, negative where nothing fits.
+
+    mem · util - W_total/TP - act/TP - nontorch (analytic.md §2).
+    """
+    activations, nontorch = deployment.activations, deployment.nontorch
+    if activations is None:
+        activations = (8.0 if model.experts else 5.5) * _GIB
+    if nontorch is None:
+        nontorch = (0.15 if deployment.tp * deployment.pp * deployment.ep == 1 else 0.6) * _GIB
+    memory = deployment.gpu.memory_bytes * deployment.gpu_memory_utilization
+    return memory - weights_per_gpu(model, deployment) - activations / deployment.tp - nontorch
+
+
+def kv_capacity(model: Model, deployment: Deployment, context: float | None = None) -> int:
+    """Tokens of KV cache of one replica, in whole blocks; what the server publishes beats the estimate.
+
+    With windows or states a token's share depends on how long its request is: `context` tokens, or so long that
+    every layer holds it. 0 where the model keeps nothing.
+    """
+    tokens = deployment.kv_tokens
+    if tokens is None:
+        left = room(model, deployment)
+        if left <= 0:
+            raise _does_not_fit(model, deployment)
+        if kv_bytes(model, 1) == 0:
+            return 0
+        each = kv_per_gpu(model, deployment, context) / context if context else kv_per_gpu(model, deployment, 1)
+        tokens = int(left / each)
+    return tokens // deployment.block_size * deployment.block_size
+
+
+def _does_not_fit(model: Model, deployment: Deployment) -> HarnessError:
+    card, size = deployment.gpu, weight_bytes(model) / 1e9
+    one = deployment.tp * deployment.pp
+    on = f"one {card.key}" if one == 1 else f"{one} × {card.key}"
+    fact = f"{model.name} ({size:.0f} GB of weights) does not fit on {on}"
+    way_out = f"{'it has' if one == 1 else 'each has'} {card.memory_bytes / 1e9:.0f} GB: "
+    smallest = smallest_tp(model, deployment)
+    larger = f"say --tp {smallest}" if smallest else "take a larger GPU"
+    halved = msgspec.structs.replace(model, stored=Quantisation(method="fp8", bits=8.0, compute="fp8"))
+    fewer = ", or --dtype fp8" if model.stored.bits == 16 and room(halved, deployment) > 0 else ""
+    return HarnessError(fact, place="--gpu", way_out=f"{way_out}{larger}{fewer}, or take a smaller model")
+
+
+def smallest_tp(model: Model, deployment: Deployment, tokens: float = 1.0) -> int | None:
+    """The fewest GPUs of that card over which the model and one request of so many tokens fit; None up to 64."""
+    if deployment.gpu.link is None:
+        return 1 if _fits(model, deployment, 1, tokens) else None
+    return next((n for n in divisors(model) if n <= _LARGEST and _fits(model, deployment, n, tokens)), None)
+
+
+def _fits(model: Model, deployment: Deployment, tp: int, tokens: float) -> bool:
+    dp = deployment.dp
+    tried = msgspec.structs.replace(deployment, tp=tp, pp=1, ep=1, gpus=tp * dp)
+    return room(model, tried) > kv_per_gpu(model, tried, tokens)
+
+
+def blocks(deployment: Deployment, tokens: float) -> int:
+    """KV blocks of so many tokens."""
+    return math.ceil(tokens / deployment.block_size)

@@ -1,0 +1,194 @@
+"""The golden cases: figures with a source, and what this package makes of the same inputs.
+
+Each row is worked out by the functions that every prediction uses, never by arithmetic of its own, so the table
+fails with them. Money and fleets are decide's: whoever prints the table hands its functions in. Where a source's
+own figure is rounded or wrong, the expected value is the right one and the note says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.predict import rules
+from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import deployment
+from harness.predict.model import (
+    Model,
+    expert_hits,
+    kv_bytes,
+    kv_bytes_per_token,
+    model,
+    parameters,
+    parameters_in,
+)
+from harness.predict.roofline import prefill_time, step_cost
+
+_BW = 3.35e12  # H100 SXM, bytes/s
+_KV = 131_072  # bytes/token of an 8B with 8 KV heads in bf16 (G7)
+_EXACT = 1e-12
+
+
+class Money(Protocol):
+    """The functions of decide.cost that the table needs."""
+
+    def Tokens(self, amount: float, counts: str, /) -> Any: ...  # noqa: N802 (a class there)
+    def usd_per_million_tokens(self, usd_per_hour: float, tokens_per_s: float, /) -> float: ...
+    def usd_per_request(self, usd_per_million: float, tokens: float, /) -> float: ...
+    def tco(self, gpus: int, usd_per_gpu_hour: float, hours: float, /, *others: float) -> float: ...
+    def break_even(self, usd: float, usd_saved_per_month: float, /) -> float: ...
+    def system_tokens_per_s(self, users: float, tokens_per_s_per_user: float, /) -> float: ...
+    def requests_per_s(self, output_tokens_per_s: float, output_tokens: float, /) -> float: ...
+    def replicas_with_factor(self, rps: float, each: Any, X: Any, u: float, redundancy: float, /) -> float: ...
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One golden case, or one of its figures."""
+
+    id: str
+    inputs: str
+    value: float
+    expected: float
+    tolerance: float  # relative
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        return math.isclose(self.value, self.expected, rel_tol=self.tolerance)
+
+
+def table(money: Money) -> list[Row]:
+    """Every golden case, in order; `money` is harness.decide.cost."""
+    rows = [*_rules(), *_money(money), *_models(), *_steps()]
+    return sorted(rows, key=lambda row: int(row.id[1:].rstrip("b")))  # G33b follows G33
+
+
+def _rules() -> Iterator[Row]:
+    yield Row("G1", "W 140e9, BW 3.35e12", rules.x0(1, 140e9, 0, 0, _BW), 23.93, 0.01, "tok/s", "quoted as ~24")
+    yield Row("G2", "G1 at batch 32", rules.x0(32, 140e9, 0, 0, _BW), 765.7, 0.005, "tok/s", "quoted as 768")
+    yield Row("G3", "140 GB / 32", _BW / rules.x0(32, 140e9, 0, 0, _BW), 4.375e9, 0.01, "B/token")
+    yield Row("G4", "70e9 / 3.35e12", rules.bandwidth_floor(70e9, _BW), 20.90e-3, 0.01, "s")
+    yield Row("G4", "3.35e12 / 70e9", rules.x0(1, 70e9, 0, 0, _BW), 47.86, 0.01, "tok/s")
+    rounded = "quoted as 14.5 ms and 70, rounded twice"
+    yield Row("G5", "70e9 / 4.8e12", rules.bandwidth_floor(70e9, 4.8e12), 14.58e-3, 0.025, "s", rounded)
+    yield Row("G5", "4.8e12 / 70e9", rules.x0(1, 70e9, 0, 0, 4.8e12), 68.57, 0.025, "tok/s")
+    yield Row("G6", "2.0e12 / 70e9 (H100 PCIe)", rules.x0(1, 70e9, 0, 0, 2.0e12), 28.57, 0.025, "tok/s")
+    yield Row("G7", "8B, 8 KV heads: 2·32·8·128·2", kv_bytes_per_token(_known("llama-3.1-8b")), _KV, _EXACT, "B/token")
+    yield Row("G8", "G7 at L 2000", 2000 * kv_bytes_per_token(_known("llama-3.1-8b")), 2.62144e8, 0.001, "B")
+    yield Row("G9", "BW·MBU at MBU 0.7", rules.ceiling0(1, 1, _BW, 0.7), 2.345e12, 0.003, "B/s")
+    ceiling = rules.ceiling0(2000, _KV, _BW, 0.7)
+    alone = rules.x0(1, 16e9, 0, 0, _BW, 0.7)
+    yield Row("G10", "G9 / G8", ceiling, 8945.5, 0.005, "tok/s", "quoted as 8,950")
+    yield Row("G11", "W 16e9 alone, no KV", alone, 146.6, 0.01, "tok/s", "quoted as ~147")
+    yield Row("G11", "W 16e9 alone, KV at L 2000", rules.x0(1, 16e9, 2000, _KV, _BW, 0.7), 144.2, 0.01, "tok/s")
+    yield Row("G12", "G10 / G11", ceiling / alone, 61.0, 0.02)
+    star = rules.b_star(16e9, 2000, _KV)
+    yield Row("G13", "B* = W / (L·kv)", star, 61.04, 1e-4, "requests")
+    yield Row("G13", "X0(B*) = ceiling / 2", rules.x0(star, 16e9, 2000, _KV, _BW, 0.7), ceiling / 2, _EXACT, "tok/s")
+    yield Row("G14", "989e12·0.5 / 16e9", rules.prefill0(989e12, 0.5, 8e9), 30_906, 0.002, "prompt tok/s")
+    batch = rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7)
+    yield Row("G15", "TPOT within 25 ms", batch, 162, _EXACT, "requests")
+    at_slo = rules.x0(batch, 16e9, 2000, _KV, _BW, 0.7)
+    yield Row("G15", "X there", at_slo, 6497, 0.001, "tok/s", "quoted as ~6,000; its own 1.4× needs 6,500")
+    held = rules.kv_batch(80e9, 0.9, 16e9, 2000, _KV)
+    yield Row("G18", "(80e9·0.9 - 16e9) / (L·kv)", held, 213, _EXACT, "requests")
+    yield Row("G18", "X there", rules.x0(held, 16e9, 2000, _KV, _BW, 0.7), 6953, 0.001, "tok/s")
+    sparse = "1979/590 quoted is the sparse peak"
+    yield Row("G20", "ridge, dense 989e12 / 3.35e12", rules.ridge(989e12, _BW), 295, 0.002, "FLOP/B", sparse)
+
+
+def _money(money: Money) -> Iterator[Row]:
+    at_slo = rules.x0(rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7), 16e9, 2000, _KV, _BW, 0.7)
+    yield Row("G16", "$2/h, 6,000 tok/s", money.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
+    yield Row("G16", "$2/h at the model's own knee", money.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M")
+    yield Row("G23", "$3/h, 5,000 tok/s", money.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
+    yield Row("G24", "$0.17/1M, 500 + 200 tokens", money.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
+    tco = money.tco(10, 3, 720, 500, 1000, 500, 5000)
+    yield Row("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")
+    yield Row("G26", "$50,000 / $10,000 a month", money.break_even(50_000, 10_000), 5, _EXACT, "months")
+    yield Row("G27", "10 users × 50 tok/s", money.system_tokens_per_s(10, 50), 500, _EXACT, "tok/s")
+    Tokens = money.Tokens
+    total = money.replicas_with_factor(10, Tokens(700, "total"), Tokens(5000, "total"), 0.7, 1.25)
+    yield Row("G28", "10 rps, 500 + 200, X_total 5,000, u 0.7, ×1.25", total, 2.5, _EXACT, "replicas")
+    yield Row("G28", "rounded up", math.ceil(total), 3, _EXACT, "replicas")
+    output = Tokens(6000, "output")
+    fleet = money.replicas_with_factor(100, Tokens(200, "output"), output, 0.7, 1.25)
+    yield Row("G29", "100 rps, G 200, X_out 6,000, u 0.7, ×1.25", fleet, 5.95, 0.005, "replicas")
+    all_ = money.replicas_with_factor(100, Tokens(700, "total"), Tokens(6000 * 700 / 200, "total"), 0.7, 1.25)
+    yield Row("G29", "the same in total tokens, X_total 21,000", all_, 5.95, 0.005, "replicas")
+    try:
+        money.replicas_with_factor(100, Tokens(700, "total"), output, 0.7, 1.25)
+        refused = False
+    except HarnessError:
+        refused = True
+    yield Row("G29", "total tokens over X_out is refused", float(refused), 1, _EXACT, "", "mixed, it gives 20.8")
+    yield Row("G30", "X 6,000, G 200", money.requests_per_s(6000, 200), 30, _EXACT, "requests/s")
+
+
+def _models() -> Iterator[Row]:
+    seventy = model_config("llama-3.1-70b")
+    full = model({**seventy, "num_key_value_heads": 64}, "70b-mha")
+    wrong = "1.6 MB quoted is wrong"
+    yield Row("G21", "70B, 64 KV heads", kv_bytes_per_token(full), 2_621_440, _EXACT, "B/token", wrong)
+    yield Row("G21", "at 4096", kv_bytes(full, 4096), 10.74e9, 0.001, "B")
+    grouped = _known("llama-3.1-70b")
+    yield Row("G22", "70B, 8 KV heads", kv_bytes_per_token(grouped), 327_680, _EXACT, "B/token")
+    yield Row("G22", "at 4096", kv_bytes(grouped, 4096), 327_680 * 4096, _EXACT, "B")
+    yield Row("G31", "15.7 GB of fp16", parameters_in(15.7e9), 7.85e9, 0.01, "parameters")
+    closed = rules.closed_loop_throughput(100, 0.2, 200, 0.025)
+    yield Row("G32", "C 100, TTFT 0.2, G 200, TPOT 0.025", closed, 3864.7, 0.001, "tok/s")
+    for name, published in _COUNTS.items():
+        yield Row("G34", name, parameters(_known(name)).total, published, 2e-4, "parameters")
+    yield Row(
+        "G35", "DeepSeek-V3, 61·(512 + 64)·2", kv_bytes_per_token(_known("deepseek-v3")), 70_272, _EXACT, "B/token"
+    )
+    yield Row(
+        "G36", "Mistral-Nemo, head_dim 128", kv_bytes_per_token(_known("mistral-nemo")), 163_840, _EXACT, "B/token"
+    )
+    hits = ((8, 2, 1, 2.0), (8, 2, 4, 5.469), (8, 2, 16, 7.920), (256, 8, 16, 102.0), (256, 8, 64, 222.4))
+    for E, k, B, expected in hits:
+        yield Row("G37", f"{E} experts, {k} a token, batch {B}", expert_hits(E, k, B), expected, 0.001, "experts")
+    windowed = kv_bytes(_known("gpt-oss-20b"), 4096)
+    yield Row("G38", "gpt-oss-20b at 4096, 12 full + 12 window-128", windowed, 103_809_024, _EXACT, "B")
+
+
+# of the published checkpoints, norms and biases included
+_COUNTS = {
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "mistral-7b": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+}
+
+
+def _steps() -> Iterator[Row]:
+    """8B on an H100, P 1000, G 200, B 64, MBU 0.7, MFU 0.5, W 16e9, no overhead, prefill never fused."""
+
+    def t_dec(B: float) -> float:
+        return rules.tpot0(B, 16e9, 1100, _KV, _BW, 0.7)
+
+    t_pre = 1000 / rules.prefill0(989e12, 0.5, 8e9)
+    step = rules.mixed_step(64, 200, t_dec(64), t_pre)
+    far = rules.mixed_step(1e9, 200, t_dec(1e9), t_pre) / 1e9
+    yield Row("G33", "8B, P 1000, B 64: t_pre = P / prefill0", t_pre, 32.36e-3, 0.001, "s")
+    yield Row("G33", "t_dec", t_dec(64), 10.758e-3, 0.001, "s")
+    yield Row("G33", "step = t_dec + B/G·t_pre, G 200", step, 21.112e-3, 0.001, "s")
+    yield Row("G33", "X = B / step", 64 / step, 3031.5, 0.001, "tok/s")
+    yield Row("G33", "B → ∞", 1 / far, 4479, 0.001, "tok/s")
+    a_over_b = rules.bandwidth_floor(16e9, _BW * 0.7) / far
+    yield Row("G33", "a / b", a_over_b, 30.560, 0.001, "requests", "quoted as 30.6")
+    card = msgspec.structs.replace(gpu("h100-sxm"), flops={"bf16": 989e12})
+    own = prefill_time(step_cost(_known("llama-3.1-8b"), deployment(card, mbu=0.7, mfu_prefill=0.5)), 1000)
+    whole = rules.mixed_step(64, 200, t_dec(64), own)
+    yield Row("G33b", "t_pre without embeddings, with attention", own, 28.760e-3, 0.01, "s")
+    yield Row("G33b", "X = B / step", 64 / whole, 3206.2, 0.01, "tok/s")
+
+
+def _known(name: str) -> Model:
+    return model(model_config(name), name)

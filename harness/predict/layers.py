@@ -1,0 +1,413 @@
+"""What the layers of a model are, from the fields of its config.json: which attention, how far back, which MLP.
+
+A layer mixes tokens (attention, or a state of constant size that stands for all of the past) and then works on
+each token alone (a dense MLP, or the few of many experts that its router picks). Only families whose fields are
+known are read: the same field name means different things in different ones. Norms, biases, convolutions and
+the towers of other senses are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError, nearest
+
+PLACE = "--model-config"
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model_type implies without saying so in its config.json."""
+
+    matrices: int = 3  # of an MLP: 3 when gated (gate, up, down), else 2
+    tied: bool = False  # embeddings are tied when the config does not say
+    generates: bool = True  # False: an encoder, which answers with a vector
+    pattern: int = 0  # every so-manieth layer looks at everything, the others at a window; 0: all alike
+    expert_width: str = "moe_intermediate_size"
+    dense_width: str = "intermediate_size"
+    defaults: dict[str, int] = {}  # fields that published configs of the family leave out
+
+
+_GEMMA3 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+}
+_PLAIN, _TIED, _UNGATED = Family(), Family(tied=True), Family(matrices=2)
+_WIDE_EXPERTS = Family(expert_width="intermediate_size")
+FAMILIES = {
+    "bert": Family(matrices=2, tied=True, generates=False),
+    "cohere": _TIED,
+    "cohere2": Family(tied=True, pattern=4),
+    "deepseek_v2": _PLAIN,
+    "deepseek_v3": _PLAIN,
+    "gemma": _TIED,
+    "gemma2": Family(tied=True, pattern=2),
+    "gemma3_text": Family(tied=True, pattern=6, defaults=_GEMMA3),
+    "glm4": _PLAIN,
+    "glm4_moe": _PLAIN,
+    "gpt_neox": _UNGATED,
+    "gpt_oss": _WIDE_EXPERTS,
+    "granite": _PLAIN,
+    "granitemoe": _WIDE_EXPERTS,
+    "kimi_k2": _PLAIN,
+    "llama": _PLAIN,
+    "llama4_text": Family(pattern=4, expert_width="intermediate_size", dense_width="intermediate_size_mlp"),
+    "mistral": _PLAIN,
+    "mixtral": _WIDE_EXPERTS,
+    "modernbert": Family(tied=True, generates=False),
+    "nemotron_h": Family(matrices=2),
+    "olmo2": _PLAIN,
+    "olmo3": _PLAIN,
+    "olmoe": _WIDE_EXPERTS,
+    "phi3": _PLAIN,
+    "phimoe": _WIDE_EXPERTS,
+    "qwen2": _PLAIN,
+    "qwen2_5_vl": _PLAIN,
+    "qwen2_5_vl_text": _PLAIN,
+    "qwen2_moe": _PLAIN,
+    "qwen2_vl": _PLAIN,
+    "qwen3": _PLAIN,
+    "qwen3_moe": _PLAIN,
+    "qwen3_next": _PLAIN,
+    "qwen3_vl_moe_text": _PLAIN,
+    "qwen3_vl_text": _PLAIN,
+    "roberta": Family(matrices=2, tied=True, generates=False),
+    "smollm3": _TIED,
+    "starcoder2": Family(matrices=2, tied=True),
+    "xlm-roberta": Family(matrices=2, tied=True, generates=False),
+}
+_REFUSED = {
+    "is_encoder_decoder": "an encoder-decoder",
+    "mamba_d_state": "a state-space hybrid of another kind",
+    "cross_attention_layers": "layers that attend to images",
+    "attention_pattern": "a pattern of attention by letters",
+    "index_topk": "attention to chosen tokens only",
+}
+_EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
+_FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Some layers that mix tokens alike, and what one of them holds, keeps and computes."""
+
+    layers: int
+    matrices: dict[str, int]  # parameters by the names that checkpoints use
+    kv: int = 0  # elements kept of each token: 2 n_kv d; with latent attention rank + rope
+    kv_heads: int = 0  # over which TP can split them; 0: every rank keeps all
+    attend: int = 0  # FLOP of one token attending to one other: 4 n_q d
+    prefill: int = 0  # the same where whole prompts are computed
+    window: int | None = None  # tokens it looks back; None: all of them
+    both_ways: bool = False  # an encoder's tokens see the later ones too
+    state: float = 0.0  # bytes a request of constant size, in place of KV
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.matrices.values())
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """Some layers with a mixture of experts; parameters of one layer."""
+
+    layers: int
+    count: int  # E
+    per_token: int  # k
+    each: int  # parameters of one expert, 3 h f_e
+    shared: int  # of the experts that every token passes
+    router: int  # h E
+
+
+def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model inside a multimodal config; what it does not say itself the outer one says for it.
+
+    >>> text_of({"torch_dtype": "bfloat16", "text_config": {"hidden_size": 8}})["hidden_size"]
+    8
+    """
+    inner = config.get("text_config")
+    return dict(config) if not isinstance(inner, Mapping) else {**config, **inner, "text_config": None}
+
+
+def family(config: Mapping[str, Any], name: str) -> Family:
+    """The family of a config, or which field of it is not understood."""
+    kind = str(config.get("model_type", ""))
+    if kind not in FAMILIES:
+        raise refused("model_type", kind, name, nearest(kind, FAMILIES))
+    for field, what in _REFUSED.items():
+        if config.get(field):
+            raise refused(field, what, name)
+    return FAMILIES[kind]
+
+
+def refused(field: str, value: str, name: str, way_out: str = "") -> HarnessError:
+    """An architecture that is not understood, by the field that says so."""
+    fact = f"{field} of {name!r} ({value}) is not predicted"
+    way_out = way_out or "measure it without a prediction: leave --gpu and --model-config out"
+    return HarnessError(fact, place=PLACE, way_out=way_out)
+
+
+def figure(config: Mapping[str, Any], field: str, name: str) -> int:
+    """A whole number of at least 1 that the config has to hold, or that its family always has."""
+    value = config.get(field)
+    if value is None:
+        known = FAMILIES.get(str(config.get("model_type", "")))
+        value = known.defaults.get(field) if known else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        way_out = "give the config.json that lies beside the model's weights"
+        raise HarnessError(f"the config of {name!r} has no {field}", place=PLACE, way_out=way_out)
+    if value > _MOST.get(field, 10**9):
+        raise refused(field, f"{value:g}", name)
+    return value
+
+
+_MOST = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000}  # more is a slip of the pen
+
+
+def maybe(config: Mapping[str, Any], field: str, name: str) -> int | None:
+    """A whole number that may be absent, null or 0, which all mean none."""
+    return figure(config, field, name) if config.get(field) else None
+
+
+def heads(config: Mapping[str, Any], name: str) -> tuple[int, int, int]:
+    """n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
+    n_q = figure(config, "num_attention_heads", name)
+    defaults = FAMILIES[config["model_type"]].defaults
+    n_kv = maybe(config, "num_key_value_heads", name) or defaults.get("num_key_value_heads") or n_q
+    d = maybe(config, "head_dim", name) or defaults.get("head_dim") or figure(config, "hidden_size", name) // n_q
+    if n_q % n_kv:
+        raise refused("num_key_value_heads", f"{n_kv} for {n_q} heads", name)
+    return n_q, n_kv, d
+
+
+# ---- layers that mix tokens -----------------------------------------------------------------------------
+
+
+def attention(config: Mapping[str, Any], name: str) -> tuple[Attention, ...]:
+    """The layers that mix tokens, those that are alike together."""
+    sorts = [each for each in _sorts(config, name) if each]
+    reach = _window(config, name)
+    found = [
+        _linear(config, name, sorts.count(_LINEAR)) if _LINEAR in sorts else None,
+        _attending(config, name, sorts.count(_FULL), None) if _FULL in sorts else None,
+        _attending(config, name, sorts.count(_WINDOW), reach) if _WINDOW in sorts else None,
+    ]
+    return tuple(each for each in found if each is not None)
+
+
+def _sorts(config: Mapping[str, Any], name: str) -> list[str]:
+    """How each layer mixes tokens, in order; "" where it does not."""
+    if config.get("model_type") == "nemotron_h":
+        return [{"*": _FULL, "M": _LINEAR}.get(letter, "") for letter in _letters(config, name)]
+    L = figure(config, "num_hidden_layers", name)
+    types = config.get("layer_types")
+    if types and not isinstance(types, list):
+        raise refused("layer_types", str(types), name)
+    if types:
+        known = {_FULL: _FULL, _WINDOW: _WINDOW, "chunked_attention": _WINDOW, _LINEAR: _LINEAR}
+        for kind in map(str, types):
+            if kind not in known:
+                raise refused("layer_types", kind, name)
+        if len(types) != L:
+            raise refused("layer_types", f"{len(types)} of them for {L} layers", name)
+        return [known[kind] if known[kind] != _WINDOW or _window(config, name) else _FULL for kind in types]
+    every = maybe(config, "full_attention_interval", name)
+    if every:
+        return [_FULL if (i + 1) % every == 0 else _LINEAR for i in range(L)]
+    if _window(config, name) is None:
+        return [_FULL] * L
+    between = maybe(config, "global_attn_every_n_layers", name)
+    if between:
+        return [_FULL if i % between == 0 else _WINDOW for i in range(L)]
+    pattern = maybe(config, "sliding_window_pattern", name) or FAMILIES[config["model_type"]].pattern
+    if pattern:
+        return [_FULL if (i + 1) % pattern == 0 else _WINDOW for i in range(L)]
+    # a Qwen2 has windows only above these
+    first = (maybe(config, "max_window_layers", name) or 0) if config.get("use_sliding_window") else 0
+    return [_WINDOW if i >= first else _FULL for i in range(L)]
+
+
+def _window(config: Mapping[str, Any], name: str) -> int | None:
+    """Tokens that a windowed layer looks back; None where it never cuts anything off."""
+    # The Qwens write a window into their config that is off unless they say it is on.
+    if not config.get("use_sliding_window", not str(config.get("model_type")).startswith("qwen")):
+        return None
+    fields = ("sliding_window", "attention_chunk_size", "local_attention")
+    window = next((figure(config, field, name) for field in fields if config.get(field)), None)
+    longest = maybe(config, "max_position_embeddings", name)
+    return None if window is None or (longest and window >= longest) else window
+
+
+def _attending(config: Mapping[str, Any], name: str, layers: int, window: int | None) -> Attention:
+    h = figure(config, "hidden_size", name)
+    if config.get("kv_lora_rank"):
+        return _latent(config, name, layers)
+    n_q, n_kv, d = heads(config, name)
+    queries = 2 if config.get("model_type") == "qwen3_next" else 1  # its queries bring a gate of their own size
+    encoder = not FAMILIES[config["model_type"]].generates
+    return Attention(
+        layers=layers,
+        matrices={
+            "q_proj": queries * h * n_q * d,
+            "k_proj": h * n_kv * d,
+            "v_proj": h * n_kv * d,
+            "o_proj": n_q * d * h,
+        },
+        kv=0 if encoder else 2 * n_kv * d,
+        kv_heads=n_kv,
+        attend=4 * n_q * d,
+        prefill=4 * n_q * d,
+        window=window,
+        both_ways=encoder,
+    )
+
+
+def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
+    """MLA: what is kept of a token is one small vector that all heads share, so no rank can keep less of it."""
+    h, n_q = figure(config, "hidden_size", name), figure(config, "num_attention_heads", name)
+    rank, rope = figure(config, "kv_lora_rank", name), figure(config, "qk_rope_head_dim", name)
+    nope, value = figure(config, "qk_nope_head_dim", name), figure(config, "v_head_dim", name)
+    squeezed = maybe(config, "q_lora_rank", name)
+    queries = n_q * (nope + rope)
+    q = {"q_a_proj": h * squeezed, "q_b_proj": squeezed * queries} if squeezed else {"q_proj": h * queries}
+    return Attention(
+        layers=layers,
+        matrices={
+            **q,
+            "kv_a_proj_with_mqa": h * (rank + rope),
+            "kv_b_proj": rank * n_q * (nope + value),
+            "o_proj": n_q * value * h,
+        },
+        kv=rank + rope,
+        attend=2 * n_q * (2 * rank + rope),  # decode works on the small vector itself
+        prefill=2 * n_q * (nope + rope + value),
+    )
+
+
+def _linear(config: Mapping[str, Any], name: str, layers: int) -> Attention:
+    """Layers that keep a matrix a head instead of KV, read and written with every token."""
+    bits = 32 if config.get("mamba_ssm_cache_dtype") == "float32" else 16
+    h = figure(config, "hidden_size", name)
+    if config.get("model_type") == "nemotron_h":  # Mamba-2
+        n, d = figure(config, "mamba_num_heads", name), figure(config, "mamba_head_dim", name)
+        groups, size = figure(config, "n_groups", name), figure(config, "ssm_state_size", name)
+        inner, mixed, kernel = n * d, n * d + 2 * groups * size, figure(config, "conv_kernel", name)
+        matrices, state = {"in_proj": h * (inner + mixed + n), "out_proj": inner * h}, n * d * size
+    elif config.get("model_type") == "qwen3_next":  # gated delta net
+        keys = figure(config, "linear_num_key_heads", name) * figure(config, "linear_key_head_dim", name)
+        n, d = figure(config, "linear_num_value_heads", name), figure(config, "linear_value_head_dim", name)
+        mixed, kernel = 2 * keys + n * d, figure(config, "linear_conv_kernel_dim", name)
+        matrices = {"in_proj_qkvz": h * (mixed + n * d), "in_proj_ba": h * 2 * n, "out_proj": n * d * h}
+        state = n * d * figure(config, "linear_key_head_dim", name)
+    else:
+        raise refused("layer_types", _LINEAR, name)
+    return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
+
+
+def _letters(config: Mapping[str, Any], name: str) -> str:
+    """The layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
+    letters = str(config.get("hybrid_override_pattern", ""))
+    if not letters or set(letters) - set("M*E-"):
+        raise refused("hybrid_override_pattern", letters or "none", name)
+    return letters
+
+
+# ---- layers that work on each token alone ---------------------------------------------------------------
+
+
+def dense(config: Mapping[str, Any], name: str, sparse: int) -> int:
+    """Parameters of all dense MLPs together, where `sparse` layers have experts instead."""
+    kind = FAMILIES[config["model_type"]]
+    if config.get("model_type") == "nemotron_h":
+        layers = _letters(config, name).count("-")
+    else:
+        layers = figure(config, "num_hidden_layers", name) - sparse
+    if not layers:
+        return 0
+    field = kind.dense_width if config.get(kind.dense_width) else "intermediate_size"
+    return layers * kind.matrices * figure(config, "hidden_size", name) * figure(config, field, name)
+
+
+def experts(config: Mapping[str, Any], name: str) -> Experts | None:
+    """The layers with experts; None where there are none."""
+    field = next((each for each in _EXPERT_COUNTS if config.get(each)), None)
+    if field is None:
+        return None
+    kind, E, h = FAMILIES[config["model_type"]], figure(config, field, name), figure(config, "hidden_size", name)
+    layers = sum(_sparse(config, name))
+    if not layers:
+        return None
+    width = figure(config, kind.expert_width, name)
+    shared = maybe(config, "shared_expert_intermediate_size", name) or maybe(
+        config, "moe_shared_expert_intermediate_size", name
+    )
+    if shared is None:
+        copies = 1 if config["model_type"] == "llama4_text" else maybe(config, "n_shared_experts", name) or 0
+        shared = copies * width
+    per_token = figure(config, "num_experts_per_tok", name)
+    if per_token > E:
+        raise refused("num_experts_per_tok", f"{per_token} of {E} experts", name)
+    return Experts(
+        layers=layers,
+        count=E,
+        per_token=per_token,
+        each=kind.matrices * h * width,
+        shared=kind.matrices * h * shared,
+        router=h * E,
+    )
+
+
+def _sparse(config: Mapping[str, Any], name: str) -> Sequence[bool]:
+    """Whether each layer has experts, in order."""
+    if config.get("model_type") == "nemotron_h":
+        return [letter == "E" for letter in _letters(config, name)]
+    L = figure(config, "num_hidden_layers", name)
+    if config.get("model_type") == "llama4_text":
+        step = maybe(config, "interleave_moe_layer_step", name) or 1
+        chosen = _indices(config, "moe_layers", name) or range(step - 1, L, step)
+        return [i in chosen for i in range(L)]
+    if isinstance(config.get("moe_layer_freq"), list):
+        listed = _indices(config, "moe_layer_freq", name)  # a flag a layer
+        if len(listed) != L:
+            raise refused("moe_layer_freq", f"{len(listed)} of them for {L} layers", name)
+        return [bool(each) for each in listed]
+    every, first = maybe(config, "moe_layer_freq", name) or 1, maybe(config, "first_k_dense_replace", name) or 0
+    step, only = maybe(config, "decoder_sparse_step", name) or 1, _indices(config, "mlp_only_layers", name)
+    return [i >= first and i % every == 0 and (i + 1) % step == 0 and i not in only for i in range(L)]
+
+
+def _indices(config: Mapping[str, Any], field: str, name: str) -> list[int]:
+    """A list of whole numbers; empty where there is none."""
+    found = config.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(each, int) for each in found):
+        raise refused(field, str(found), name)
+    return found
+
+
+def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, int]]:
+    """Every matrix as (part, dotted name, parameters); the experts of a layer are one."""
+    mixing = {(_LINEAR if each.state else _WINDOW if each.window else _FULL): each for each in attention(config, name)}
+    mixture, sorts, sparse = experts(config, name), _sorts(config, name), _sparse(config, name)
+    has_experts = mixture is not None
+    mlp = dense(config, name, sum(sparse) if has_experts else 0)
+    hybrid = config.get("model_type") == "nemotron_h"
+    work = "mixer" if hybrid else "mlp"
+    plain = [i for i in range(len(sorts)) if not (has_experts and sparse[i])]
+    if hybrid:
+        plain = [i for i, letter in enumerate(_letters(config, name)) if letter == "-"]
+    for i, sort in enumerate(sorts):
+        inside = "mixer" if hybrid else "linear_attn" if sort == _LINEAR else "self_attn"
+        for matrix, count in mixing[sort].matrices.items() if sort else ():
+            yield "attention", f"layers.{i}.{inside}.{matrix}", count
+        if i in plain:
+            names = ("gate_proj", "up_proj", "down_proj")[-FAMILIES[config["model_type"]].matrices :]
+            for matrix in names:
+                yield "dense", f"layers.{i}.{work}.{matrix}", mlp // len(plain) // len(names)
+        if mixture is not None and sparse[i]:
+            yield "router", f"layers.{i}.{work}.gate", mixture.router
+            yield "experts", f"layers.{i}.{work}.experts", mixture.count * mixture.each
+            if mixture.shared:
+                yield "shared", f"layers.{i}.{work}.shared_expert", mixture.shared
+    yield "head", "lm_head", figure(config, "vocab_size", name) * figure(config, "hidden_size", name)

@@ -1,0 +1,164 @@
+"""A whole question and its whole answer: what people type in, and every table that comes out.
+
+Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline and
+predict.rules. Distributions of lengths, arrivals and tails are asked of predict.batching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.predict import claims, roofline, rules
+from harness.predict.catalog import Gpu, gpu, model_config
+from harness.predict.claims import Claim
+from harness.predict.deployment import Deployment, deployment
+from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes, weight_bytes_per_step
+from harness.predict.roofline import Limit, Roof, Workload
+from harness.summary import Prediction
+
+_LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked: names as people write them, tokens, users, and figures of the Deployment by their own names."""
+
+    model: str  # a shipped name, a config.json, or the folder that holds one
+    name: str = ""  # what to call it; "": as `model` does
+    gpu: str | Gpu
+    input_tokens: float
+    output_tokens: float
+    levels: Sequence[int] = _LEVELS
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    slo: Mapping[str, float] = {}  # seconds by limit, like {"ttft_p99": 2.0}
+    price: float | None = None  # USD per GPU-hour
+    peak_flops: float | None = None  # what the operator takes for the card's peak
+    figures: Mapping[str, Any] = {}  # tp, pp, dp, ep, gpus, max_num_seqs, mbu, prefix_hit, …
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """A rule of thumb beside the whole model's figure for the same thing; None where that one has no such limit."""
+
+    name: str
+    formula: str
+    unit: str
+    rule: float
+    whole: float | None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The prediction and every table beside it."""
+
+    prediction: Prediction
+    limits: list[Limit]
+    beside: list[Beside]
+    frontier: list[tuple[float, float, float]]  # (users, tok/s a user, tok/s a GPU)
+    roof: Roof
+    claims: list[Claim]  # unsourced ones whose condition holds
+
+
+def setup(question: Question) -> tuple[Model, Deployment, Workload]:
+    """The model, where it is served, and what it is asked."""
+    name = question.name or short(question.model)
+    made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
+    card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
+    tokens = question.output_tokens if made.generates else 0.0
+    return made, deployment(card, **question.figures), Workload(question.input_tokens, tokens)
+
+
+def short(name: str) -> str:
+    """A model's name without the path that leads to it.
+
+    >>> short("/models/llama-3.1-8b/config.json"), short("meta-llama/Llama-3.1-8B")
+    ('llama-3.1-8b', 'Llama-3.1-8B')
+    """
+    return name.rstrip("/").removesuffix("/config.json").rsplit("/")[-1]
+
+
+def predict(question: Question) -> Prediction:
+    """The prediction alone."""
+    made, where, workload = setup(question)
+    return roofline.predict(
+        made,
+        where,
+        workload,
+        list(question.levels),
+        slo=question.slo or None,
+        price=question.price,
+        notes=claims.notes(made, where, workload, question.levels, question.peak_flops),
+    )
+
+
+def answer(question: Question) -> Answer:
+    """The prediction and every table."""
+    made, where, workload = setup(question)
+    prediction = predict(question)
+    return Answer(
+        prediction=prediction,
+        limits=roofline.limits(made, where, workload, question.slo or None),
+        beside=beside(made, where, workload, question.slo) if workload.output_tokens else [],
+        frontier=frontier(prediction),
+        roof=roofline.roof(made, where, workload, question.levels),
+        claims=claims.holding(claims.facts(made, where, workload, question.levels)),
+    )
+
+
+def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
+    """What a user gets against what a GPU gives, along the levels: (users, tok/s a user, tok/s a GPU)."""
+    return [
+        (level.concurrency, 1 / level.itl_s, level.output_tokens_per_s.mid / prediction.gpus)
+        for level in prediction.levels
+        if level.itl_s
+    ]
+
+
+def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str, float]) -> list[Beside]:
+    """The usual rules of thumb for one replica beside the whole model (analytic.md §1 and §2)."""
+    ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
+    n = where.tp * where.pp
+    BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
+    cost, caps = roofline.step_cost(model, where), roofline.caps(model, where, workload, slo)
+    cap = roofline.batch_cap(caps)
+
+    def throughput(C: float, cap: float = float("inf")) -> float:
+        return roofline.steady_state(cost, workload, C, cap).throughput
+
+    far = 1e6
+    rows = [
+        Beside("single stream", "BW·MBU / W", "tok/s", rules.x0(1, W, 0, 0, BW, MBU), throughput(1)),
+        Beside("ceiling", "BW·MBU / (ctx·kv)", "tok/s", rules.ceiling0(ctx, kv, BW, MBU), throughput(far)),
+        Beside("half of it", "W / (ctx·kv)", "requests", rules.b_star(W, ctx, kv), _half(throughput, far)),
+        Beside(
+            "prefill",
+            "F·MFU / 2N",
+            "prompt tok/s",
+            rules.prefill0(F, where.mfu_prefill, parameters(model).matmul),
+            workload.input_tokens / roofline.prefill_time(cost, workload.input_tokens),
+        ),
+        Beside(
+            "KV memory",
+            "(mem·util - W) / (ctx·kv)",
+            "requests",
+            rules.kv_batch(where.gpu.memory_bytes * n, where.gpu_memory_utilization, weight_bytes(model), ctx, kv),
+            caps["kv_memory"],
+        ),
+        Beside("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
+    ]
+    token = [limit for name, limit in slo.items() if roofline.slo_figure(name) in ("itl", "tpot")]
+    if token:
+        alone = roofline.slo_concurrency(cost, workload, cap, {"itl": min(token)})
+        within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
+        rows.append(Beside("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
+    return rows
+
+
+def _half(throughput: Any, far: float) -> float:
+    """Users at whom throughput is half of what it is far out."""
+    low, high, half = 0.0, far, throughput(far) / 2
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if throughput(middle) < half else (low, middle)
+    return high

@@ -1,0 +1,102 @@
+"""The rules of thumb, one function each, as they are usually quoted: bytes over bandwidth, FLOP over peak, money.
+
+They leave out prefill interference, overheads and memory, which predict.roofline puts in; they are kept because
+people check a measurement against them, and to show where they part from the whole model.
+
+Letters: B requests running at once, C in flight, P prompt and G output tokens, W weight bytes read per step, kv KV
+bytes per token, ctx context tokens per request, BW bytes/s, F FLOP/s, MBU and MFU the shares of them that are
+reached, N parameters, X output tokens/s. The other rules of money and of fleets are in decide.cost.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def bandwidth_floor(W: float, BW: float) -> float:
+    """Least time of one decode step: every weight is read once; seconds. W / BW.
+
+    >>> round(bandwidth_floor(70e9, 3.35e12) * 1e3, 2)  # 70B in fp8 on an H100, ms
+    20.9
+    """
+    return W / BW
+
+
+def tpot0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Time per output token at batch B, nothing but memory traffic; seconds. (W + B ctx kv) / (BW MBU)."""
+    return (W + B * ctx * kv) / (BW * MBU)
+
+
+def x0(B: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Decode throughput at batch B; tokens/s. B / TPOT0."""
+    return B / tpot0(B, W, ctx, kv, BW, MBU)
+
+
+def ceiling0(ctx: float, kv: float, BW: float, MBU: float = 1.0) -> float:
+    """Decode throughput that no batch beats; tokens/s. (BW MBU) / (ctx kv).
+
+    >>> round(ceiling0(2000, 131072, 3.35e12, 0.7))
+    8945
+    """
+    return BW * MBU / (ctx * kv)
+
+
+def b_star(W: float, ctx: float, kv: float) -> float:
+    """Batch whose KV traffic equals the weight traffic, where X0 is half its ceiling. W / (ctx kv)."""
+    return W / (ctx * kv)
+
+
+def prefill0(peak: float, MFU: float, N: float) -> float:
+    """Prompt tokens/s of the compute roof; quoted beside decode, never summed with it. peak MFU / (2 N)."""
+    return peak * MFU / (2 * N)
+
+
+def ridge(F: float, BW: float) -> float:
+    """Arithmetic intensity above which compute limits; FLOP/byte. F / BW."""
+    return F / BW
+
+
+def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: float = 1.0) -> int:
+    """Largest batch whose TPOT0 still meets the limit; 0 when not even one does."""
+    return max(0, math.floor((tpot * BW * MBU - W) / (ctx * kv)))
+
+
+def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
+    """Requests whose KV cache fits beside the weights. floor((memory u - weights) / (ctx kv)).
+
+    >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
+    213
+    """
+    return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))
+
+
+def kv_share(memory: float, utilization: float, weights: float, kv: float, users: float) -> int:
+    """Tokens of KV that each of so many users can have beside the weights; 0 where the weights alone are too large.
+
+    >>> kv_share(80e9, 0.9, 70e9, 163840, 50)  # 70B in fp8 with fp8 KV, 50 users on one H100
+    244
+    """
+    return max(0, math.floor((memory * utilization - weights) / (kv * users)))
+
+
+def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
+    """Output tokens/s of C users who ask again at once, by Little's law. C G / (TTFT + (G - 1) TPOT).
+
+    >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
+    3864.7
+    """
+    return C * G / (ttft + (G - 1) * tpot)
+
+
+def mixed_step(B: float, G: float, t_dec: float, t_pre: float) -> float:
+    """Mean step in steady state: a step ends B/G requests, so it prefills B/G new ones; seconds."""
+    return t_dec + B / G * t_pre
+
+
+def usd_per_million(price: float, tokens_per_s: float) -> float:
+    """Price of a million tokens from what an hour of the GPUs costs. price / (tok/s · 3600) · 1e6.
+
+    >>> round(usd_per_million(2, 6000), 4)
+    0.0926
+    """
+    return price / (tokens_per_s * 3600) * 1e6

@@ -1,0 +1,268 @@
+"""One step of a serving engine, in seconds: what is read, what is computed, what goes over links, and the rest.
+
+A model on a deployment becomes coefficients once (`step_cost`); from these a step of any batch follows
+(`decode_time`), and what a prompt adds to the step that admits it (`prefill_time`). The closed form and the
+step machine both stand on these functions, so they can only differ in how requests meet.
+
+Letters as in predict.roofline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.predict.deployment import Deployment, check, kv_share
+from harness.predict.model import Model, expert_hits, parameters, weights
+
+_B_ACT = 2  # bytes of an activation on a link
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Mean tokens of a request; no output tokens: an embedding or a score, prefill only."""
+
+    input_tokens: float
+    output_tokens: float
+    weighted: float | None = None  # mean context of a decoded token, where lengths vary
+
+    @property
+    def context(self) -> float:
+        """Mean context while it decodes, where the engine preempts and does not reserve; P + G/2 at fixed lengths."""
+        return self.input_tokens + self.output_tokens / 2 if self.weighted is None else self.weighted
+
+
+def workload(requests: Sequence[tuple[float, float]]) -> Workload:
+    """The means of requests of (P, G), with the token-weighted mean context E[G (P + G/2)] / E[G].
+
+    >>> workload([(0, 10), (300, 30)])  # three tokens in four belong to the long request
+    Workload(input_tokens=150.0, output_tokens=20.0, weighted=237.5)
+    """
+    n, tokens = len(requests), sum(G for _, G in requests)
+    weighted = sum(G * (P + G / 2) for P, G in requests) / tokens if tokens else None
+    return Workload(sum(P for P, _ in requests) / n, tokens / n, weighted)
+
+
+class WindowCost(msgspec.Struct, frozen=True):
+    """Seconds in layers that look back only so many tokens, as their namesakes in StepCost."""
+
+    tokens: int
+    kv: float
+    attend: float
+    prompt_attend: float
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds per unit of work, of one model on one deployment: the coefficients of every step time."""
+
+    weights: float  # reading once all that every step reads
+    kv: float  # reading one token's KV, in layers without a window
+    token: float  # multiplying one token with N_mm
+    attend: float  # attending to one token of context
+    prompt: float  # one prompt token through the body
+    prompt_head: float  # the one token of a prompt that needs logits
+    prompt_attend: float  # per squared prompt token
+    step: float  # launch and scheduling
+    request: float  # per running request
+    api: float  # per request, outside the batch
+    expert: float = 0.0  # reading one expert of every layer that has any
+    experts: int = 0  # E
+    per_token: int = 0  # k
+    sharing: float = 1.0  # replicas whose tokens meet at the same experts
+    windows: tuple[WindowCost, ...] = ()
+    state: float = 0.0  # reading and writing one request's constant states
+    sync: float = 0.0  # links: latency of one pass
+    sync_token: float = 0.0  # links: one token of a pass
+    stages: int = 1  # of the pipeline
+    micro: int = 1  # batches that are in it at once
+    hop: float = 0.0  # links: latency from the first stage to the last
+    verified: int = 1  # tokens of a request in one step: one more than are drafted
+    accepted: float = 1.0  # tokens that a request gains by one step
+    draft: float = 0.0  # drafting, a step
+    cached: float = 0.0  # share of prompt tokens that need no prefill
+    fused: float = 0.0  # w
+    chunk: float = math.inf  # prompt tokens of one pass
+
+
+def step_cost(model: Model, deployment: Deployment) -> StepCost:
+    """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (analytic.md §3).
+
+    Of one replica; tensor parallelism divides all but what each rank has to hold itself, latency and overhead.
+    """
+    check(model, deployment)
+    card, tp, ep, speed = deployment.gpu, deployment.tp, deployment.ep, deployment.speed
+    bytes_per_s = card.bandwidth * deployment.mbu * speed
+    decode, prefill = deployment.mfu_decode * speed * tp, deployment.mfu_prefill * speed * tp
+    held, flop = weights(model), _flop_seconds(model, deployment)
+    always = held.always if deployment.weight_bytes is None else deployment.weight_bytes
+    head = parameters(model).head * 2 / card.flops["bf16"]
+    kv = [
+        each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
+        for each in model.attention
+    ]
+    attend = [each.layers * each.attend / card.flops["bf16"] / decode for each in model.attention]
+    # of one squared prompt token: half of all pairs are causal
+    pairs = [
+        each.layers * each.prefill / (1 if each.both_ways and not each.window else 2) / card.flops["bf16"] / prefill
+        for each in model.attention
+    ]
+    everywhere = [i for i, each in enumerate(model.attention) if not each.window]
+    sync, sync_token = _links(model, deployment)
+    a, gamma = deployment.acceptance, deployment.draft_tokens
+    return StepCost(
+        weights=always / tp / bytes_per_s,
+        kv=sum(kv[i] for i in everywhere),
+        token=(flop + head) / decode,
+        attend=sum(attend[i] for i in everywhere),
+        prompt=flop / prefill,
+        prompt_head=head / prefill,
+        prompt_attend=sum(pairs[i] for i in everywhere),
+        step=(deployment.o_layer * model.layers + deployment.o_step) / speed,
+        request=deployment.o_req / speed,
+        api=deployment.o_api / speed,
+        expert=held.expert / max(tp, ep) / bytes_per_s,
+        experts=held.experts,
+        per_token=held.per_token,
+        sharing=max(1.0, ep / tp),
+        windows=tuple(
+            WindowCost(each.window, kv[i], attend[i], pairs[i]) for i, each in enumerate(model.attention) if each.window
+        ),
+        state=sum(2 * each.layers * each.state for each in model.attention) / tp / bytes_per_s,
+        sync=sync / speed,
+        sync_token=sync_token / speed,
+        stages=deployment.pp,
+        micro=deployment.micro_batches or deployment.pp,
+        hop=(deployment.pp - 1) * deployment.link_latency / speed,
+        verified=gamma + 1,
+        accepted=sum(a**i for i in range(gamma + 1)),  # (1 - α^(γ+1)) / (1 - α), also at α = 1
+        draft=gamma * deployment.draft_s / speed,
+        cached=deployment.prefix_hit,
+        fused=deployment.fused,
+        chunk=deployment.max_num_batched_tokens or math.inf,
+    )
+
+
+def _flop_seconds(model: Model, deployment: Deployment) -> float:
+    """One token through the layers' matrices at the peak of one GPU, each part in the precision it is multiplied in.
+
+    Storage is not compute: what the card has no units for is expanded to 16 bits and runs under that roof.
+    """
+    peaks, stored = deployment.gpu.flops, model.stored
+    native = peaks.get(stored.compute, peaks["bf16"])
+    parts = {
+        "attention": sum(each.layers * each.parameters for each in model.attention),
+        "dense": model.dense,
+    }
+    plain = 0
+    if mix := model.experts:
+        parts |= {"experts": mix.layers * mix.per_token * mix.each, "shared": mix.layers * mix.shared}
+        plain = mix.layers * mix.router
+    seconds = 2 * plain / peaks["bf16"]
+    for part, count in parts.items():
+        share = getattr(stored, part) if stored.bits < 16 else 0.0
+        seconds += 2 * count * (share / native + (1 - share) / peaks["bf16"])
+    return seconds
+
+
+def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
+    """Latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
+
+    TP: two all-reduces a layer, 2 L (a_ar + 2 (TP-1)/TP · t h b_act / link). EP: a layer with experts has two
+    all-to-alls in place of the second, each of which carries every token once for each of its k experts.
+    """
+    tp, ep, a = deployment.tp, deployment.ep, deployment.link_latency
+    link = deployment.gpu.link or math.inf
+    sparse = model.experts.layers if model.experts and ep > 1 else 0
+    reduces = 2 * model.layers - sparse if tp > 1 else 0
+    token = model.hidden * _B_ACT / link
+    latency, per_token = reduces * a, reduces * 2 * (tp - 1) / tp * token
+    if sparse and model.experts:
+        latency += 2 * sparse * a
+        per_token += 2 * sparse * model.experts.per_token * (ep - 1) / ep * token / tp
+    return latency, per_token
+
+
+def decode_time(cost: StepCost, B: float, context: float) -> float:
+    """One decode step of B requests that hold `context` tokens between them; seconds.
+
+    t_dec = max(mem, comp) + comm + o;  mem = (W(B) + (Σ min(context, window) + B) kv) / (BW MBU),
+    comp = (2 N_mm B + 4 L n_q d context) / (F MFU). A pipeline of pp stages takes m batches through
+    m + pp - 1 stages of time; a speculating server verifies γ + 1 tokens a request after drafting γ.
+    """
+    found = work_of(cost, B, context)
+    return found.all(max(found.memory, found.compute))
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Seconds of one decode step by cause, for one batch of those in the pipeline."""
+
+    weights: float
+    kv: float
+    compute: float
+    links: float
+    overhead: float
+    rounds: float  # passes that a step takes, in units of one pass through all stages
+    after: float  # once a step
+
+    @property
+    def memory(self) -> float:
+        return self.weights + self.kv
+
+    def all(self, roof: float, links: float = 0.0) -> float:
+        """The step, where reading or computing takes `roof` and the links so much longer."""
+        return (roof + self.links + links + self.overhead) * self.rounds + self.after
+
+
+def work_of(cost: StepCost, B: float, context: float) -> Work:
+    m = max(1.0, min(cost.micro, B))
+    b, held, tokens = B / m, context / m, B / m * cost.verified
+    read = cost.weights
+    if cost.experts:
+        read += cost.expert * expert_hits(cost.experts, cost.per_token, tokens * cost.sharing)
+    kv, attend = (held + tokens) * cost.kv, cost.verified * held * cost.attend
+    for window in cost.windows:
+        seen = min(held, b * window.tokens)
+        kv += (seen + tokens) * window.kv
+        attend += cost.verified * seen * window.attend
+    return Work(
+        weights=read,
+        kv=kv + b * cost.state,
+        compute=tokens * cost.token + attend,
+        links=cost.sync + tokens * cost.sync_token,
+        overhead=cost.step + b * cost.request,
+        rounds=(m + cost.stages - 1) / cost.stages,
+        after=cost.hop + cost.draft,
+    )
+
+
+def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1.0) -> float:
+    """What one prompt of P tokens, `cached` of which have their KV, adds to the step that admits it; seconds.
+
+    t_pre = max((2 body P' + 2 head + 2 L n_q d (P² - cached²)) / (F MFU), W / (BW MBU)) + comm(P'), P' = P - cached.
+    In chunks, W is read once for each. In a pipeline it shares the bubbles of a `batch` of requests.
+    """
+    passes = max(1, math.ceil((P - cached) / cost.chunk))
+    m = max(1.0, min(cost.micro, batch))
+    rounds = (m + cost.stages - 1) / (m * cost.stages)
+    roof = max(prefill_compute(cost, P, cached), passes * weights_read(cost, (P - cached) / passes))
+    return (roof + passes * cost.sync + (P - cached) * cost.sync_token) * rounds + cost.hop
+
+
+def prefill_compute(cost: StepCost, P: float, cached: float) -> float:
+    seconds = cost.prompt * (P - cached) + cost.prompt_head + cost.prompt_attend * (P * P - cached * cached)
+    for window in cost.windows:
+        seconds += window.prompt_attend * (_looked(P, window.tokens) - _looked(cached, window.tokens))
+    return seconds
+
+
+def _looked(P: float, window: float) -> float:
+    """Twice the causal pairs of P tokens that each look back `window` tokens; P² where it never cuts."""
+    return P * P if window >= P else 2 * P * window - window * window
+
+
+def weights_read(cost: StepCost, tokens: float) -> float:
+    """Reading what a pass of so many tokens needs; seconds."""
+    if not cost.experts:
+        return cost.weights
+    return cost.weights + cost.expert * expert_hits(cost.experts, cost.per_token, tokens)

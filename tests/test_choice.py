@@ -1,0 +1,99 @@
+import msgspec
+import pytest
+
+from harness.errors import HarnessError
+from harness.predict.catalog import gpu, gpus, model_config
+from harness.predict.choice import choose
+from harness.predict.model import model
+from harness.predict.roofline import Workload, caps, deployment, predict
+
+LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
+SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
+CHAT = Workload(1000, 200)
+SLO = {"itl_p99": 0.025, "ttft": 2.0}
+
+
+def keys(found):
+    return [(each.gpu, each.tp) for each in found]
+
+
+def test_every_card_of_the_table_is_judged_and_those_that_are_out_come_last_with_their_reason():
+    found = choose(SEVENTY, gpus(), CHAT, slo=SLO)
+    assert {each.gpu for each in found} == {card.key for card in gpus()}
+    out = [bool(each.why_not) for each in found]
+    assert out == sorted(out)
+    reasons = {each.gpu: each.why_not for each in found if each.why_not}
+    assert "does not fit on 8 × tpu-v5e" in reasons["tpu-v5e"]
+    assert reasons["l4"] == "misses the SLO even with one user"
+
+
+def test_the_cheapest_that_meets_the_slo_is_first():
+    found = [each for each in choose(LLAMA, gpus(), CHAT, slo=SLO) if not each.why_not]
+    prices = [each.usd_per_million for each in found if each.usd_per_million is not None]
+    assert prices == sorted(prices)
+    # a card without a price comes behind those that have one
+    assert [each.usd_per_million is None for each in found] == sorted(each.usd_per_million is None for each in found)
+
+
+def test_the_fastest_is_first_where_speed_is_asked():
+    rates = [
+        each.output_tokens_per_s.mid for each in choose(LLAMA, gpus(), CHAT, slo=SLO, rank="speed") if not each.why_not
+    ]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_choice_stands_at_its_best_load_within_the_slo():
+    (best, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, slo=SLO)
+    where = deployment(gpu("h100-sxm"), tp=best.tp)
+    most = caps(LLAMA, where, CHAT, SLO)["slo"]
+    assert best.concurrency == most
+    assert best.output_tokens_per_s == predict(LLAMA, where, CHAT, [int(most)]).levels[0].output_tokens_per_s
+    assert best.usd_per_hour == pytest.approx((1.99 + 5.0) / 2 * best.tp)
+    assert best.itl_s <= 0.025
+
+
+def test_without_an_slo_the_batch_is_full():
+    (one, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, max_num_seqs=64)
+    assert one.concurrency == 64
+
+
+def test_an_own_price_beats_the_tables():
+    (one, *_) = choose(LLAMA, [gpu("h100-sxm")], CHAT, prices={"h100-sxm": 1.0})
+    assert one.usd_per_hour == one.tp
+
+
+def test_a_measured_rate_takes_the_place_of_the_prediction():
+    found = choose(LLAMA, [gpu("h100-sxm")], CHAT, measured={("h100-sxm", 1): 9000.0}, prices={"h100-sxm": 2.0})
+    one = next(each for each in found if each.tp == 1)
+    assert one.measured
+    assert one.output_tokens_per_s.mid == 9000
+    assert one.usd_per_million == pytest.approx(2 / (9000 * 3600) * 1e6)
+    assert not any(each.measured for each in found if each.tp > 1)
+
+
+def test_cards_without_a_link_come_alone():
+    alone = msgspec.structs.replace(gpu("h100-sxm"), link=None)
+    assert keys(choose(LLAMA, [alone], CHAT)) == [("h100-sxm", 1)]
+    assert keys(choose(LLAMA, [gpu("h100-sxm:3g.40gb")], CHAT)) == [("h100-sxm:3g.40gb", 1)]
+
+
+def test_encoders_are_ranked_by_what_their_prompts_cost():
+    bge = model(model_config("bge-m3"), "bge-m3")
+    found = choose(bge, [gpu("l4"), gpu("h100-sxm")], Workload(512, 0))
+    assert found[0].requests_per_s > 0
+    assert found[0].usd_per_million <= found[-1].usd_per_million
+
+
+def test_other_makers_cards_say_that_their_constants_are_a_guess():
+    others = ("mi300x", "gaudi3", "tpu-v5e")
+    cards = [gpu(key) for key in (*others, "h100-sxm", "b200-sxm")]
+    found = {each.gpu: each.doubts for each in choose(LLAMA, cards, CHAT)}
+    for key in others:
+        assert "were fitted on NVIDIA cards" in found[key][0]
+    assert found["h100-sxm"] == []
+    assert "medium certainty" in found["b200-sxm"][0]
+
+
+def test_an_unknown_order_names_the_nearest():
+    with pytest.raises(HarnessError, match=r"unknown order 'costs'; did you mean 'cost'"):
+        choose(LLAMA, gpus(), CHAT, rank="costs")

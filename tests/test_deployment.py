@@ -1,0 +1,141 @@
+import doctest
+
+import msgspec
+import pytest
+
+from harness.errors import HarnessError
+from harness.predict import deployment as module
+from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import check, deployment, divisors, kv_capacity, kv_per_gpu, room, weights_per_gpu
+from harness.predict.model import model, weight_bytes
+from harness.predict.roofline import Workload, caps, predict
+
+LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
+SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
+DEEPSEEK = model(model_config("deepseek-v3"), "deepseek-v3")
+H100 = deployment(gpu("h100-sxm"))
+GIB = 2**30
+
+
+def on(card="h100-sxm", **figures):
+    return deployment(gpu(card), **figures)
+
+
+def test_mfu_follows_the_card():
+    assert on("a100-80-sxm").mfu_prefill == 0.38
+    assert on("l40s").mfu_decode == 0.32
+    assert on("h200-sxm").mfu_prefill == on("h20-96").mfu_decode == 0.45
+    assert on("h200-sxm", mfu_prefill=0.5).mfu_prefill == 0.5
+
+
+def test_gpus_follow_from_the_split_and_replicas_fill_what_is_given():
+    assert on(tp=4).gpus == 4
+    assert on(tp=4, pp=2, dp=3).gpus == 24
+    assert on(tp=4, gpus=8).dp == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "figures", "message"),
+    [
+        (LLAMA, {"gpus": 8}, "8 GPUs, but tp × pp × dp is 1; say --tp 8 for one replica over all, or --dp 8"),
+        (LLAMA, {"gpus": 6, "tp": 4}, "6 GPUs, but tp × pp × dp is 4; make them equal"),
+        (LLAMA, {"tp": 3}, "3 GPUs cannot share the 32 heads of llama-3.1-8b; these can: 1, 2, 4, 8, 16, 32"),
+        (LLAMA, {"tp": 0}, "less than 1 part"),
+        (LLAMA, {"pp": 33}, "33 stages for 32 layers; at most 32"),
+        (LLAMA, {"ep": 2, "tp": 2}, "has no experts to spread; leave --ep out"),
+        (DEEPSEEK, {"ep": 4, "tp": 8}, "256 experts over 4 GPUs with tp 8 and dp 1; these can: 8"),
+        (DEEPSEEK, {"ep": 4, "tp": 8, "dp": 2}, "these can: 8, 16"),
+        (LLAMA, {"prefix_hit": 30}, "--prefix-hit: a share of 30; give one between 0 and 1"),
+    ],
+)
+def test_what_does_not_divide_says_what_would(made, figures, message):
+    with pytest.raises(HarnessError) as raised:
+        check(made, on(**figures))
+    assert message in str(raised.value)
+
+
+def test_heads_of_keys_are_shared_evenly_or_held_several_times():
+    # Phi-4: 40 heads, 10 of KV: 4 and 8 ranks have no even share of 10
+    phi = model(model_config("phi-4"), "phi-4")
+    assert divisors(phi) == [1, 2, 5, 10, 20, 40]
+    assert divisors(DEEPSEEK) == [1, 2, 4, 8, 16, 32, 64, 128]  # latent: every rank holds all
+    with pytest.raises(HarnessError, match="4 GPUs cannot share the 40 heads of phi-4 with 10 of KV"):
+        check(phi, on(tp=4))
+
+
+def test_kv_capacity_is_what_memory_leaves_beside_weights_and_activations():
+    # 81559 MiB · 0.9 - 16.05999e9 - 5.65 GiB = 54.84206e9 bytes / 131072 = 418,412 tokens = 26,150 blocks
+    assert kv_capacity(LLAMA, H100) == 26_150 * 16
+
+
+def test_kv_capacity_of_several_gpus_is_counted_on_each():
+    # 70B over 4: 76.969e9 bytes usable on each - 141.10478e9/4 - 5.5 GiB/4 - 0.6 GiB = 39.573e9; 81,920 a token on each
+    four = on(tp=4)
+    left = 81559 * 2**20 * 0.9 - weight_bytes(SEVENTY) / 4 - 5.5 * GIB / 4 - 0.6 * GIB
+    assert room(SEVENTY, four) == pytest.approx(left)
+    assert kv_per_gpu(SEVENTY, four, 1) == 81_920
+    assert kv_capacity(SEVENTY, four) == int(left / 81_920) // 16 * 16
+    # a pipeline of two stages holds half the layers on each
+    assert kv_per_gpu(SEVENTY, on(tp=4, pp=2), 1) == 40_960
+
+
+def test_sixteen_ranks_hold_eight_heads_twice():
+    assert kv_per_gpu(SEVENTY, on(tp=16), 1) == kv_per_gpu(SEVENTY, on(tp=8), 1) == 40_960
+
+
+def test_latent_kv_is_whole_on_every_rank():
+    assert kv_per_gpu(DEEPSEEK, on(tp=8), 100) == 100 * 70_272
+
+
+def test_experts_lie_on_all_gpus_of_their_group():
+    one, two = weights_per_gpu(DEEPSEEK, on(tp=8)), weights_per_gpu(DEEPSEEK, on(tp=8, dp=2, ep=16))
+    experts = 58 * 256 * 3 * 7168 * 2048
+    assert one == pytest.approx(weight_bytes(DEEPSEEK) / 8)
+    assert one - two == pytest.approx(experts / 16)
+
+
+def test_windows_and_states_make_room_for_more_requests():
+    oss = model(model_config("gpt-oss-20b"), "gpt-oss-20b")
+    # at 4000 tokens 12 layers hold 128 only: 2048 · 12 · (4000 + 128) bytes a request
+    assert kv_per_gpu(oss, H100, 4000) == 2048 * 12 * 4128
+    assert kv_capacity(oss, H100, 4000) == pytest.approx(kv_capacity(oss, H100) * 2 * 4000 / 4128, rel=1e-3)
+    nano = model(model_config("nemotron-3-nano-30b-a3b"), "nano")
+    held = caps(nano, H100, Workload(1000, 200))["kv_memory"]
+    assert held == pytest.approx(room(nano, H100) / kv_per_gpu(nano, H100, 1100), rel=0.02)
+
+
+def test_a_model_with_experts_needs_more_room_to_work_in():
+    olmoe = model(model_config("olmoe-1b-7b"), "olmoe")
+    assert room(olmoe, H100) == pytest.approx(81559 * 2**20 * 0.9 - weight_bytes(olmoe) - 8.15 * GIB)
+    assert room(olmoe, on(activations=0.0, nontorch=0.0)) == 81559 * 2**20 * 0.9 - weight_bytes(olmoe)
+
+
+def test_a_model_that_does_not_fit_says_what_would():
+    with pytest.raises(HarnessError) as raised:
+        predict(SEVENTY, H100, Workload(1000, 200), [1])
+    message = str(raised.value)
+    assert "llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm" in message
+    # 71 GB on each of two just fit; in fp8 73 GB on one do not, beside 6 GB for activations
+    assert message.endswith("it has 86 GB: say --tp 2, or take a smaller model")
+    predict(SEVENTY, on(tp=2), Workload(1000, 200), [1])
+    big = model(model_config("llama-3.1-405b"), "405b")
+    with pytest.raises(HarnessError, match="does not fit on 8 × h100-sxm; each has 86 GB: say --tp 16, or --dtype fp8"):
+        predict(big, on(tp=8), Workload(1000, 200), [1])
+
+
+def test_a_request_that_does_not_fit_says_what_would():
+    with pytest.raises(
+        HarnessError, match=r"does not fit into a KV cache of \d+; ask for shorter requests, or say --tp"
+    ):
+        predict(SEVENTY, on("mi300x"), Workload(100_000, 30_000), [1])
+
+
+def test_a_card_without_a_link_serves_replicas_only():
+    alone = msgspec.structs.replace(gpu("h100-sxm"), link=None)
+    with pytest.raises(HarnessError, match="has no link to others; say --dp"):
+        check(LLAMA, deployment(alone, tp=2))
+    check(LLAMA, deployment(alone, dp=2))
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(module).failed == 0

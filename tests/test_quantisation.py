@@ -1,0 +1,118 @@
+import doctest
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.predict import quantisation as module
+from harness.predict.catalog import model_config
+from harness.predict.model import model, weight_bytes
+from harness.predict.quantisation import kv_bits
+
+LLAMA = model_config("llama-3.1-8b")
+
+
+def stored(config=None, *, dtype="auto", base=LLAMA):
+    return model({**base, "quantization_config": config}, "toy", dtype=dtype).stored
+
+
+def compressed(weights, inputs=None, **more):
+    groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, **more}
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "bits", "compute"),
+    [
+        (None, "none", 16, "bf16"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8", 8, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8", 8, "fp8"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4", 4 + 20 / 128, "bf16"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8", 8, "bf16"),
+        ({"quant_method": "mxfp4"}, "mxfp4", 4.25, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5, "fp4"),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, "fp8", 8, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", 4.5, "bf16"),
+        (compressed({"num_bits": 8, "type": "float"}, {"num_bits": 8}), "fp8", 8, "fp8"),
+        (compressed({"num_bits": 8, "type": "int"}, {"num_bits": 8}), "int8", 8, "int8"),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128}), "int4", 4.125, "bf16"),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 16}, {"num_bits": 4}), "nvfp4", 4.5, "fp4"),
+    ],
+)
+def test_a_method_says_its_bits_and_where_it_multiplies(config, method, bits, compute):
+    found = stored(config)
+    assert (found.method, found.bits, found.compute) == (method, bits, compute)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"quant_method": "quip"}, "quant_method"),
+        ({"quant_method": "awq"}, "bits"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*mlp": {}}}, "dynamic"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}}, "config_groups"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["some.adapter"]}, "modules_to_not_convert"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "modules_to_not_convert"),
+        ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
+    ],
+)
+def test_a_method_that_is_not_understood_is_refused_by_its_field(config, field):
+    with pytest.raises(HarnessError, match=f"quantization_config.*{field}"):
+        stored(config)
+
+
+def test_modules_left_in_16_bits_are_counted_by_name():
+    def shares(*names):
+        found = stored({"quant_method": "fp8", "modules_to_not_convert": list(names)})
+        return found.attention, found.dense
+
+    assert shares("lm_head", "model.embed_tokens") == (1.0, 1.0)
+    assert shares("self_attn") == (0.0, 1.0)
+    assert shares("model.layers.*.mlp") == (1.0, 0.0)
+    assert shares("re:.*mlp.down_proj") == (1.0, pytest.approx(2 / 3))
+    # one layer of 32, and not the tenth to nineteenth as well
+    assert shares("model.layers.1") == (pytest.approx(31 / 32), pytest.approx(31 / 32))
+    # of 41,943,040 parameters a layer the queries have 16,777,216
+    assert shares("language_model.model.layers.0.self_attn.q_proj") == (pytest.approx(1 - 0.4 / 32), 1.0)
+
+
+def test_gpt_oss_keeps_its_attention_and_quantises_its_experts():
+    found = model(model_config("gpt-oss-20b")).stored
+    assert (found.attention, found.experts, found.head) == (0.0, 1.0, 0.0)
+
+
+def test_a_16_bit_dtype_is_the_activations_and_leaves_stored_weights_alone():
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    assert stored(awq, dtype="half") == stored(awq)
+    assert stored(dtype="bfloat16") == stored()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("fp8", 8), ("int8", 8), ("awq", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5)]
+)
+def test_a_dtype_quantises_everything_but_embeddings_and_head(dtype, bits):
+    size = weight_bytes(model(LLAMA, dtype=dtype))
+    assert size == pytest.approx(6_979_321_856 * bits / 8 + 2 * 2 * 525_336_576)
+
+
+def test_a_dtype_that_contradicts_the_checkpoint_is_refused():
+    with pytest.raises(HarnessError, match="'toy' is stored as mxfp4, not as fp8"):
+        stored({"quant_method": "mxfp4"}, dtype="fp8")
+
+
+def test_unknown_precisions_name_the_nearest():
+    with pytest.raises(HarnessError, match=r"--dtype: unknown precision 'pf8'; did you mean 'fp8'"):
+        stored(dtype="pf8")
+    with pytest.raises(HarnessError, match=r"--kv-dtype: unknown precision 'fp8e4m3'; did you mean 'fp8_e4m3'"):
+        kv_bits({}, "fp8e4m3")
+
+
+def test_kv_follows_the_checkpoints_own_scheme_unless_it_is_told():
+    scheme = {"quantization_config": {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}}
+    assert kv_bits(scheme, "auto") == 8
+    assert kv_bits(scheme, "bfloat16") == 16
+    assert kv_bits(LLAMA, "auto") == 16
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(module).failed == 0
