@@ -1,21 +1,17 @@
+"""The step machine: what each step does, and that its running totals are what a look at everybody gives."""
+
+import math
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.predict.batching import Machine, Request, closed_loop
+from harness.predict.batching import Machine, Request, Step, Token
 from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.roofline import (
-    Workload,
-    batch_cap,
-    caps,
-    decode_time,
-    deployment,
-    prefill_time,
-    steady_state,
-    step_cost,
-)
+from harness.predict.step import WindowCost, decode_time, prefill_time, step_cost
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
@@ -140,6 +136,120 @@ def test_a_request_that_can_never_finish_is_not_taken():
         server.submit(Request(1, 60, 5))
 
 
+def test_an_engine_that_reserves_admits_by_whole_answers_and_preempts_nobody():
+    server = machine(kv_tokens=64, reserve=True)  # four blocks
+    server.submit(Request(1, 32, 8))  # three of them
+    server.submit(Request(2, 16, 8))  # two: has to wait
+    server.step()
+    assert (server.running, server.waiting, server.free_blocks) == (1, 1, 1)
+    drain(server)
+    assert (server.preemptions, server.free_blocks) == (0, 4)
+
+
+# ---- chunks of prompts ----------------------------------------------------------------------------------
+
+
+def test_decoding_goes_first_and_prompts_share_the_rest_of_the_budget():
+    server = machine(max_num_batched_tokens=100)
+    server.submit(Request(1, 60, 9))
+    server.submit(Request(2, 150, 9))
+    first, second, third = server.step(), server.step(), server.step()
+    assert (first.computed, second.computed, third.computed) == (100, 99, 11)  # 60 + 40, 1 decodes beside 99, the rest
+    assert [step.tokens for step in (first, second)] == [[(1, 0, False)], [(1, 1, False)]]
+    assert third.tokens == [(1, 2, False), (2, 0, False)]
+    cost = step_cost(LLAMA, msgspec.structs.replace(H100, max_num_batched_tokens=100))
+    assert second.duration == pytest.approx(decode_time(cost, 1, 61) + prefill_time(cost, 139, 40))
+    assert third.duration == pytest.approx(decode_time(cost, 2, 62 + 150) + prefill_time(cost, 150, 139))
+
+
+def test_a_step_that_only_computes_part_of_a_prompt_gives_no_token():
+    server = machine(max_num_batched_tokens=100)
+    server.submit(Request(1, 250, 2))
+    steps = [server.step() for _ in range(4)]
+    assert [(step.computed, len(step.tokens), step.prefilled) for step in steps] == [
+        (100, 0, 0),
+        (100, 0, 0),
+        (50, 1, 1),
+        (0, 1, 0),
+    ]
+    cost = step_cost(LLAMA, msgspec.structs.replace(H100, max_num_batched_tokens=100))
+    assert steps[1].duration == pytest.approx(cost.step + prefill_time(cost, 200, 100))
+
+
+def test_no_more_run_than_the_budget_lets_decode():
+    server = machine(max_num_batched_tokens=9, draft_tokens=2, acceptance=0.5)  # three tokens a request
+    for each in range(5):
+        server.submit(Request(each, 1, 50))
+    server.step()
+    server.step()
+    assert (server.running, server.waiting) == (3, 2)
+
+
+# ---- prefixes, speculation, fused passes ----------------------------------------------------------------
+
+
+def test_a_cached_prefix_is_not_computed():
+    server = machine(prefix_hit=0.75)
+    server.submit(Request(1, 100, 2))
+    step = server.step()
+    assert step.computed == 25
+    assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 75))
+
+
+def test_a_preempted_request_finds_its_prefix_again():
+    server = machine(kv_tokens=64, prefix_hit=0.5)
+    server.submit(Request(1, 32, 8))
+    server.submit(Request(2, 32, 8))
+    computed = [server.step().computed for _ in range(9)]
+    assert server.preemptions == 1
+    assert computed == [32, 0, 0, 0, 0, 0, 0, 0, 33 - 16]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed():
+    server = machine(prefix_hit=1.0)
+    server.submit(Request(1, 100, 2))
+    assert server.step().computed == 1
+
+
+def test_a_request_can_say_itself_how_much_of_it_is_cached():
+    server = machine(prefix_hit=0.75)
+    server.submit(Request(1, 100, 2, 0))
+    server.submit(Request(2, 100, 2, 90))
+    assert server.step().computed == 110
+
+
+def test_speculation_gains_its_mean_and_carries_fractions_on():
+    server = machine(draft_tokens=2, acceptance=0.5)  # 1 + 1/2 + 1/4 tokens a step
+    server.submit(Request(1, 100, 14))
+    assert [len(server.step().tokens) for _ in range(8)] == [1, 2, 2, 2, 1, 2, 2, 2]
+    assert server.step() is None
+
+
+def test_what_is_drafted_beyond_the_end_is_lost():
+    server = machine(draft_tokens=2, acceptance=1.0)
+    server.submit(Request(1, 100, 4))
+    assert server.step().tokens == [(1, 0, False), (1, 1, False), (1, 2, False)]
+    assert server.step().tokens == [(1, 3, True)]
+
+
+def test_a_fused_step_hides_a_prompt_behind_the_decoding_of_others():
+    figures = {"mfu_decode": 0.45, "mfu_prefill": 0.45}
+    plain, fused = machine(**figures), machine(fused=1.0, **figures)
+    for server in (plain, fused):
+        for each in range(9):
+            server.submit(Request(each, 500, 9))
+        server.step()
+        server.submit(Request(9, 100, 9))
+    alone = decode_time(COST, 10, 9 * 501 + 100)
+    serial = alone + prefill_time(COST, 100)
+    assert plain.step().duration == pytest.approx(serial)
+    # The prompt computes for less time than decoding reads, so all that is not hidden is the share of its own decoding.
+    assert fused.step().duration == pytest.approx(0.9 * alone + 0.1 * serial, rel=1e-3)
+
+
+# ---- properties -----------------------------------------------------------------------------------------
+
+
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), st.integers(1, 120), st.integers(1, 40)),
@@ -150,6 +260,7 @@ operations = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(operations, st.integers(1, 6), st.integers(10, 30))
 def test_tokens_and_blocks_are_conserved_whatever_happens(plan, seqs, blocks):
     server = machine(max_num_seqs=seqs, kv_tokens=16 * blocks)
@@ -180,6 +291,7 @@ def test_tokens_and_blocks_are_conserved_whatever_happens(plan, seqs, blocks):
     assert all(seen[each] == asked[each] for each in asked if each not in cancelled)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.integers(1, 8))
 def test_first_tokens_come_in_the_order_of_the_queue(prompts, seqs):
     server = machine(max_num_seqs=seqs)
@@ -189,49 +301,211 @@ def test_first_tokens_come_in_the_order_of_the_queue(prompts, seqs):
     assert firsts == list(range(len(prompts)))
 
 
-SHAPES = [Workload(128, 64), Workload(1000, 200)]
+class Plain:
+    """The same machine without any running totals: it looks at everybody in every step."""
+
+    def __init__(self, cost, served):
+        self.cost, self.served = cost, served
+        self.size = served.block_size
+        self.blocks = self.free = served.kv_tokens // self.size
+        self.budget = served.max_num_batched_tokens or math.inf
+        self.seqs = min(served.max_num_seqs, self.budget // cost.verified)
+        self.waiting, self.running, self.steps, self.preemptions = [], [], 0, 0
+
+    def submit(self, request):
+        self.waiting.append({"request": request, "done": 0, "held": 0, "computed": self.cached(request), "over": False})
+
+    def cached(self, request):
+        return min(int(self.served.prefix_hit * request.prompt_tokens + 1e-9), request.prompt_tokens - 1)
+
+    def need(self, tokens, request):
+        if self.served.reserve:
+            tokens = request.prompt_tokens + request.output_tokens
+        return -(-tokens // self.size)
+
+    def cancel(self, request_id):
+        for queue in (self.waiting, self.running):
+            for each in queue:
+                if each["request"].id == request_id:
+                    self.free += each["held"]
+                    queue.remove(each)
+                    return
+
+    def preempt(self):
+        each = self.running.pop()
+        self.free += each["held"]
+        self.waiting.insert(0, each | {"held": 0, "computed": self.cached(each["request"])})
+        self.preemptions += 1
+
+    def take(self, each, tokens):
+        more = self.need(tokens, each["request"]) - each["held"]
+        if more > self.free:
+            return False
+        self.free -= more
+        each["held"] += more
+        return True
+
+    def step(self):
+        for each in [each for each in self.running if each["over"]]:
+            self.free += each["held"]
+            self.running.remove(each)
+        before, chunks, known = self.preemptions, [], lambda each: each["request"].prompt_tokens + each["done"]
+        for each in list(self.running):
+            if each["computed"] >= known(each) - each["done"] and each.get("decodes"):
+                while any(each is other for other in self.running) and not self.take(each, known(each)):
+                    self.preempt()
+        left = self.budget - self.cost.verified * sum(bool(each.get("decodes")) for each in self.running)
+        while left > 0 and self.preemptions == before:
+            partial = [each for each in self.running if not each.get("decodes")]
+            if not partial and (not self.waiting or len(self.running) >= self.seqs):
+                break
+            each = (partial or self.waiting)[0]
+            end = min(known(each), each["computed"] + left)
+            if not self.take(each, end):
+                if partial:
+                    self.preempt()
+                break
+            if not partial:
+                self.running.append(self.waiting.pop(0))
+            chunks.append((each["computed"], end))
+            left -= end - each["computed"]
+            each["computed"], each["decodes"] = end, end == known(each)
+        if not self.running:
+            return None
+        ready = [each for each in self.running if each.get("decodes")]
+        seconds = decode_time(self.cost, len(ready), sum(map(known, ready))) if ready else self.cost.step
+        cost = self.cost
+        computing = [
+            cost.prompt * (end - start) + cost.prompt_head + cost.prompt_attend * (end**2 - start**2)
+            for start, end in chunks
+        ]
+        if self.budget == math.inf:  # one prompt after the other; else one pass for all
+            seconds += sum(max(each, cost.weights) for each in computing)
+        elif chunks:
+            seconds += max(sum(computing), cost.weights)
+        gain = self.cost.accepted
+        gained = int((self.steps + 1) * gain + 1e-9) - int(self.steps * gain + 1e-9)
+        self.steps += 1
+        tokens = []
+        for each in ready:
+            request = each["request"]
+            for _ in range(min(gained, request.output_tokens - each["done"])):
+                each["done"] += 1
+                each["over"] = each["done"] == request.output_tokens
+                tokens.append(Token(request.id, each["done"] - 1, each["over"]))
+        return Step(seconds, tokens, 0, sum(end - start for start, end in chunks))
 
 
-@pytest.mark.parametrize("workload", SHAPES)
-@pytest.mark.parametrize("C", [1, 4, 16, 32])
-def test_in_steady_state_it_agrees_with_the_closed_form(workload, C):
-    point = steady_state(COST, workload, C, batch_cap(caps(LLAMA, H100, workload)))
-    one_request = point.ttft + workload.output_tokens * point.itl
-    seen = closed_loop(machine(), workload, C, requests=4 * C, stagger=one_request)
-    assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
-    assert seen.itl == pytest.approx(point.itl, rel=0.02)
-    assert seen.ttft == pytest.approx(point.ttft, rel=0.02)
-    assert seen.preemptions == 0
+servers = st.fixed_dictionaries(
+    {
+        "max_num_seqs": st.integers(1, 6),
+        "kv_tokens": st.integers(10, 30).map(lambda blocks: 16 * blocks),
+        "max_num_batched_tokens": st.sampled_from([None, 7, 16, 50, 200]),
+        "reserve": st.booleans(),
+        "prefix_hit": st.sampled_from([0.0, 0.3, 1.0]),
+    },
+    optional={"draft_tokens": st.integers(1, 4), "acceptance": st.sampled_from([0.3, 0.8, 1.0])},
+)
 
 
-@settings(max_examples=25)
-@given(st.integers(1, 40), st.integers(64, 100), st.floats(0, 3), st.floats(0, 0.01))
-def test_littles_law_holds_within_the_requests_that_cross_the_windows_edges(C, G, stagger, turnaround):
-    seen = closed_loop(machine(), Workload(64, G), C, requests=3 * C, stagger=stagger, turnaround=turnaround)
-    in_system = seen.requests_per_s * (seen.ttft + (G - 1) * seen.itl)
-    assert seen.in_flight <= C + 1e-9
-    # At most C requests cross either edge, of at least 3 C in the window.
-    assert in_system == pytest.approx(seen.in_flight, rel=1 / 3)
+@settings(max_examples=60)
+@given(operations, servers)
+def test_it_does_what_a_machine_does_that_looks_at_everybody_in_every_step(plan, figures):
+    if figures["max_num_batched_tokens"] and figures.get("draft_tokens", 0) >= figures["max_num_batched_tokens"]:
+        figures["max_num_batched_tokens"] = None
+    server = machine(**figures)
+    served = msgspec.structs.replace(H100, **figures)
+    plain = Plain(server.cost, served)
+    ids = 0
+    for what, a, b in [*plan, *[("step", 0, 0)] * 60]:
+        if what == "submit":
+            server.submit(Request(ids, a, b))
+            plain.submit(Request(ids, a, b))
+            ids += 1
+        elif what == "cancel":
+            server.cancel(a)
+            plain.cancel(a)
+        else:
+            ours, theirs = server.step(), plain.step()
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                assert ours.tokens == theirs.tokens
+                assert ours.computed == theirs.computed
+                assert ours.duration == pytest.approx(theirs.duration, rel=1e-12)
+        assert (server.free_blocks, server.preemptions) == (plain.free, plain.preemptions)
+        assert (server.running, server.waiting) == (len(plain.running), len(plain.waiting))
 
 
-def test_littles_law_is_an_identity_over_whole_rounds():
-    seen = closed_loop(machine(), Workload(128, 64), 32, requests=128, stagger=1.0)
-    assert seen.in_flight == pytest.approx(32)
-    assert seen.requests_per_s * (seen.ttft + 63 * seen.itl) == pytest.approx(32, rel=1e-6)
+@settings(max_examples=50)
+@given(operations, servers)
+def test_a_step_never_holds_more_tokens_than_its_budget(plan, figures):
+    budget = figures["max_num_batched_tokens"] = figures["max_num_batched_tokens"] or 64
+    server = machine(**figures)
+    verified, ids, decoding = server.cost.verified, 0, 0
+    for what, a, b in plan:
+        if what == "submit":
+            server.submit(Request(ids, a, b))
+            ids += 1
+        elif what == "step" and (stride := server.stride(most=1)) is not None:
+            decoding = stride.batch - len(stride.started) - len(stride.resumed)
+            assert stride.computed + verified * decoding <= budget
 
 
-def test_a_user_who_misses_the_step_that_has_begun_loses_one_step_a_request():
-    # One step of G + 1, which with prefills in some steps is not exactly 1/65.
-    prompt = closed_loop(machine(), Workload(16, 64), 8, requests=64, stagger=1.0)
-    late = closed_loop(machine(), Workload(16, 64), 8, requests=64, stagger=1.0, turnaround=1e-4)
-    assert late.throughput / prompt.throughput == pytest.approx(64 / 65, rel=5e-3)
+@settings(max_examples=30)
+@given(operations, servers, st.floats(0.0, 0.3))
+def test_strides_are_the_steps_that_they_stand_for(plan, figures, until):
+    one, other = machine(**figures), machine(**figures)
+    ids = 0
+    for what, a, b in [*plan, *[("step", 0, 0)] * 20]:
+        if what == "submit":
+            one.submit(Request(ids, a, b))
+            other.submit(Request(ids, a, b))
+            ids += 1
+        elif what == "cancel":
+            assert one.cancel(a) == other.cancel(a)
+        elif (stride := one.stride(until=until)) is not None:
+            steps = [other.step() for _ in range(stride.steps)]
+            assert stride.duration == pytest.approx(sum(step.duration for step in steps), rel=1e-12)
+            assert stride.tokens == sum(len(step.tokens) for step in steps)
+            assert stride.computed == sum(step.computed for step in steps)
+            ended = [token.request for step in steps for token in step.tokens if token.finished]
+            assert sorted(stride.finished) == sorted(ended)
+            assert stride.steps == 1 or not any(token.finished for step in steps[:-1] for token in step.tokens)
+            assert stride.steps == 1 or sum(step.duration for step in steps[:-1]) < until
+        else:
+            assert other.step() is None
+        assert (one.free_blocks, one.running, one.preemptions) == (other.free_blocks, other.running, other.preemptions)
 
 
-def test_where_kv_memory_binds_preemption_costs_a_little_of_the_closed_form():
-    # Reservation is by prompt alone, so it admits until the blocks run out, and then pays by recomputing.
-    tight = msgspec.structs.replace(H100, max_num_seqs=64, kv_tokens=11_040)
-    workload = Workload(1000, 200)
-    point = steady_state(COST, workload, 32, batch_cap(caps(LLAMA, tight, workload)))
-    seen = closed_loop(Machine(LLAMA, tight), workload, 32, requests=128, stagger=10.0)
-    assert seen.preemptions > 0
-    assert 0.9 < seen.throughput / point.throughput < 1
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "qwen3-30b-a3b"])
+def test_a_stride_across_a_full_window_or_from_one_roof_to_the_other_is_its_steps(name):
+    served = model(model_config(name), name)
+    slow = deployment(gpu("h100-sxm"), mfu_decode=0.002)  # where attention comes to outweigh reading
+    for each in (slow, deployment(gpu("h100-sxm"))):
+        one, other = Machine(served, each), Machine(served, each)
+        for server in (one, other):
+            server.submit(Request(1, 20, 6000))
+            server.submit(Request(2, 700, 6000))
+        while (stride := one.stride()) is not None:
+            total = math.fsum(other.step().duration for _ in range(stride.steps))
+            assert stride.duration == pytest.approx(total, rel=1e-9)
+
+
+def test_two_bends_that_cancel_in_three_points_are_seen():
+    # From reading to computing at a context of 1001, and back to its slope where the window is full, at 3002: over
+    # 2 to 4001 both bends lie alike, and the middle is on the line between the ends.
+    slope, window = 2.0**-30, 3002
+    cost = msgspec.structs.replace(
+        COST, weights=1000 * slope, kv=slope, attend=slope, token=0.0, step=0.0, request=0.0,
+        windows=(WindowCost(tokens=window, kv=0.0, attend=slope, prompt_attend=0.0),),
+    )  # fmt: skip
+    assert decode_time(cost, 1, 2001.5) == (decode_time(cost, 1, 2) + decode_time(cost, 1, 4001)) / 2
+    server = machine()
+    server.cost = cost
+    server.submit(Request(1, 1, 4001))
+    context = 1 + server.stride().steps
+    while (stride := server.stride(until=500 * decode_time(cost, 1, 2))) is not None:  # well within the first bend
+        steps = [decode_time(cost, 1, context + i) for i in range(stride.steps)]
+        assert stride.duration == pytest.approx(math.fsum(steps), rel=1e-9)
+        context += stride.steps
+    assert context == 4002

@@ -1,31 +1,48 @@
 """A continuous-batching server as one step machine, without a clock.
 
 Each step admits waiting requests first come, first served, while a sequence slot and the KV blocks of their
-prompt are free; prefills those; decodes one token of every other running request; and takes the time that
-predict.roofline gives that work. When a running request finds no free block, the youngest one loses its own
-and later prefills all it had so far again (recomputation, as in vLLM). Whoever owns the machine owns the
-clock: `closed_loop` jumps from step to step for predictions, the simulated endpoint waits each of them out.
+prompt are free; prefills those; decodes for every other running request; and takes the time that predict.step gives
+that work. When a running request finds no free block, the youngest one loses its own and later prefills all
+it had so far again (recomputation, as in vLLM); an engine that reserves holds the blocks of the whole answer from
+the start instead. With a token budget a step's prompts are cut into chunks: decoding goes first, prompts share the
+rest. Whoever owns the machine owns the clock: predict.simulate jumps from step to step, the simulated endpoint
+waits each of them out.
 
-Left out: chunked prefill and its token budget, prefix caching, priorities.
+Speculation has no luck in it: (1 - α^(γ+1)) / (1 - α) tokens a step are gained by everybody alike, a fraction is
+carried on to the next step. So the rate is exact in the mean, its scatter is missing, and what an answer's last
+burst drafts beyond its end is lost, as it is in a server.
+
+A step costs what changes in it, not what runs: all running requests share one count of tokens, and for its end and
+its next block a request only notes at which count they come.
+
+Left out: priorities, draft tokens' own KV, prefixes that several requests hold in the same blocks.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from harness.predict.model import Model
-from harness.predict.roofline import (
-    Deployment,
-    Workload,
+from harness.predict.deployment import Deployment, kv_capacity
+from harness.predict.model import Model, kv_bytes_per_token
+from harness.predict.step import (
+    StepCost,
     decode_time,
-    kv_capacity,
+    prefill_compute,
     prefill_time,
     step_cost,
+    weights_read,
+    work_of,
 )
+
+_UNLIMITED = 2**53
+_LINEAR = 1e-13  # of a step time: what rounding may bend
+_WORTHWHILE = 4  # steps: fewer are as quick one by one
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -34,6 +51,7 @@ class Request(msgspec.Struct, frozen=True):
     id: int
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int | None = None  # of the prompt; None: the deployment's share
 
 
 class Token(NamedTuple):
@@ -49,42 +67,90 @@ class Step(msgspec.Struct, frozen=True):
 
     duration: float
     tokens: list[Token]
-    prefilled: int  # requests whose prompt it computed, recomputations included
+    prefilled: int  # requests whose prompt is computed by its end, recomputations included
+    computed: int = 0  # prompt tokens
+
+
+class Stride(NamedTuple):
+    """Steps of which only the first admits, computes prompts or preempts, and only the last finishes a request.
+
+    Requests by id; a step is `growth` seconds longer than the one before it.
+    """
+
+    steps: int
+    first: float  # seconds of the first step
+    growth: float
+    batch: int  # requests that get tokens in each step
+    tokens: int
+    computed: int  # prompt tokens
+    started: Sequence[int] = ()  # their first token leaves
+    resumed: Sequence[int] = ()  # they were preempted, and their next token leaves
+    finished: Sequence[int] = ()
+    preempted: Sequence[int] = ()
+
+    @property
+    def duration(self) -> float:
+        return _series(self.first, self.growth, self.steps)
 
 
 class _Sequence:
-    """A request inside the machine."""
+    """A request inside the machine.
 
-    __slots__ = ("blocks", "done", "request")
+    Once it decodes it has `count - base` tokens, where count is the machine's; it ends when that is at `end`.
+    """
+
+    __slots__ = ("base", "blocks", "computed", "decoding", "done", "end", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.done = 0  # tokens generated
-        self.blocks = 0  # KV blocks held
+        self.done = 0  # tokens generated, until it decodes
+        self.computed = 0  # tokens whose KV is there, until it decodes
+        self.blocks = 0  # KV blocks held, until it decodes
+        self.decoding = False
+        self.base = self.end = 0
 
     @property
     def known(self) -> int:
-        """Tokens whose KV the next step needs: the prompt and everything generated."""
+        """Tokens whose KV it needs before it can decode: the prompt and everything generated."""
         return self.request.prompt_tokens + self.done
+
+    @property
+    def offset(self) -> int:
+        """Its context less the machine's count."""
+        return self.request.prompt_tokens - self.base
 
 
 class Machine:
     """The state of one replica: who waits, who runs, and which KV blocks are free.
 
     `step` plans a step and counts it as done; requests that it finishes hold their slot and blocks until the
-    next call, as they would while the step runs.
+    next call, as they would while the step runs. `stride` does the same for several steps in which nothing else
+    happens. `context` is the mean context of a request, which a model with windows keeps only part of.
     """
 
-    def __init__(self, model: Model, deployment: Deployment) -> None:
-        self.max_num_seqs = deployment.max_num_seqs
+    def __init__(self, model: Model, deployment: Deployment, context: float | None = None) -> None:
+        self.cost = step_cost(model, deployment)
         self.block_size = deployment.block_size
-        self.num_blocks = kv_capacity(model, deployment) // deployment.block_size
+        self.num_blocks = kv_capacity(model, deployment, context) // deployment.block_size
+        if not self.num_blocks and not kv_bytes_per_token(model):
+            self.num_blocks = _UNLIMITED
         self.free_blocks = self.num_blocks
+        self.budget = deployment.max_num_batched_tokens or _UNLIMITED  # tokens of one step
+        self.max_num_seqs = min(deployment.max_num_seqs, self.budget // self.cost.verified)
         self.preemptions = 0
-        self._cost = step_cost(model, deployment)
+        self._reserve = deployment.reserve
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: OrderedDict[int, _Sequence] = OrderedDict()  # oldest first
-        self._finished: list[int] = []
+        self._partial: _Sequence | None = None  # the youngest, while its prompt is computed in chunks
+        self._finished: list[_Sequence] = []
+        self._steps = 0
+        self._count = 0  # tokens that a request would have that had decoded in every step
+        self._granted = 0  # the count up to which blocks are given out
+        self._decoding = 0
+        self._offsets = 0  # sum over those that decode
+        self._phases = [0] * self.block_size  # how many need their next block at a count, modulo the block size
+        self._ends: dict[int, dict[int, _Sequence]] = {}  # by count
+        self._end_counts: list[int] = []  # heap of its keys
 
     @property
     def running(self) -> int:
@@ -109,7 +175,8 @@ class Machine:
             raise ValueError(f"request {request.id} is here already")
         if not self.fits(request) or request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError(f"{request} can never finish")
-        self._waiting[request.id] = _Sequence(request)
+        self._waiting[request.id] = sequence = _Sequence(request)
+        sequence.computed = self._cached(request)
 
     def cancel(self, request_id: int) -> bool:
         """Forget a request and free what it holds; False when it is not here (any more)."""
@@ -123,138 +190,280 @@ class Machine:
 
     def step(self) -> Step | None:
         """Plan the next step; None when there is nothing to do."""
+        before = self._count
+        stride = self.stride(most=1)
+        if stride is None:
+            return None
+        after, tokens = self._count, []
+        if after == before + 1:
+            tokens = [
+                Token(each.request.id, before - each.base, each.end == after)
+                for each in self._running.values()
+                if each.decoding
+            ]
+        else:
+            for each in self._running.values():
+                if each.decoding:
+                    last = min(after, each.end)
+                    tokens += [Token(each.request.id, at - each.base, at + 1 == each.end) for at in range(before, last)]
+        return Step(stride.first, tokens, len(stride.started) + len(stride.resumed), stride.computed)
+
+    def stride(self, until: float = math.inf, most: int | None = None) -> Stride | None:
+        """Plan at most `most` steps that differ only in their context; None when there is nothing to do.
+
+        It ends with the step that finishes a request, before one that would preempt, or with the first that ends
+        `until` seconds after its begin or later: whoever comes then may change the next one.
+        """
         self._retire()
         preempted = self._make_room()
-        admitted = [] if preempted else self._admit()
+        chunks: list[tuple[int, int]] = []
+        joined: list[_Sequence] = []
+        calm = not preempted
+        if calm:
+            preemptions = self.preemptions
+            chunks, joined = self._prefill()
+            calm = not chunks and self.preemptions == preemptions
         if not self._running:
             return None
-        running = self._running.values()
-        duration = decode_time(self._cost, len(running), sum(sequence.known for sequence in running))
-        duration += sum(prefill_time(self._cost, sequence.known) for sequence in admitted)
-        return Step(duration, [self._token(sequence) for sequence in running], len(admitted))
+        B, count = self._decoding, self._count
+        context = B * count + self._offsets
+        steps = self._steps_alike(until, most, context) if calm and most != 1 else None
+        if steps is None:
+            first, growth, n = _step_time(self.cost, B, context, chunks, len(joined), len(self._running)), 0.0, 1
+        else:
+            n, first, growth = steps
+            self._grant(count + n - 1)
+        self._steps += n
+        self._count = math.floor(self._steps * self.cost.accepted + 1e-9)
+        tokens = B * (self._count - count) - self._finish()
+        return Stride(
+            n,
+            first,
+            growth,
+            B,
+            tokens,
+            sum(end - start for start, end in chunks),
+            [each.request.id for each in joined if not each.done],
+            [each.request.id for each in joined if each.done],
+            [each.request.id for each in self._finished],
+            preempted,
+        )
+
+    # ---- one step ---------------------------------------------------------------------------------------
 
     def _retire(self) -> None:
-        for request_id in self._finished:
-            self.cancel(request_id)
+        for sequence in self._finished:
+            if self._running.get(sequence.request.id) is sequence:
+                self.cancel(sequence.request.id)
         self._finished.clear()
 
-    def _make_room(self) -> bool:
-        """Give every running request the blocks of its next token, the oldest first; True if one had to go."""
-        before = self.preemptions
-        for sequence in list(self._running.values()):
-            need = self._blocks(sequence.known) - sequence.blocks
-            while need > self.free_blocks and sequence.request.id in self._running:
-                self._preempt()
-            if sequence.request.id not in self._running:
-                break  # it was itself the youngest, so nobody is left behind it
-            self.free_blocks -= need
-            sequence.blocks += need
-        return self.preemptions > before
+    def _make_room(self) -> list[int]:
+        """Give every decoding request the blocks of its next token, the oldest first; whoever had to go, by id.
 
-    def _preempt(self) -> None:
-        request_id, youngest = self._running.popitem()
-        self._release(youngest)
-        self._waiting[request_id] = youngest
-        self._waiting.move_to_end(request_id, last=False)
-        self.preemptions += 1
+        The youngest go until the others' blocks are there.
+        """
+        gone = []
+        need = self._crossings(self._count)
+        while need > self.free_blocks:
+            sequence = self._preempt()
+            if sequence.decoding:
+                gone.append(sequence.request.id)
+                at = sequence.offset
+                need -= self._blocks(at + self._count) - self._blocks(at + self._granted)
+            self._back(sequence)
+        self.free_blocks -= need
+        self._granted = self._count
+        return gone
 
-    def _admit(self) -> list[_Sequence]:
-        admitted = []
-        while self._waiting and len(self._running) < self.max_num_seqs:
-            request_id, sequence = next(iter(self._waiting.items()))
-            need = self._blocks(sequence.known)
-            if need > self.free_blocks:
+    def _prefill(self) -> tuple[list[tuple[int, int]], list[_Sequence]]:
+        """Parts of prompts that this step computes, as (start, end), and the requests that it makes ready to decode."""
+        chunks: list[tuple[int, int]] = []
+        joined: list[_Sequence] = []
+        left = self.budget - self._decoding * self.cost.verified
+        while left > 0:
+            sequence = self._partial
+            if sequence is None:
+                if not self._waiting or len(self._running) >= self.max_num_seqs:
+                    break
+                sequence = next(iter(self._waiting.values()))
+            request, known, start = sequence.request, sequence.known, sequence.computed
+            end = min(known, start + left)
+            need = self._blocks(request.prompt_tokens + request.output_tokens if self._reserve else end)
+            if need - sequence.blocks > self.free_blocks:
+                if sequence is self._partial:  # it is the youngest itself
+                    self._back(self._preempt())
                 break  # first come, first served: a smaller one behind it waits too
-            del self._waiting[request_id]
-            self.free_blocks -= need
-            sequence.blocks = need
-            self._running[request_id] = sequence
-            admitted.append(sequence)
-        return admitted
+            if sequence is not self._partial:
+                self._running[request.id] = self._waiting.pop(request.id)
+            self.free_blocks -= need - sequence.blocks
+            sequence.blocks, sequence.computed = need, end
+            chunks.append((start, end))
+            left -= end - start
+            self._partial = sequence if end < known else None
+            if end == known:
+                joined.append(sequence)
+                self._join(sequence)
+        return chunks, joined
 
-    def _token(self, sequence: _Sequence) -> Token:
-        position = sequence.done
-        sequence.done += 1
-        finished = sequence.done == sequence.request.output_tokens
-        if finished:
-            self._finished.append(sequence.request.id)
-        return Token(sequence.request.id, position, finished)
+    def _steps_alike(self, until: float, most: int | None, context: int) -> tuple[int, float, float] | None:
+        """How many steps can be taken in one go, seconds of the first, and growth; None where it is not worth it."""
+        n = self._end_counts[0] - self._count
+        if most is not None:
+            n = min(n, most)
+        if n < _WORTHWHILE or self.cost.verified > 1:
+            return None
+        n = self._steps_with_blocks(n)
+        n, first, growth = _arithmetic(self.cost, self._decoding, context, n)
+        if _series(first, growth, n) >= until:
+            low = 0  # the fewest that last as long
+            while n - low > 1:
+                middle = (low + n) // 2
+                low, n = (low, middle) if _series(first, growth, middle) >= until else (middle, n)
+        return n, first, growth
+
+    def _steps_with_blocks(self, n: int) -> int:
+        """Of n steps those for which blocks are free."""
+        if self._reserve or -(-n // self.block_size) * self._decoding <= self.free_blocks:
+            return n
+        free, steps = self.free_blocks, 1
+        while steps < n and (free := free - self._phases[(self._count + steps) % self.block_size]) >= 0:
+            steps += 1
+        return steps
+
+    def _finish(self) -> int:
+        """Note who is at the end with the count that is reached; tokens that they did not take any more."""
+        lost = 0
+        while self._end_counts and self._end_counts[0] <= self._count:
+            end = heapq.heappop(self._end_counts)
+            ended = self._ends.pop(end)
+            self._finished += ended.values()
+            lost += (self._count - end) * len(ended)
+        return lost
+
+    # ---- who decodes, and in which blocks ---------------------------------------------------------------
+
+    def _join(self, sequence: _Sequence) -> None:
+        """Let a request decode from this step on."""
+        sequence.decoding = True
+        sequence.base = self._count - sequence.done
+        sequence.end = sequence.base + sequence.request.output_tokens
+        self._decoding += 1
+        self._offsets += sequence.offset
+        self._phases[(1 - sequence.offset) % self.block_size] += 1
+        if sequence.end not in self._ends:
+            self._ends[sequence.end] = {}
+            heapq.heappush(self._end_counts, sequence.end)
+        self._ends[sequence.end][sequence.request.id] = sequence
 
     def _release(self, sequence: _Sequence) -> None:
-        self.free_blocks += sequence.blocks
-        sequence.blocks = 0
+        """Free what a request holds, and count it no longer."""
+        if sequence is self._partial:
+            self._partial = None
+        held = sequence.blocks
+        if sequence.decoding:
+            if not self._reserve:
+                held = self._blocks(sequence.offset + self._granted)
+            self._decoding -= 1
+            self._offsets -= sequence.offset
+            self._phases[(1 - sequence.offset) % self.block_size] -= 1
+            self._ends.get(sequence.end, {}).pop(sequence.request.id, None)
+        self.free_blocks += held
+
+    def _preempt(self) -> _Sequence:
+        self.preemptions += 1
+        _, youngest = self._running.popitem()
+        self._release(youngest)
+        return youngest
+
+    def _back(self, sequence: _Sequence) -> None:
+        """Put a preempted request at the head of the queue; its KV is lost, but for a prefix that others keep."""
+        if sequence.decoding:
+            sequence.done, sequence.decoding = self._count - sequence.base, False
+        sequence.blocks, sequence.computed = 0, self._cached(sequence.request)
+        self._waiting[sequence.request.id] = sequence
+        self._waiting.move_to_end(sequence.request.id, last=False)
+
+    def _grant(self, count: int) -> None:
+        self.free_blocks -= self._crossings(count)
+        self._granted = count
+
+    def _crossings(self, count: int) -> int:
+        """Blocks that those who decode need up to that count."""
+        if self._reserve:
+            return 0
+        rounds, rest = divmod(count - self._granted, self.block_size)
+        need = rounds * self._decoding
+        for each in range(count - rest + 1, count + 1):
+            need += self._phases[each % self.block_size]
+        return need
+
+    def _cached(self, request: Request) -> int:
+        """Prompt tokens that need no prefill; the last one always does, for its logits."""
+        cached = request.cached_tokens
+        if cached is None:
+            cached = math.floor(self.cost.cached * request.prompt_tokens + 1e-9)
+        return min(cached, request.prompt_tokens - 1)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
 
-class ClosedLoop(msgspec.Struct, frozen=True):
-    """Means over the window of a simulated closed loop; seconds and tokens/s."""
-
-    throughput: float
-    requests_per_s: float
-    in_flight: float
-    ttft: float
-    itl: float
-    preemptions: int
+# ---- step times -----------------------------------------------------------------------------------------
 
 
-def closed_loop(
-    machine: Machine,
-    workload: Workload,
-    C: int,
-    *,
-    requests: int,
-    stagger: float = 0.0,
-    turnaround: float = 0.0,
-) -> ClosedLoop:
-    """C users who each ask again as soon as they are answered, on a clock that jumps from step to step.
+def _step_time(
+    cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
+) -> float:
+    """One step: B decode, `joined` of them for the first time, beside the chunks of prompts; seconds.
 
-    They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
-    window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
-    begun.
+    t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
+    max(mem, comp + Σ comp_pre), where that is less.
     """
-    P, G = round(workload.input_tokens), round(workload.output_tokens)
-    due = [(stagger * user / C, user) for user in range(C)]  # (when, next request id)
-    sent: dict[int, float] = {}
-    first: dict[int, float] = {}
-    ttfts: list[float] = []
-    itls: list[float] = []
-    now, start, busy, warming = 0.0, 0.0, 0.0, True
-    answered, issued, tokens, preempted = 0, C, 0, 0
-    while answered < 2 * C + requests:
-        while due and due[0][0] <= now:
-            when, request_id = heapq.heappop(due)
-            machine.submit(Request(request_id, P, G))
-            sent[request_id] = when
-        step = machine.step()
-        if step is None:
-            now = due[0][0]
-            continue
-        now += step.duration
-        tokens += len(step.tokens)
-        for request_id, position, finished in step.tokens:
-            if position == 0:
-                first[request_id] = now
-            if finished:
-                answered += 1
-                begun, began_to_answer = sent.pop(request_id), first.pop(request_id)
-                busy += now - max(begun, start)
-                ttfts.append(began_to_answer - begun)
-                itls.append((now - began_to_answer) / (G - 1) if G > 1 else 0.0)
-                heapq.heappush(due, (now + turnaround, issued))
-                issued += 1
-        if warming and answered >= 2 * C:  # the window begins here
-            warming, start, tokens, busy, preempted = False, now, 0, 0.0, machine.preemptions
-            ttfts.clear()
-            itls.clear()
-    seconds = now - start
-    busy += sum(now - max(begun, start) for begun in sent.values())
-    return ClosedLoop(
-        throughput=tokens / seconds,
-        requests_per_s=len(ttfts) / seconds,
-        in_flight=busy / seconds,
-        ttft=sum(ttfts) / len(ttfts),
-        itl=sum(itls) / len(itls),
-        preemptions=machine.preemptions - preempted,
-    )
+    if not chunks:
+        return decode_time(cost, B, context)
+    serial = (decode_time(cost, B, context) if B else cost.step) + _prefill_time(cost, chunks, running)
+    w = cost.fused * (B - joined) / B if B else 0.0
+    if not w:
+        return serial
+    work, m = work_of(cost, B, context), max(1.0, min(cost.micro, B))
+    computed = work.compute + sum(prefill_compute(cost, end, start) for start, end in chunks) / m
+    carried = sum(end - start for start, end in chunks) * cost.sync_token / m
+    return (1 - w) * serial + w * min(serial, work.all(max(work.memory, computed), carried))
+
+
+def _prefill_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int) -> float:
+    """Prompts one after the other, Σ t_pre; with a token budget in one pass, which reads the weights once; seconds."""
+    if len(chunks) == 1 or cost.chunk == math.inf:
+        return sum(prefill_time(cost, end, start, running) for start, end in chunks)
+    tokens = sum(end - start for start, end in chunks)
+    m = max(1.0, min(cost.micro, running))
+    roof = max(sum(prefill_compute(cost, end, start) for start, end in chunks), weights_read(cost, tokens))
+    return (roof + cost.sync + tokens * cost.sync_token) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
+
+
+def _arithmetic(cost: StepCost, B: int, context: int, n: int) -> tuple[int, float, float]:
+    """Of n steps without prefill those whose times are an arithmetic series: how many, the first, the growth.
+
+    A step time is convex in the context but where a window is full, so three points on a line mean that all are.
+    """
+    for window in cost.windows:
+        full = B * window.tokens
+        if context < full:
+            n = min(n, (full - context) // B + 1)
+    first = decode_time(cost, B, context)
+    while n > 1:
+        last = decode_time(cost, B, context + (n - 1) * B)
+        middle = decode_time(cost, B, context + (n - 1) * B / 2)
+        if n == 2 or abs(first + last - 2 * middle) <= _LINEAR * last:
+            return n, first, (last - first) / (n - 1)
+        n = (n + 1) // 2
+    return 1, first, 0.0
+
+
+def _series(first: float, growth: float, n: int) -> float:
+    """Sum of n terms.
+
+    >>> _series(1.0, 0.5, 3)
+    4.5
+    """
+    return n * first + growth * n * (n - 1) / 2

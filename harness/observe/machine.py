@@ -1,0 +1,236 @@
+"""This machine as a predictor sees one: the rate at which its cores read memory, and multiply.
+
+A data sheet says of a processor what all its cores do at turbo clocks; what the server's cores get here, under this
+hypervisor, is measured instead, in a process of its own that is pinned to them. It takes about two seconds and loads
+these cores fully: ask before load, never while it runs. Left out: caches (a model that fits into them is faster than
+this says), the traffic between sockets, and any bf16 multiplication, which numpy has none of.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from harness.errors import HarnessError
+
+APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
+_PLACE = "--gpu host"
+_SYS = Path("/sys/devices/system/cpu")
+_LARGER = 4  # times the last-level cache: an array that cannot stay in it
+_USUAL_CACHE = 32 * 2**20  # bytes, where the machine does not say
+_PIECE = 16 * 2**20  # bytes of an array at once: half a millisecond of a core, so that few are interrupted
+_EDGE = 512  # of the multiplied matrices: 3 MiB together, so that they come from the cache
+_WAIT_S = 60.0  # for the measuring process
+
+# Multiply-adds of bf16 that one instruction does for each of float32, by the name that the kernel gives the extension;
+# the first that the processor has. AMX: 16×16×32 in 16 cycles against two 16-wide units; VDPBF16PS takes two pairs
+# where VFMADD takes one (Intel 64 and IA-32 Optimization Reference Manual; AMD Zen 4 Software Optimization Guide).
+BF16_OVER_FP32 = {"amx_bf16": 16.0, "avx512_bf16": 2.0}
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What some cores of a machine reach together: bytes, bytes/s, FLOP/s."""
+
+    cpu: str
+    cpus: tuple[int, ...]  # that were measured
+    memory_bytes: float  # of the machine, or of the container that this runs in
+    read_bytes_per_s: float  # an array summed up
+    copy_bytes_per_s: float  # one into another, both counted
+    add_bytes_per_s: float  # the sum of two into a third, all three counted
+    fp32_flops: float  # matrices of float32
+    extension: str = ""  # by which it multiplies bf16; "": it has none
+
+    @property
+    def bandwidth(self) -> float:
+        """The best of the streams; bytes/s."""
+        return max(self.read_bytes_per_s, self.copy_bytes_per_s, self.add_bytes_per_s)
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """FLOP/s by compute dtype: fp32 as measured, bf16 from it by what the processor's instructions do."""
+        return {"fp32": self.fp32_flops, "bf16": self.fp32_flops * BF16_OVER_FP32.get(self.extension, 1.0)}
+
+    @property
+    def source(self) -> str:
+        """How these figures came about, in words."""
+        ratio = BF16_OVER_FP32.get(self.extension)
+        stands_in = f"{ratio:g} × that by {self.extension}" if ratio else "the same, for want of bf16 instructions"
+        cores = f"core{'s' if len(self.cpus) > 1 else ''} {','.join(map(str, self.cpus))}"
+        measured = "bandwidth measured by streams, fp32 by matrix products"
+        return f"{measured} on {cores} of {self.cpu}; bf16 is {stands_in}, not measured"
+
+
+def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float = 1.6) -> Machine:
+    """What `cpus`, else the first `cores` that this process may use, reach within so many seconds.
+
+    Every figure is the best of many pieces of some milliseconds each, so that a core that something else uses for a
+    part of the time still shows what it can do.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if cpus is None and not 1 <= cores <= len(allowed):
+        way_out = f"this process may use {len(allowed)}: {_list(allowed)}"
+        raise HarnessError(f"{cores} cores to measure", place=_PLACE, way_out=way_out)
+    chosen = tuple(allowed[:cores] if cpus is None else dict.fromkeys(cpus))
+    there = range(os.cpu_count() or 1)
+    if not chosen or any(cpu not in there for cpu in chosen):
+        way_out = f"they are numbered {there[0]} to {there[-1]}"
+        raise HarnessError(f"no cores {_list(chosen)!r} on this machine", place=_PLACE, way_out=way_out)
+    memory = _memory()
+    size = int(min(_LARGER * _cache(chosen), memory / 16))
+    streams, flops = _asked(chosen, size, seconds)
+    return Machine(
+        cpu=_cpu_name(),
+        cpus=chosen,
+        memory_bytes=memory,
+        read_bytes_per_s=streams["read"],
+        copy_bytes_per_s=streams["copy"],
+        add_bytes_per_s=streams["add"],
+        fp32_flops=flops,
+        extension=next((name for name in BF16_OVER_FP32 if name in _flags()), ""),
+    )
+
+
+def differs(key: str, row: Mapping[str, float | None], facts: Mapping[str, Any]) -> list[str]:
+    """Where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
+
+    Both by the names of `observe.gpu.Gpus.facts`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either
+    side does not know is not compared.
+
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, {"memory_bytes": 100.9e9})
+    ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, {"memory_bytes": None})
+    []
+    """
+    out = []
+    for name, expected in row.items():
+        said = facts.get(name)
+        if said is None or not expected or abs(said / expected - 1) <= APART:
+            continue
+        apart = f"{100 * (said / expected - 1):+.0f} %"
+        out.append(
+            f"{key}: the driver's {name} is {said:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
+        )
+    return out
+
+
+# ---- the machine itself ---------------------------------------------------------------------------------
+
+
+def _list(cpus: Iterable[int]) -> str:
+    return ",".join(map(str, cpus))
+
+
+def _said(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _cpuinfo(*names: str) -> str:
+    """The first line of /proc/cpuinfo that has one of these names; processors of other makers name theirs otherwise."""
+    lines = (line.partition(":") for line in _said(Path("/proc/cpuinfo")).splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() in names), "")
+
+
+def _cpu_name() -> str:
+    return _cpuinfo("model name") or platform.machine()
+
+
+def _flags() -> set[str]:
+    return set(_cpuinfo("flags", "Features").split())
+
+
+def _memory() -> float:
+    """Bytes of the machine's memory, or of the container's share of it."""
+    total = float(psutil.virtual_memory().total)
+    limit = _said(Path("/sys/fs/cgroup/memory.max")).strip()
+    return min(total, float(limit)) if limit.isdigit() else total
+
+
+def _cache(cpus: Sequence[int]) -> int:
+    """Bytes of the last-level caches of these cores, each counted once."""
+    found: dict[tuple[int, str], int] = {}
+    for cpu in cpus:
+        for each in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
+            size, level = _said(each / "size").strip(), _said(each / "level").strip()
+            if size.endswith("K") and level.isdigit():
+                found[int(level), _said(each / "shared_cpu_list")] = int(size[:-1]) * 1024
+    last = max((level for level, _ in found), default=0)
+    return sum(size for (level, _), size in found.items() if level == last) or _USUAL_CACHE
+
+
+# ---- measuring, in a process of its own -----------------------------------------------------------------
+
+
+def _asked(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
+    """Streams by name in bytes/s and FLOP/s, from a process whose BLAS has one thread a core."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", __name__, _list(cpus), str(size), str(seconds)]
+    try:
+        done = subprocess.run(command, env=os.environ | one, capture_output=True, timeout=_WAIT_S + seconds, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        said = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
+        fact = f"cores {_list(cpus)} could not be measured ({said or 'no answer in time'})"
+        raise HarnessError(fact, place=_PLACE, way_out="name cores that this process may use") from None
+    return msgspec.json.decode(done.stdout, type=tuple[dict[str, float], float])
+
+
+def _measured(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
+    """The same in this process: each core a thread with its own arrays, all of them at work in every piece."""
+    import numpy as np
+
+    os.sched_setaffinity(0, cpus)
+    free, own, all_here = iter(cpus), threading.local(), threading.Barrier(len(cpus))
+    parts = max(1, size // len(cpus) // _PIECE)
+
+    def settle() -> None:
+        """In the thread, so that memory lies with the core that reads it; arrays in parts, each of one piece."""
+        os.sched_setaffinity(0, {next(free)})
+        own.a, own.b, own.c = (np.ones((parts, _PIECE // 4), np.float32) for _ in range(3))
+        own.x, own.y, own.z = (np.ones((_EDGE, _EDGE), np.float32) for _ in range(3))
+
+    def together(piece: Callable[[int], Any], turn: int) -> tuple[float, float]:
+        all_here.wait()  # so that no thread takes two
+        began = time.perf_counter()
+        piece(turn % parts)  # one part after another: none is in a cache when its turn comes again
+        return began, time.perf_counter()
+
+    with ThreadPoolExecutor(len(cpus), initializer=settle) as pool:
+
+        def best(piece: Callable[[int], Any], share: float) -> float:
+            """Seconds of the shortest turn in that share of the time, after one that warms up."""
+            found, turn, end = math.inf, 0, time.perf_counter() + share * seconds
+            while turn < 2 or time.perf_counter() < end:
+                spans = [done.result() for done in [pool.submit(together, piece, turn) for _ in cpus]]
+                if turn:
+                    found = min(found, max(ended for _, ended in spans) - min(began for began, _ in spans))
+                turn += 1
+            return found
+
+        streams: dict[str, tuple[int, Callable[[int], Any]]] = {
+            "read": (1, lambda i: np.dot(own.a[i], own.a[i])),
+            "copy": (2, lambda i: np.copyto(own.b[i], own.a[i])),
+            "add": (3, lambda i: np.add(own.a[i], own.b[i], out=own.c[i])),
+        }
+        moved = len(cpus) * _PIECE
+        rates = {name: transfers * moved / best(piece, 1 / 6) for name, (transfers, piece) in streams.items()}
+        product = best(lambda _: np.matmul(own.x, own.y, out=own.z), 1 / 2)
+        return rates, 2 * _EDGE**3 * len(cpus) / product
+
+
+if __name__ == "__main__":
+    _cpus = [int(cpu) for cpu in sys.argv[1].split(",")]
+    sys.stdout.buffer.write(msgspec.json.encode(_measured(_cpus, int(sys.argv[2]), float(sys.argv[3]))))

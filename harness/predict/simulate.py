@@ -1,0 +1,334 @@
+"""Predictions on a clock that jumps from step to step: what the closed form cannot say.
+
+Requests of any lengths, in a closed loop or as they arrive: queues, bursts, tails, preemption. The step machine of
+predict.batching does the serving, one replica of it; dp replicas are as many simulations at their share of the users
+or of the rate. Lengths and arrival times come from outside, and with them all the luck there is. What it knows of
+hardware is what predict.roofline knows; it adds when, not how fast.
+
+Left out: replicas behind one queue, clients that give up, think time that varies.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.predict.batching import Machine, Request, Stride
+from harness.predict.step import Workload
+from harness.summary import Spread
+
+Lengths = Workload | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
+
+_CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, analytic.md §7
+_BINS = 20  # of the window, to see whether the number in flight grows
+_T95 = 1.729  # one-sided, _BINS - 1 degrees of freedom
+_DEFICIT = 0.02  # share of the arrivals that may be left over without being called growth
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in the window of a simulation; seconds and tokens/s.
+
+    Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
+    it; None where more comes than the server sustains, for then they only say for how long it was watched.
+    """
+
+    seconds: float  # the window
+    requests: int  # answered in it
+    throughput: float
+    requests_per_s: float
+    in_flight: float  # mean of those sent and not answered
+    running: float  # mean of those in the batch
+    preemptions: int
+    steps: int
+    ttft: Spread | None
+    itl: Spread | None  # mean by tokens; percentiles of the gaps between tokens, where they come one by one
+    tpot: Spread | None  # (last - first) / (G - 1) of a request
+    e2e: Spread | None
+    offered_per_s: float | None = None  # open loop: requests/s that came
+    unstable: bool = False  # what is in flight grows: requests_per_s is what the server sustains
+
+
+def closed_loop(
+    machine: Machine,
+    lengths: Lengths,
+    C: int,
+    *,
+    requests: int,
+    stagger: float = 0.0,
+    turnaround: float = 0.0,
+    stepwise: bool = False,
+) -> Simulation:
+    """C users who each ask again as soon as they are answered.
+
+    They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
+    window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
+    begun. `stepwise` takes no steps together.
+    """
+    clock = _Clock(machine, lengths, turnaround=turnaround, stepwise=stepwise)
+    for user in range(C):
+        clock.send(stagger * user / C)
+    while len(clock.answers) < 2 * C and clock.advance():
+        pass
+    opened = clock.mark()
+    while len(clock.answers) < 2 * C + requests and clock.advance():
+        pass
+    closed = clock.mark()
+    if closed.answers == opened.answers:
+        raise ValueError(f"the lengths end within the warm-up, which takes {2 * C} requests")
+    return _simulation(clock, opened, closed, clock.answers[opened.answers : closed.answers])
+
+
+def open_loop(
+    machine: Machine,
+    lengths: Lengths,
+    arrivals: Iterable[float],
+    *,
+    warm_up: float = 0.0,
+    seconds: float = math.inf,
+    stepwise: bool = False,
+) -> Simulation:
+    """Requests that come whether or not others are answered, at `arrivals` seconds: ascending, a trace or endless.
+
+    The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming
+    until those that came in the window have their answers; a server that cannot keep up is not waited for. Growth
+    is told from a queue that still fills, so the warm-up should be several times as long as a request.
+    """
+    clock = _Clock(machine, lengths, arrivals=iter(arrivals), stepwise=stepwise)
+    clock.next_arrival()
+    while clock.now < warm_up and clock.advance(warm_up):
+        pass
+    opened = clock.mark()
+    end = opened.now + seconds
+    while clock.now < end and clock.advance(end):
+        pass
+    closed = clock.mark()
+    if closed.steps == opened.steps:
+        raise ValueError(f"nothing is served in {seconds:g} s after {warm_up:g} s")
+    came = clock.came
+    last = closed.now if came[-1] > closed.now else came[-1]  # a trace may be over long before its answers
+    queued = clock.no_queue < (opened.now + last) / 2
+    unstable = _grows(came, sorted(answer.done for answer in clock.answers), opened.now, last, queued)
+    wanted = {each for each, sent in clock.sent.items() if opened.now <= sent < closed.now}
+    while wanted and not unstable and clock.advance():
+        wanted &= clock.sent.keys()
+    theirs = [answer for answer in clock.answers if opened.now <= answer.sent < closed.now]
+    found = _simulation(clock, opened, closed, [] if unstable else theirs)
+    offered = bisect_left(came, closed.now) - bisect_left(came, opened.now)
+    rate = offered / (last - opened.now) if last > opened.now else None
+    return msgspec.structs.replace(found, offered_per_s=rate, unstable=unstable)
+
+
+# ---- the clock ------------------------------------------------------------------------------------------
+
+
+class _Answer(NamedTuple):
+    """What one request saw; seconds."""
+
+    sent: float
+    first: float
+    done: float
+    tokens: int
+
+
+class _Gaps(NamedTuple):
+    """Gaps between tokens in an arithmetic series, each seen by `weight` requests."""
+
+    first: float
+    growth: float
+    steps: int
+    weight: int
+
+
+class _Mark(NamedTuple):
+    """Running totals at one moment."""
+
+    now: float
+    answers: int
+    gaps: int
+    steps: int
+    tokens: int
+    preemptions: int
+    busy: float  # integral of the number in flight
+    ran: float  # integral of the batch
+
+
+class _Clock:
+    """A machine, whoever asks it, and the time."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        lengths: Lengths,
+        *,
+        arrivals: Iterator[float] | None = None,
+        turnaround: float | None = None,
+        stepwise: bool = False,
+    ) -> None:
+        self.now = 0.0
+        self.answers: list[_Answer] = []
+        self.gaps: list[_Gaps] = []
+        self.no_queue = 0.0  # when nobody last waited
+        self.came: list[float] = []  # when each request was or will be sent
+        self.sent: dict[int, float] = {}  # of those not answered
+        self.one_by_one = machine.cost.accepted == 1.0  # tokens
+        self._machine, self._most = machine, 1 if stepwise else None
+        self._lengths = _each(lengths)
+        self._arrivals, self._turnaround = arrivals, turnaround
+        self._requests: dict[int, Request] = {}
+        self._first: dict[int, float] = {}
+        self._last: dict[int, float] = {}  # of preempted ones, the last token before that
+        self._due: list[tuple[float, int]] = []  # when it reaches the machine, and which
+        self._steps = self._tokens = 0
+        self._answered = self._ran = 0.0  # seconds in flight of all that are answered; integral of the batch
+
+    def send(self, at: float) -> None:
+        """One more request, unless there are no more."""
+        lengths = next(self._lengths, None)
+        if lengths is None:
+            return
+        request = Request(len(self.came), *lengths)
+        if not self._machine.fits(request):
+            fact = f"a request of {sum(lengths)} tokens does not fit into a KV cache of "
+            fact += f"{self._machine.num_blocks * self._machine.block_size}"
+            raise HarnessError(fact, place="--input-tokens", way_out="ask for shorter requests")
+        self.came.append(at)
+        self.sent[request.id] = at
+        self._requests[request.id] = request
+        heapq.heappush(self._due, (at + self._machine.cost.api, request.id))
+
+    def next_arrival(self) -> None:
+        """Let the next request of an open loop be on its way."""
+        if self._arrivals is not None and (at := next(self._arrivals, None)) is not None:
+            if self.came and at < self.came[-1]:
+                raise ValueError(f"arrivals go back from {self.came[-1]:g} to {at:g} s")
+            self.send(at)
+
+    def advance(self, edge: float = math.inf) -> bool:
+        """Go on to the end of a step, at the latest the first at or after `edge`; False when nothing is left."""
+        due = self._due
+        while due and due[0][0] <= self.now:
+            self._machine.submit(self._requests[heapq.heappop(due)[1]])
+            self.next_arrival()
+        ahead = min(due[0][0], edge) if due else edge
+        running = self._machine.stride(ahead - self.now, self._most)
+        if running is not None:
+            self._take(running)
+        elif not due:
+            return False
+        else:
+            self.now = ahead
+        return True
+
+    def mark(self) -> _Mark:
+        busy = self._answered + sum(self.now - sent for sent in self.sent.values() if sent < self.now)
+        totals = self._steps, self._tokens, self._machine.preemptions
+        return _Mark(self.now, len(self.answers), len(self.gaps), *totals, busy, self._ran)
+
+    def _take(self, stride: Stride) -> None:
+        begin, self.now = self.now, self.now + stride.duration
+        self._steps += stride.steps
+        self._tokens += stride.tokens
+        self._ran += self._machine.running * stride.duration
+        if not self._machine.waiting:
+            self.no_queue = begin
+        weight = stride.batch - len(stride.started) - len(stride.resumed)
+        if weight:
+            self.gaps.append(_Gaps(stride.first, stride.growth, stride.steps, weight))
+        for each in stride.preempted:
+            self._last[each] = begin
+        for each in stride.started:
+            self._first[each] = self.now
+        for each in stride.resumed:
+            self.gaps.append(_Gaps(self.now - self._last.pop(each), 0.0, 1, 1))
+        for each in stride.finished:
+            sent, first = self.sent.pop(each), self._first.pop(each)
+            self._answered += self.now - sent
+            self.answers.append(_Answer(sent, first, self.now, self._requests.pop(each).output_tokens))
+            if self._turnaround is not None:
+                self.send(self.now + self._turnaround)
+
+
+def _each(lengths: Lengths) -> Iterator[tuple[int, int]]:
+    if isinstance(lengths, Workload):
+        return itertools.repeat((round(lengths.input_tokens), round(lengths.output_tokens)))
+    return iter(lengths)
+
+
+# ---- what comes out -------------------------------------------------------------------------------------
+
+
+def _simulation(clock: _Clock, opened: _Mark, closed: _Mark, answers: Sequence[_Answer]) -> Simulation:
+    seconds = closed.now - opened.now
+    requests = closed.answers - opened.answers
+    long = [answer for answer in answers if answer.tokens > 1]
+    decoding = [answer.done - answer.first for answer in long]
+    gaps = clock.gaps[opened.gaps : closed.gaps] if clock.one_by_one else []
+    itl = _spread_of_gaps(gaps, sum(decoding) / sum(answer.tokens - 1 for answer in long)) if long else None
+    return Simulation(
+        seconds=seconds,
+        requests=requests,
+        throughput=(closed.tokens - opened.tokens) / seconds,
+        requests_per_s=requests / seconds,
+        in_flight=(closed.busy - opened.busy) / seconds,
+        running=(closed.ran - opened.ran) / seconds,
+        preemptions=closed.preemptions - opened.preemptions,
+        steps=closed.steps - opened.steps,
+        ttft=_spread([answer.first - answer.sent for answer in answers]),
+        itl=itl,
+        tpot=_spread([each / (answer.tokens - 1) for each, answer in zip(decoding, long, strict=True)]),
+        e2e=_spread([answer.done - answer.sent for answer in answers]),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    """Each percentile is the least value that so many lie at or below; None without any."""
+    if not values:
+        return None
+    n, ordered = len(values), sorted(values)
+    at = [ordered[math.ceil(share * n) - 1] if n >= need else None for share, need in _CARRIED.items()]
+    p50, p90, p95, p99 = at
+    return Spread(mean=sum(values) / n, p50=p50, p90=p90, p95=p95, p99=p99, max=ordered[-1], n=n)
+
+
+def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
+    """Percentiles by how many saw each gap; all streams see a step's, so that steps are the samples that carry them."""
+    if not gaps:
+        return Spread(mean=mean, p50=None, p90=None, p95=None, p99=None, max=None, n=0)
+    import numpy as np
+
+    first, growth, steps, weight = (np.array(column) for column in zip(*gaps, strict=True))
+    place = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+    values = np.repeat(first, steps) + place * np.repeat(growth, steps)
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(np.repeat(weight, steps)[order])
+    n = len(values)
+    at = [
+        float(values[order[np.searchsorted(below, share * below[-1] * (1 - 1e-12))]]) if n >= need else None
+        for share, need in _CARRIED.items()
+    ]
+    p50, p90, p95, p99 = at
+    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=float(values[order[-1]]), n=n)
+
+
+def _grows(came: Sequence[float], done: Sequence[float], start: float, end: float, queued: bool) -> bool:
+    """Whether the number in flight grows over a window: by a share of what came, and not by chance.
+
+    Not by chance: others wait all through the second half (`queued`), or the changes over equal parts of the window
+    have a mean above 0 with 95 % (t). Were they the independent steps of a walk that would be exact; in a steady
+    state a rise is followed by a fall, and the test is on the safe side.
+    """
+    edges = [start + (end - start) * i / _BINS for i in range(_BINS + 1)]
+    flight = [bisect_right(came, at) - bisect_right(done, at) for at in edges]
+    grown, arrivals = flight[-1] - flight[0], bisect_right(came, end) - bisect_left(came, start)
+    if grown <= _DEFICIT * arrivals:
+        return False
+    mean = grown / _BINS
+    variance = sum((after - before - mean) ** 2 for before, after in itertools.pairwise(flight)) / (_BINS - 1)
+    return queued or mean > _T95 * math.sqrt(variance / _BINS)
