@@ -1,4 +1,4 @@
-"""The knee: on any grid, under noise, and when there is none (analytic.md §5)."""
+"""The knee: on any grid, under noise, past a dip, and when there is none (analytic.md §5)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from harness.analysis import curve
+from harness.analysis import curve, verdicts
 from harness.analysis.curve import Fit, Point, fit, throughput
+from harness.summary import LevelSummary, ServerView
+from tests.summaries import level
 
 HERE = Path(__file__).parent
 GRIDS = {
     "powers of two": [1, 2, 4, 8, 16, 32, 64, 128, 256],
     "even": [8, 24, 40, 56, 72, 88, 104, 120],
     "tens": [10, 20, 30, 40, 50, 60, 70, 80, 90, 100],
+    "1-3-7-19": [1, 3, 7, 19, 53, 139, 359, 919],
     "odd": [1, 3, 7, 19, 43, 61, 97, 151, 211],
     "few above": [1, 4, 12, 24, 36, 72, 144],
 }
 
 
-def capped(N: float, a: float, b: float, B: float) -> float:
-    """The linear-knee-plateau's throughput: N/(a + bN) up to the hinge B, flat after it."""
-    return min(N, B) / (a + b * min(N, B))
+def capped(N: float, a: float, b: float, B: float, d: float = 0.0) -> float:
+    """The linear-knee-plateau's throughput: N/(a + bN) up to the hinge B, flat after it or with d falling."""
+    return 1 / (a / min(N, B) + b + d * math.log(max(N / B, 1.0)))
 
 
-def measured(levels: Sequence[float], a: float, b: float, B: float, noise: float = 0.0, seed: int = 0) -> list[Point]:
+def measured(
+    levels: Sequence[float], a: float, b: float, B: float, noise: float = 0.0, seed: int = 0, d: float = 0.0
+) -> list[Point]:
     rng = np.random.default_rng(seed)
     out = []
     for N in levels:
-        X = capped(N, a, b, B) * math.exp(rng.normal(0, noise) if noise else 0.0)
+        X = capped(N, a, b, B, d) * math.exp(rng.normal(0, noise) if noise else 0.0)
         out.append(Point(N, float(N), X, se=max(noise, 0.005) * X))
     return out
 
@@ -77,6 +85,7 @@ def test_every_knee_is_its_own_number() -> None:
     assert found.knees.slo is None
 
 
+@pytest.mark.slow
 def test_a_ramp_that_ends_below_the_hinge_never_reached_the_plateau() -> None:
     for seed in range(20):
         found = fit(measured([1, 2, 4, 8, 16, 24, 32], 0.01, 0.0001, 48.0, 0.02, seed))
@@ -85,6 +94,7 @@ def test_a_ramp_that_ends_below_the_hinge_never_reached_the_plateau() -> None:
         assert any(v.code == "plateau_not_reached" for v in found.curve.verdicts)
 
 
+@pytest.mark.slow
 def test_a_hyperbola_has_no_hinge_or_an_unbounded_one() -> None:
     for seed in range(10):
         found = fit(measured(GRIDS["powers of two"], 0.01, 0.0002, math.inf, 0.01, seed))
@@ -144,13 +154,189 @@ def test_levels_without_errors_are_fitted_from_their_scatter() -> None:
 
 def test_the_same_points_and_seed_give_the_same_answer() -> None:
     points = measured(GRIDS["odd"], 0.01, 0.0001, 48.0, 0.02)
-    assert fit(points, seed=3) == fit(points, seed=3)
+    one, two = fit(points, seed=3), fit(points, seed=3)
+    assert (one.curve, one.knees) == (two.curve, two.knees)
+    assert one.draws is not None
+    assert two.draws is not None
+    assert np.array_equal(one.draws.hinge, two.draws.hinge)
 
 
 def test_the_drawn_curve_is_the_fitted_one() -> None:
     found = fit(measured(GRIDS["powers of two"], 0.01, 0.0001, 48.0)).curve
     got = throughput(found, np.array([1.0, 16.0, 48.0, 300.0]))
     assert got.tolist() == pytest.approx([capped(N, 0.01, 0.0001, 48.0) for N in (1, 16, 48, 300)], rel=1e-3)
+
+
+# The dip: y = max(a + bN, N/P) + d·N·ln(N/B)₊. Hinge 48, P = 48/0.0148 = 3243.24; with d = 0.1/P throughput at 512
+# is P/(1 + 0.1·ln(512/48)) = P/1.23671, so 19.14 % are lost.
+FALLING = 0.1 * 0.0148 / 48
+DOUBLING = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def codes(found: Fit) -> list[str]:
+    return [v.code for v in found.curve.verdicts]
+
+
+def test_a_dip_is_found_with_its_hinge_and_its_coefficient() -> None:
+    found = fit(measured(DOUBLING, 0.01, 0.0001, 48.0, d=FALLING))
+    assert found.curve.family == "dip"
+    assert hinge(found) == pytest.approx(48.0, rel=1e-3)
+    assert found.curve.parameters["d"] == pytest.approx(FALLING, rel=1e-3)
+    assert found.curve.parameters["P"] == pytest.approx(3243.24, rel=1e-3)
+    got = throughput(found.curve, np.array([16.0, 48.0, 512.0]))
+    assert got.tolist() == pytest.approx([capped(N, 0.01, 0.0001, 48.0, FALLING) for N in (16, 48, 512)], rel=1e-3)
+
+
+def test_only_levels_held_twice_confirm_a_dip() -> None:
+    once = measured(DOUBLING, 0.01, 0.0001, 48.0, 0.01, 1, FALLING)
+    found = fit(once)
+    assert found.curve.family == "dip"
+    assert found.curve.dip is None
+    assert "dip_unconfirmed" in codes(found)
+    one_twice = fit(once + measured([512], 0.01, 0.0001, 48.0, 0.01, 2, FALLING))
+    assert one_twice.curve.dip is None
+    confirmed = fit(once + measured([256, 512], 0.01, 0.0001, 48.0, 0.01, 3, FALLING))
+    assert "dip_unconfirmed" not in codes(confirmed)
+    depth = confirmed.curve.dip
+    assert depth is not None
+    assert depth.value == pytest.approx(0.1914, abs=0.03)
+    assert depth.ci95 is not None
+    assert depth.ci95[0] is not None
+    assert depth.ci95[1] is not None
+    assert 0 < depth.ci95[0] <= 0.1914 <= depth.ci95[1] < 0.3
+    assert confirmed.knees.peak == confirmed.curve.hinge_concurrency
+
+
+def test_a_dip_that_too_few_levels_show_is_left_to_a_note() -> None:
+    """Two levels lie past the hinge at 48 and three are needed: no draw has a dip either."""
+    found = fit(measured([1, 2, 4, 8, 16, 32, 44, 128, 256], 0.01, 0.0001, 48.0, 0.005, 4, 4 * FALLING))
+    assert found.draws is not None
+    assert found.draws.family.max() <= curve.CAPPED
+    assert "dip_unconfirmed" in codes(found)
+    assert any("2 levels past the hinge, 3 are needed" in v.message for v in found.curve.verdicts)
+    assert set(found.curve.weights) == {"hyperbola", "capped_hyperbola"}
+
+
+@pytest.mark.slow
+def test_the_interval_covers_the_true_hinge_and_depth_of_a_dip() -> None:
+    hits = depths = given = 0
+    levels = sorted([*DOUBLING, 24, 40, 56, 96])
+    for seed in range(120):
+        points = measured(levels, 0.01, 0.0001, 48.0, 0.02, seed, FALLING)
+        found = fit(points + measured([256, 512], 0.01, 0.0001, 48.0, 0.02, seed + 1000, FALLING), seed=seed)
+        hits += covers(found, 48.0)
+        if found.curve.dip is not None:
+            given += 1
+            low, high = found.curve.dip.ci95 or (None, None)
+            depths += (low or 0.0) <= 0.19140 <= (high or 1.0)
+    assert hits >= 0.92 * 120, f"hinge covered in {hits} of 120"
+    assert given >= 100
+    assert depths >= 0.92 * given, f"depth covered in {depths} of {given}"
+
+
+@pytest.mark.slow
+def test_noise_of_3_percent_is_no_dip() -> None:
+    chosen = confirmed = 0
+    for seed in range(100):
+        points = measured(DOUBLING, 0.01, 0.0001, 48.0, 0.03, seed) + measured(
+            [256, 512], 0.01, 0.0001, 48, 0.03, -seed % 1000
+        )
+        found = fit(points, seed=seed, draws=100)
+        chosen += found.curve.family == "dip"
+        confirmed += found.curve.dip is not None
+    assert chosen <= 5
+    assert confirmed == 0
+
+
+def test_usl_is_reported_beside_and_never_chosen() -> None:
+    # y = 0.01 + 0.0001·N + 0.000001·N²: its peak is at √(0.01/0.000001) = 100.
+    points = [Point(N, float(N), N / (0.01 + 1e-4 * N + 1e-6 * N**2), se=0.01 * N) for N in DOUBLING]
+    found = fit(points).curve
+    assert found.usl is not None
+    assert found.usl["a"] == pytest.approx(0.01, rel=1e-6)
+    assert found.usl["b"] == pytest.approx(1e-4, rel=1e-6)
+    assert found.usl["k"] == pytest.approx(1e-6, rel=1e-6)
+    assert found.usl["peak_concurrency"] == pytest.approx(100.0, rel=1e-6)
+    assert found.usl["score"] == pytest.approx(6 + 24 / 6, abs=1e-6)  # χ² = 0, k = 3, n = 10
+    assert found.family in curve.FAMILIES
+    assert set(found.weights) <= set(curve.FAMILIES)
+    straight = fit(measured(DOUBLING, 0.01, 0.0001, math.inf)).curve.usl
+    assert straight is not None
+    assert straight["k"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_hyperbola_has_an_asymptote_and_nothing_else_has() -> None:
+    found = fit(measured(DOUBLING, 0.01, 0.0002, math.inf, 0.01, 5))
+    value = found.curve.asymptote_tokens_per_s
+    assert found.curve.family == "hyperbola"
+    assert value is not None
+    assert value.ci95 is not None
+    assert value.ci95[0] is not None
+    assert value.ci95[1] is not None
+    assert value.ci95[0] <= 1 / 0.0002 <= value.ci95[1]
+    assert found.curve.plateau_tokens_per_s.value is None
+    assert fit(measured(DOUBLING, 0.01, 0.0002, 48.0)).curve.asymptote_tokens_per_s is None
+
+
+def test_draws_are_whole_curves() -> None:
+    N = np.array([1.0, 48.0, 500.0])
+    for B, count in ((48.0, 400), (math.inf, 60)):
+        draws = fit(measured(DOUBLING, 0.01, 0.0001, B, 0.02), draws=count).draws
+        assert draws is not None
+        assert draws.throughput(N).shape == (count, 3)
+        assert draws.hinge.shape == draws.plateau.shape == draws.family.shape == (count,)
+        assert np.array_equal(np.isinf(draws.hinge), draws.family == curve.HYPERBOLA)
+        assert np.array_equal(np.isinf(draws.plateau), np.isinf(draws.hinge))
+        assert np.median(draws.throughput(N), axis=0) == pytest.approx(
+            [capped(x, 0.01, 0.0001, B) for x in N], rel=0.05
+        )
+    assert fit([]).draws is None
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(scale=st.floats(0.01, 100.0), speed=st.floats(0.01, 100.0), seed=st.integers(0, 1000))
+def test_units_of_load_and_of_output_change_nothing_but_themselves(scale: float, speed: float, seed: int) -> None:
+    points = measured(DOUBLING, 0.01, 0.0001, 48.0, 0.02, seed)
+    other = [
+        Point(p.concurrency * scale, (p.in_flight or 0) * scale, p.output_tokens_per_s * speed, (p.se or 0) * speed)
+        for p in points
+    ]
+    one, two = fit(points, draws=20).curve, fit(other, draws=20).curve
+    assert two.family == one.family
+    assert two.hinge_concurrency.value == pytest.approx((one.hinge_concurrency.value or 0) * scale, rel=1e-6)
+    assert two.weights == pytest.approx(one.weights, rel=1e-5, abs=1e-12)
+
+
+def test_the_order_of_the_levels_changes_nothing() -> None:
+    points = measured(DOUBLING, 0.01, 0.0001, 48.0, 0.02, 3)
+    assert fit(points[::-1]).curve == fit(points).curve
+
+
+FELL = fit(
+    measured(DOUBLING, 0.01, 0.0001, 48.0, 0.01, 1, FALLING)
+    + measured([256, 512], 0.01, 0.0001, 48.0, 0.01, 3, FALLING)
+).curve
+
+
+def seen(**past: float) -> list[LevelSummary]:
+    return [level(16, server=ServerView(waiting=0.0)), level(256, server=ServerView(**past))]
+
+
+def test_a_confirmed_dip_is_explained_by_what_the_server_reported_past_the_hinge() -> None:
+    for levels, words in (
+        (seen(preemptions=12.0, kv_usage=0.99), ("12 preemptions", "99% full", "KV cache more memory")),
+        (seen(waiting=208.0), ("208 requests waiting", "limit the batch")),
+        (seen(waiting=0.0), ("nothing that the server reported",)),
+        ([level(16, server=None), level(256, server=None)], ("reported nothing of itself",)),
+    ):
+        said = verdicts.dip_confirmed(FELL, levels)
+        assert said is not None
+        assert (said.code, said.level) == ("dip_confirmed", "note")
+        for word in words:
+            assert word in f"{said.message} {said.advice}"
+    unconfirmed = msgspec.structs.replace(FELL, dip=None)
+    assert verdicts.dip_confirmed(unconfirmed, seen(preemptions=12.0)) is None
 
 
 # A small real server, concave at low load: output tok/s of vLLM on a CPU at these levels, max-num-seqs 16.

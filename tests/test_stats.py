@@ -18,6 +18,8 @@ from harness.analysis.stats import (
     incomplete_beta,
     lag1,
     percentiles,
+    running_means,
+    slope,
     spread,
     t_quantile,
     wilson,
@@ -121,6 +123,48 @@ def test_correlated_batches_are_doubled_until_they_are_not() -> None:
     pairs = np.array(drifting).reshape(-1, 4).mean(1)  # doubled twice: 40 batches, 20, 10
     half = 2.2622 * pairs.std(ddof=1) / math.sqrt(10)
     assert estimate.ci95 == (pytest.approx(10 - half, abs=1e-3), pytest.approx(10 + half, abs=1e-3))
+
+
+def test_correlation_that_is_left_widens_the_interval() -> None:
+    """Ten batches with lag-1 correlation r: (r + 1/10)/(1 - 4/10), by Kendall's bias, and √((1 + ρ)/(1 - ρ)) by it."""
+    rates = np.array([10.0, 11, 12, 10, 8, 10, 9, 10, 11, 9])
+    r = lag1(rates)
+    assert 0.0 < r < 0.2
+    rho = (r + 0.1) / 0.6
+    half = 2.2622 * rates.std(ddof=1) / math.sqrt(10) * math.sqrt((1 + rho) / (1 - rho))
+    estimate = batch_means(*series(list(rates)), 0.0, 10.0, 0.5)
+    assert estimate.ci95 == (pytest.approx(10 - half, rel=1e-4), pytest.approx(10 + half, rel=1e-4))
+
+
+def test_a_drift_of_less_than_a_percent_keeps_its_interval_which_holds_every_batch() -> None:
+    drifting = [1000.0 + 0.2 * i for i in range(40)]
+    assert lag1(np.array(drifting)) > 0.2
+    estimate = batch_means(*series(drifting), 0.0, 40.0, 0.5)
+    # Ten batches of four: the first is 3.6 below the mean, the last as much above.
+    assert estimate.ci95 == (pytest.approx(1003.9 - 3.6), pytest.approx(1003.9 + 3.6))
+
+
+def test_a_long_window_has_no_more_than_forty_batches() -> None:
+    """Rates that alternate every second would scatter in batches of a second; in those of 10 they do not."""
+    estimate = batch_means(*series([9.0, 11.0] * 200), 0.0, 400.0, 0.5)
+    assert estimate.ci95 == (pytest.approx(10.0), pytest.approx(10.0))
+
+
+def test_a_running_count_has_the_interval_of_the_arrivals_that_it_counts() -> None:
+    rates = [10.0, 11, 12, 10, 8, 10, 9, 10, 11, 9]
+
+    count = np.concatenate([[0.0], np.cumsum(rates)])
+    assert batch_means(*series(rates), 0.0, 10.0, 0.5).ci95 is not None
+    by_count = running_means(np.arange(11.0), count, 0.0, 10.0, 0.5)
+    by_arrival = batch_means(*series(rates), 0.0, 10.0, 0.5)
+    assert by_count.mean == pytest.approx(by_arrival.mean)
+    assert by_count.ci95 == pytest.approx(by_arrival.ci95)
+
+
+def test_the_slope_s_error_is_the_scatter_about_the_line() -> None:
+    # y = 1 + 2t with residuals +1, -1, -1, +1 at t = 0..3: 4 over 2 degrees of freedom over a lever of 5.
+    rise, error = slope(np.arange(4.0), np.array([2.0, 2.0, 4.0, 8.0]))
+    assert (rise, error) == (pytest.approx(2.0), pytest.approx(math.sqrt(4 / 2 / 5)))
 
 
 def test_a_throughput_that_drifts_all_along_has_no_interval() -> None:

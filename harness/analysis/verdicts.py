@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.analysis.hyperbolas import PAST
+from harness.analysis.precision import half_width
 from harness.analysis.stats import SAMPLES
 from harness.analysis.window import Little, Trend
-from harness.summary import ClientView, GpuView, LevelSummary, Verdict
+from harness.summary import ClientView, Curve, GpuView, LevelSummary, Verdict
 
 ERROR_RATE = 0.01
 IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
@@ -19,6 +21,7 @@ TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
 CPU, MERGED = 0.80, 0.05  # above these the client was the limit
 NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling: from here a doubt, from there the client was the limit
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
+KV_FULL = 0.95  # from here on the KV cache holds no more
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 _REQUEST_TIMES = 20  # that a window needs for an interval
 
@@ -313,6 +316,28 @@ def not_settled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     )
 
 
+def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, drift: float | None) -> Verdict | None:
+    """A window that ended before its throughput was known as well as was asked, and why that was.
+
+    `drift`: share of its mean by which throughput moved over the window, None where that is chance.
+    """
+    if "not_precise" not in notes or precision is None:
+        return None
+    half = half_width(s.output_tokens_per_s)
+    known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
+    if s.error_rate is not None and s.error_rate > ERROR_RATE:
+        why, advice = f"{s.error_rate:.1%} of the requests failed", "see its errors first"
+    elif s.client.limited:
+        why, advice = "the load generator was the limit", "see what it was short of first"
+    elif drift is not None:
+        why, advice = f"it moved by {drift:+.1%} over the window", "look for a cache that warms or other load"
+    elif {"cut_short", "failing"} & set(notes):
+        why, advice = "the window was cut short", "give the run more time or requests"
+    else:
+        why, advice = f"it still varies after {s.window_s:.3g} s", "ask for less precision, or for --level-seconds"
+    return _doubt("not_precise", f"throughput {known}, ±{precision:.1%} was asked: {why}", advice, s)
+
+
 def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     if "transient_unchecked" not in notes:
         return None
@@ -384,6 +409,56 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     )
 
 
+def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
+    """The curve that fits best falls past its hinge, but that may be chance; depth: share lost at the last level."""
+    lost = "" if depth is None else f", by {depth:.0%} at the last level"
+    return Verdict(
+        "dip_unconfirmed",
+        "note",
+        f"throughput seems to fall past the hinge{lost}; not confirmed: {'; '.join(reasons)}",
+        "measure more levels past the hinge, and each of them twice",
+    )
+
+
+def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
+    """What a confirmed dip costs, and what the server said of itself past the hinge that it did not up to it."""
+    hinge = curve.hinge_concurrency.value
+    if curve.dip is None or curve.dip.value is None or hinge is None:
+        return None
+    seen = [s for s in levels if s.concurrency is not None and s.server is not None]
+    past = [s for s in seen if (s.concurrency or 0) >= PAST * hinge]
+    below = [s for s in seen if s not in past]
+    signs = []
+    preempted = _largest(past, "preemptions")
+    if preempted and preempted > 2 * (_largest(below, "preemptions") or 0.0):
+        signs.append(f"up to {preempted:.4g} preemptions in a window")
+    if (used := _largest(past, "kv_usage") or 0.0) >= KV_FULL:
+        signs.append(f"KV cache {used:.0%} full")
+    if (waiting := _largest(past, "waiting") or 0.0) >= 1:
+        signs.append(f"up to {waiting:.4g} requests waiting")
+    if signs:
+        why = f"past the hinge the server reported {', '.join(signs)}"
+    elif past:
+        why = "nothing that the server reported past the hinge explains it"
+    else:
+        why = "the server reported nothing of itself"
+    if preempted:
+        advice = "lower its batch limit or give its KV cache more memory: preempted work is done twice"
+    else:
+        advice = f"keep concurrency near {hinge:.4g}, or limit the batch there"
+    return Verdict(
+        "dip_confirmed",
+        "note",
+        f"throughput falls by {curve.dip.value:.0%} from the hinge at {hinge:.4g} to the last level; {why}",
+        advice,
+    )
+
+
+def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
+    found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
+    return max(found, default=None)
+
+
 def of_level(
     s: LevelSummary,
     *,
@@ -392,6 +467,8 @@ def of_level(
     trend: Trend | None = None,
     median_lag_s: float | None = None,
     notes: Sequence[str],
+    precision: float | None = None,
+    drift: float | None = None,
     assumed_error: bool,
     usage_tokens: float,
     input_tokens_asked: float | None,
@@ -407,6 +484,7 @@ def of_level(
         unstable(s, trend),
         None if trend is not None and trend.rising else little_mismatch(s, little),
         not_settled(s, notes),
+        not_precise(s, notes, precision, drift),
         cut_short(s, notes),
         gpu_throttled(s),
         window_too_short(s),
