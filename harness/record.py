@@ -67,6 +67,8 @@ class Level(msgspec.Struct, frozen=True):
     end_s: float | None = None
     notes: tuple[str, ...] = ()
     rate: float | None = None  # open loop: requests per second that were to be sent
+    reason: str = ""  # why the ramp chose it
+    input_tokens: int | None = None  # of its prompts, where a probe varies them; None: the scenario's
 
     @property
     def finished(self) -> bool:

@@ -4,16 +4,17 @@ Secrets need not be in it: a header's value or a field of `extra_body` may be wr
 wire and holds them, `shown` is for the eye and the disk and holds none.
 
 Durations may be written '3s', counts '1.5k'. What a scenario leaves out stays None and is decided (and written
-to the manifest) when the run meets the server. Distributions of lengths, datasets and open loop come later.
+to the manifest) when the run meets the server. Distributions of lengths and datasets come later.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -49,11 +50,16 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     levels: list[int] | None = None  # None: doubling up to max_concurrency
     max_concurrency: int = 1024
-    level_seconds: float | None = None  # None: 20 request times
+    level_seconds: float | None = None  # of every window; None: until it is precise
+    precision: float = 0.02  # half-width of a level's 95 % interval, relative, at which its window may end
+    max_ttft: float | None = None  # seconds; the ramp ends where TTFT p99 passes it
     max_seconds: float | None = None
     max_requests: int | None = None
     max_dollars: float | None = None  # by the prices in `hardware`
     rates: list[float] | None = None  # open loop: requests per second, a level each; no levels then
+    search_rate: bool = False  # open loop: look for the largest rate that meets the SLO
+    probe: str | None = None  # prefill | decode: measure that phase alone
+    slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # poisson | constant
     start: str = "staggered"  # staggered | burst
     repeat: int = 1
@@ -63,12 +69,26 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the prediction and the cost need; without gpu and model_config there is no prediction."""
 
-    gpu: str | None = None
+    gpu: str | None = None  # a key of the table; "host": this machine's own cores, measured
+    host_cpus: list[int] | None = None  # of these cores; None: all that the run may use
     gpus: int = 1
     price: float | None = None  # USD per GPU-hour
     price_per_mtok: list[float] | None = None  # USD per million tokens: in, out and, if they are cheaper, cached
     model_config: str | None = None
+    tp: int | None = None  # GPUs of a replica; None: one GPU serves
+    dtype: str | None = None  # of the weights as the server loads them; None: as they are stored
+    kv_dtype: str | None = None
     max_num_seqs: int | None = None
+    calibration: str | None = None  # a profile of `knee calibrate model`, for a prediction beside the data sheet's
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ramp for every combination of these: a level map. What is empty stays as the scenario has it."""
+
+    input_tokens: list[int] = []
+    output_tokens: list[int] = []
+    max_num_seqs: list[int] = []  # a setting of the server, so of `sim:` alone; others are given by their urls
+    urls: dict[str, str] = {}  # a server for each setting, by its name
 
 
 class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,16 +105,23 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workload: WorkloadSpec = WorkloadSpec()
     ramp: Ramp = Ramp()
     hardware: Hardware = Hardware()
+    slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
+    sweep: Sweep = Sweep()
     sim: Sim = Sim()
 
 
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t -~]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECONDS = [("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds")]
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
+_NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
+_SECONDS = [
+    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
+]  # fmt: skip
 _COUNTS = [
     ("workload", "input_tokens"), ("workload", "output_tokens"), ("ramp", "max_concurrency"),
     ("ramp", "max_requests"), ("ramp", "repeat"),
+    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"),
 ]  # fmt: skip
 
 
@@ -115,11 +142,18 @@ def load(path: str) -> Scenario:
 def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     """The scenario from plain data; an unknown name is an error with its path and the nearest right one."""
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
-    for paths, convert in ((_SECONDS, units.seconds), (_COUNTS, units.count)):
+    slo = tree.get("slo")
+    limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
+    for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count)):
         for table, key in paths:
             section = tree.get(table)
-            if isinstance(section, dict) and isinstance(section.get(key), str):
-                section[key] = convert(section[key], f"{place}: $.{table}.{key}")
+            if not isinstance(section, dict):
+                continue
+            at, value = f"{place}: $.{table}.{key}", section.get(key)
+            if isinstance(value, str):
+                section[key] = convert(value, at)
+            elif isinstance(value, list):
+                section[key] = [convert(each, at) if isinstance(each, str) else each for each in value]
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
@@ -143,6 +177,9 @@ def _located(message: str, place: str) -> HarnessError:
     )
 
 
+Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: path, fact, way out
+
+
 def check(scenario: Scenario, *, place: str) -> None:
     """Refuse what cannot be measured, before anything is."""
 
@@ -151,12 +188,7 @@ def check(scenario: Scenario, *, place: str) -> None:
             raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
 
     target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
-    by_name = "give --api-key-env VARIABLE or --header"
-    address = target.url or ""
-    must(
-        address.startswith("unix:") or not re.search("[@?#]", address),
-        "target.url", "an address with a key in it would be stored with the result", by_name,
-    )  # fmt: skip
+    must(not _holds_a_key(target.url or ""), "target.url", *_NO_KEY)
     must(  # whoever gives the key in its place shall not read it here
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
@@ -211,9 +243,69 @@ def check(scenario: Scenario, *, place: str) -> None:
         "hardware.price_per_mtok", "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075",
     )  # fmt: skip
     must(scenario.hardware.gpus >= 1, "hardware.gpus", "something must serve", "give 1 or more")
+    tp, cpus = scenario.hardware.tp, scenario.hardware.host_cpus
+    must(tp is None or tp >= 1, "hardware.tp", "a replica has a GPU", "give 1 or more")
+    must(
+        cpus is None or scenario.hardware.gpu in (None, "host"),
+        "hardware.host_cpus", "a GPU has no cores of this machine", "say --gpu host",
+    )  # fmt: skip
     must(
         scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1, "sim", "the endpoint would stand still", "speed > 0"
     )
+    _check_search(scenario, must, place)
+    _check_sweep(scenario, must)
+
+
+def _check_search(scenario: Scenario, must: Must, place: str) -> None:
+    """What the ramp looks for, and how closely."""
+    ramp = scenario.ramp
+    for name, limit in scenario.slo.items():
+        units.known_limit(name, f"{place}: $.slo")
+        must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
+    must(0 < ramp.precision <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
+    must(
+        ramp.max_ttft is None or 0 < ramp.max_ttft < math.inf,
+        "ramp.max_ttft", "a bound is above 0", "write it like '2s' or '500ms'",
+    )  # fmt: skip
+    if ramp.search_rate:
+        both = "a search chooses its own rates: levels and rates exclude it"
+        must(ramp.levels is None and ramp.rates is None, "ramp.search_rate", both, "leave one of them out")
+        must(bool(scenario.slo), "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
+    must(not ramp.slo_fail or bool(scenario.slo), "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
+    if ramp.probe is not None:
+        known = ("prefill", "decode")
+        must(ramp.probe in known, "ramp.probe", f"unknown probe '{ramp.probe}'", "known: prefill, decode")
+        open_loop = ramp.rates is not None or ramp.search_rate
+        must(not open_loop, "ramp.probe", "a probe holds levels: rates exclude it", "leave one of them out")
+
+
+def _check_sweep(scenario: Scenario, must: Must) -> None:
+    """The axes of the level map."""
+    sweep, target = scenario.sweep, scenario.target
+    for axis in ("input_tokens", "output_tokens", "max_num_seqs"):
+        values: list[int] = getattr(sweep, axis)
+        must(not values or min(values) >= 1, f"sweep.{axis}", "a value is at least 1", "write [128, 512, 2048]")
+        must(len(set(values)) == len(values), f"sweep.{axis}", "a value stands twice", "write each value once")
+    must(
+        not sweep.max_num_seqs or target.url in (None, "sim:"),
+        "sweep.max_num_seqs", "no server but sim: takes it from here", "start a server for each setting: sweep.urls",
+    )  # fmt: skip
+    must(
+        not (sweep.max_num_seqs and sweep.urls),
+        "sweep.urls", "max_num_seqs and urls are both the server's setting", "leave one of them out",
+    )  # fmt: skip
+    for name, url in sweep.urls.items():
+        must(bool(name.strip() and url.strip()), "sweep.urls", "a setting has a name and a url", "write NAME = 'URL'")
+        must(not _holds_a_key(url), "sweep.urls", *_NO_KEY)
+    must(len(set(sweep.urls.values())) == len(sweep.urls), "sweep.urls", "a url stands twice", "write each url once")
+    must(
+        sweep == Sweep() or scenario.ramp.probe is None,
+        "sweep", "a level map has a knee a cell, a probe none", "leave [sweep] or ramp.probe out",
+    )  # fmt: skip
+
+
+def _holds_a_key(address: str) -> bool:
+    return not address.startswith("unix:") and re.search("[@?#]", address) is not None
 
 
 def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
@@ -276,20 +368,24 @@ def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
 
 def to_toml(scenario: Scenario) -> str:
     """The scenario as TOML that `load` reads back to the same value; None is left out."""
-    lines = [f"name = {json.dumps(scenario.name)}"]
+    lines = [f"name = {_value(scenario.name)}"]
     for field in msgspec.structs.fields(scenario)[1:]:
         section = msgspec.to_builtins(getattr(scenario, field.name))
-        body = [f"{key} = {_value(value)}" for key, value in section.items() if value is not None and value != {}]
+        body = [f"{_name(key)} = {_value(value)}" for key, value in section.items() if value not in (None, {}, [])]
         if body:
             lines += ["", f"[{field.name}]", *body]
     return "\n".join(lines) + "\n"
+
+
+def _name(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _value(key)
 
 
 def _value(value: Any) -> str:
     if value is None:
         raise HarnessError("null cannot be written in TOML", place="--print-scenario", way_out="leave the field out")
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_name(k)} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_value(v) for v in value) + "]"
     return json.dumps(value, ensure_ascii=False)

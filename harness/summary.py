@@ -87,6 +87,18 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     throttled_fraction: float | None = None  # by heat or power brake; the ordinary power cap is not in it
 
 
+class Attainment(msgspec.Struct, frozen=True):
+    """How many requests of a level met one limit of the SLO, and whether that settles it."""
+
+    limit: str  # as it is written, like "ttft_p99=2s"
+    needed: float  # share that has to meet it
+    met: int
+    n: int  # that began in the window, failures included
+    fraction: float | None
+    ci95: tuple[float, float] | None
+    outcome: str  # met | missed | unresolved
+
+
 class FromSend(msgspec.Struct, frozen=True):
     """Open loop only: the same latencies counted from the send instead of the schedule, which hides our own delay."""
 
@@ -138,6 +150,10 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerView | None
     client: ClientView
     gpu: GpuView | None = None
+    slo: list[Attainment] = []
+    input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
+    grade: str = "quick"  # quick | standard | submission (analytic.md §7)
+    reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
 
@@ -149,7 +165,9 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     hinge_concurrency: Value
     plateau_tokens_per_s: Value
     plateau_reached: bool
-    dip: Value | None
+    dip: Value | None  # share of the plateau that is lost at the last level; None unless it is confirmed
+    asymptote_tokens_per_s: Value | None = None  # of a pure hyperbola: 1/b, what no load would exceed
+    usl: dict[str, float] | None = None  # the alternative to a dip, beside it: a, b, k, peak_concurrency, score
     weights: dict[str, float]
     parameters: dict[str, float]  # a, b, P, d as the family has them; lack_of_fit (relative σ)
     verdicts: list[Verdict]
@@ -159,8 +177,9 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     hinge: Value | None = None
     plateau95: Value | None = None
     half_point: Value | None = None
-    slo: Value | None = None
+    slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it
     peak: Value | None = None
+    slo_rate: Value | None = None  # likewise in open loop, requests per second
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -172,9 +191,32 @@ class Band(msgspec.Struct, frozen=True):
 class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     output_tokens_per_s: Band
-    itl_s: float
+    itl_s: float | None  # None where nothing is decoded
     ttft_s: float
     measured_over_predicted: float | None = None
+    requests_per_s: Band | None = None
+    usd_per_million: Band | None = None  # output tokens, or input where there are none; low is the cheap end
+    meets_slo: bool | None = None  # by the means; None where no SLO is asked
+    bound_by: str | None = None  # what most of the time goes to, or the cap that is passed
+    experts_hit: float | None = None  # of a layer, by one step's batch; None where there are no experts
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
+    """The same prediction by what a server was measured to reach, beside the data sheet's and never mixed with it.
+
+    low and high of its levels are the error at the levels that the calibration did not see.
+    """
+
+    source: str  # the measurement that it was fitted on
+    fitted_on: list[float]  # its concurrencies
+    parameters: dict[str, float]  # mbu, mfu_prefill, mfu_decode, o_layer, o_step, o_req, o_api; seconds
+    fitted: list[str]  # those that the levels settle
+    kept: dict[str, str]  # those that stay as they were assumed, with the reason
+    error_unseen: float | None  # of output tokens/s, root mean square; None where every level was fitted on
+    single_stream_tokens_per_s: float
+    plateau_tokens_per_s: float
+    hinge_concurrency: float | None
+    levels: list[PredictedLevel]
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +235,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     hinge_concurrency: float | None
     levels: list[PredictedLevel]
     assumptions: dict[str, float]
-    calibrated: None = None
+    calibrated: Calibrated | None = None
+    scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
+    notes: list[str] = []
+    gap: Gap | None = None  # where the measurement leaves it
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,6 +257,50 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
 
 
+class RampStep(msgspec.Struct, frozen=True):
+    """One decision of the ramp: the level it asked for, or none where it ended, and why."""
+
+    concurrency: int | None
+    reason: str
+    rate: float | None = None
+    repeat: int = 0
+
+
+class Grade(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the run may be relied on, as MLPerf grades runs, and what the next grade would need."""
+
+    name: str  # quick | standard | submission
+    missing: list[str]  # what the next grade needs; empty at the highest
+    repeats: int  # how often the least repeated level that counts was held
+    spread: float | None  # largest relative difference between repeats of one level; None without repeats
+    spread_at: int | float | None = None
+
+
+class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """From the prefill probe: one output token over growing prompts."""
+
+    tokens_per_s: Value  # capacity: prompt tok/s at the plateau of its ramp, at the asked prompt length
+    seconds_per_token: Value  # dTTFT/dP at one request in flight
+    ttft_base_s: Value  # TTFT of an empty prompt, extrapolated
+    mfu: Value | None  # from that slope; None where hardware or model is not known
+    lengths: list[tuple[float, float]]  # (prompt tokens, mean TTFT in seconds)
+
+
+class DecodePhase(msgspec.Struct, frozen=True, kw_only=True):
+    """From the decode probe: short prompts, long answers."""
+
+    tokens_per_s: Value  # capacity: output tok/s without first tokens, at the plateau of its ramp
+    itl_s: float | None  # at one request in flight
+    mbu: Value | None  # from that ITL; None where hardware or model is not known
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """What a phase probe says; the phases are quoted apart, never summed."""
+
+    prefill: PrefillPhase | None = None
+    decode: DecodePhase | None = None
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
@@ -224,3 +313,29 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction | None
     cost: Cost | None
     client: ClientSummary
+    ramp: list[RampStep] = []
+    grade: Grade | None = None
+    phases: Phases | None = None
+
+
+class Achieved(msgspec.Struct, frozen=True):
+    """A share of the data sheet's figure that was reached, and the same quotient by the prediction."""
+
+    value: float
+    predicted: float
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the measured throughput leaves the predicted one: factors by cause that multiply to `ratio`."""
+
+    at: float | None  # the concurrency at which the two are compared; None: at the plateau
+    ratio: float  # output tokens/s, measured over predicted
+    ratio_single: float | None  # ITL at one request in flight, measured over predicted
+    ratio_prefill: float | None  # time that a prompt takes to compute, likewise, as far as ITL does not explain it
+    hinge_over_cap: float | None  # requests at which the batch was seen to stop, over the predicted cap
+    limits: list[str]  # predicted caps that lie in the measured hinge's interval
+    mbu: Achieved | None
+    mfu: Achieved | None
+    factors: dict[str, float]
+    largest: str  # bandwidth | compute (prefill) | max_num_seqs | KV memory | client | software or host | none
+    sentence: str

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, nearest
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Zµ]*)\s*")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+
+FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")  # that an SLO may limit (contract: words)
+PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
+LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
+    **{figure: (figure, None) for figure in FIGURES},
+    **{f"{figure}_p{q}": (figure, round(float(q) / 100, 4)) for figure in FIGURES for q in PERCENTILES},
+}
+
+N = TypeVar("N", int, float)
 
 
 def _scaled(text: str, table: dict[str, float], what: str, place: str, example: str) -> float:
@@ -43,18 +55,38 @@ def count(text: str | float, place: str = "") -> int:
     return int(value)
 
 
+def duration(seconds: float) -> str:
+    """Seconds as `seconds` reads them back, in the unit that leaves the fewest zeros.
+
+    >>> duration(2.0), duration(0.05), duration(2.5e-4), duration(90)
+    ('2s', '50ms', '250us', '90s')
+    """
+    unit, scale = next((pair for pair in (("s", 1.0), ("ms", 1e3)) if seconds * pair[1] >= 1), ("us", 1e6))
+    return f"{seconds * scale:.12g}{unit}"
+
+
 def levels(text: str, place: str = "--levels") -> list[int]:
     """Concurrency levels, in the order given; each at least 1, none twice.
 
     >>> levels("1,2,4,1k")
     [1, 2, 4, 1000]
     """
-    values = [count(part.strip(), place) for part in text.split(",") if part.strip()]
-    if not values or min(values) < 1:
-        raise HarnessError(f"{text!r} names no level of at least 1", place=place, way_out="write it like '1,2,4,8'")
-    if len(set(values)) < len(values):
-        raise HarnessError(f"{text!r} names a level twice", place=place, way_out="write each level once")
-    return values
+    return _each(text, count, place, "level", "of at least 1", "'1,2,4,8'")
+
+
+def cpus(text: str, place: str = "--host-cpus") -> list[int]:
+    """Numbers of processors, single ones and spans.
+
+    >>> cpus("0,2-4")
+    [0, 2, 3, 4]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
+            raise HarnessError(f"{text!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
+        found += range(int(low), int(high or low) + 1)
+    return list(dict.fromkeys(found))
 
 
 def rates(text: str, place: str = "--rate") -> list[float]:
@@ -64,12 +96,77 @@ def rates(text: str, place: str = "--rate") -> list[float]:
     [0.5, 2.0, 1000.0]
     """
     example = "'5' or '5,10,20'"
-    values = [_scaled(part, _COUNTS, "a rate", place, example) for part in text.split(",") if part.strip()]
+
+    def rate(part: str, place: str) -> float:
+        return _scaled(part, _COUNTS, "a rate", place, example)
+
+    return _each(text, rate, place, "rate", "above 0", example)
+
+
+def _each(text: str, read: Callable[[str, str], N], place: str, noun: str, bound: str, example: str) -> list[N]:
+    """The values between the commas, in the order given; each above 0, none twice."""
+    values = [read(part.strip(), place) for part in text.split(",") if part.strip()]
     if not values or min(values) <= 0:
-        raise HarnessError(f"{text!r} names no rate above 0", place=place, way_out=f"write it like {example}")
+        raise HarnessError(f"{text!r} names no {noun} {bound}", place=place, way_out=f"write it like {example}")
     if len(set(values)) < len(values):
-        raise HarnessError(f"{text!r} names a rate twice", place=place, way_out="write each rate once")
+        raise HarnessError(f"{text!r} names a {noun} twice", place=place, way_out=f"write each {noun} once")
     return values
+
+
+def slo(text: str, place: str = "--slo") -> dict[str, float]:
+    """Limits of an SLO in seconds, by name (`LIMITS`); each above 0, none twice.
+
+    >>> slo("ttft_p99=2s,itl_p99=50ms,e2e=10s")
+    {'ttft_p99': 2.0, 'itl_p99': 0.05, 'e2e': 10.0}
+    """
+    return _limits(text.split(","), "=", seconds, place, "'ttft_p99=2s,e2e=10s'")
+
+
+def goodput(text: str, place: str = "--goodput") -> dict[str, float]:
+    """The same limits as vLLM's benchmark has them: milliseconds a request, after a colon, apart by spaces.
+
+    >>> goodput("ttft:500 tpot:50 e2el:9000")
+    {'ttft': 0.5, 'tpot': 0.05, 'e2e': 9.0}
+    """
+    example = "'ttft:500 tpot:50'"
+
+    def milliseconds(part: str, place: str) -> float:
+        return _scaled(part, {"": 1e-3}, "a number of milliseconds", place, example)
+
+    return _limits(re.split(r"[\s,]+", text), ":", milliseconds, place, example, {"e2el": "e2e"})
+
+
+def _limits(
+    parts: list[str],
+    mark: str,
+    read: Callable[[str, str], float],
+    place: str,
+    example: str,
+    others: Mapping[str, str] = MappingProxyType({}),  # names that mean one of ours elsewhere
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in filter(None, map(str.strip, parts)):
+        name, given, value = (piece.strip() for piece in part.partition(mark))
+        if not given:
+            raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
+        name = others.get(name, name)
+        known_limit(name, place)
+        if name in found:
+            raise HarnessError(f"{name!r} is limited twice", place=place, way_out="write each limit once")
+        found[name] = read(value, place)
+        if not found[name] > 0:
+            raise HarnessError(f"{part!r} is no limit above 0", place=place, way_out=f"write it like {example}")
+    if not found:
+        raise HarnessError("no limit is given", place=place, way_out=f"write it like {example}")
+    return found
+
+
+def known_limit(name: str, place: str) -> None:
+    """Refuse a name that is no limit's, with the nearest right one."""
+    if name not in LIMITS:
+        near = nearest(name, LIMITS)
+        every = f"known: {', '.join(FIGURES)}, each also with _p and one of {', '.join(PERCENTILES)}"
+        raise HarnessError(f"unknown limit {name!r}", place=place, way_out=near if near.endswith("?") else every)
 
 
 def prices(text: str, place: str = "--price-per-mtok") -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.analysis.metrics import level_summary, mean_itl, peak_rate, tpot
+from harness.analysis.metrics import level_summary, mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
 from harness.record import Level, Record
 from harness.summary import ClientView, LevelSummary, ServerView
@@ -144,6 +144,49 @@ def test_goodput_counts_requests_that_met_every_limit_over_all_that_began() -> N
     assert s.goodput_requests_per_s == pytest.approx(0.6)
     assert s.goodput_tokens_per_s == pytest.approx(1.2)
     assert level(fast, 0.0, 10.0).slo_met_fraction is None
+
+
+def test_goodput_may_ask_for_no_stall() -> None:
+    smooth = [request(float(i), [i + 0.1, i + 0.2, i + 0.3]) for i in range(6)]
+    stalled = [request(i + 0.5, [i + 0.6, i + 0.65, i + 0.95]) for i in range(2)]
+    short = [request(i + 0.7, [i + 0.9]) for i in range(1)]  # one chunk has no gap, and meets its limit
+    s = level(smooth + stalled + short, 0.0, 10.0, slo={"icl": 0.15})
+    assert s.slo_met_fraction == pytest.approx(7 / 9)
+    assert np.isnan(stalls(Table.of(short))).all()
+    assert stalls(Table.of(stalled)) == pytest.approx([0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("records", "notes", "why"),
+    [
+        (steady(4, 60.0), ("not_precise",), "it still varies after 40 s"),
+        (steady(4, 60.0), ("cut_short", "not_precise"), "the window was cut short"),
+        ([*steady(4, 60.0), request(20.0, [], done=20.1, error="reset"), request(21.0, [], done=21.1, error="reset")],
+         ("not_precise",), "1.2% of the requests failed"),
+        # Every second the answers come 1 % later: 9 tokens over ever longer times.
+        ([request(k * (1 + k / 200), [k * (1 + k / 200) + 0.1 * i for i in range(1, 10)]) for k in range(60)],
+         ("not_precise",), "it moved by -2"),
+    ],
+)  # fmt: skip
+def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tuple[str, ...], why: str) -> None:
+    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, notes)
+    (said,) = [v for v in level_summary(Table.of(records), held, precision=0.02).verdicts if v.code == "not_precise"]
+    assert said.level == "doubt"
+    assert why in said.message
+    assert "±2.0% was asked" in said.message
+
+
+def test_precision_is_only_doubted_where_a_window_was_to_be_precise() -> None:
+    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, ("not_precise",))
+    assert "not_precise" not in codes(level_summary(Table.of(steady(4, 60.0)), held))
+    assert "not_precise" not in codes(level(steady(4, 60.0), 5.0, 45.0, 4, precision=0.02))
+
+
+def test_a_level_carries_why_it_was_held_and_the_prompts_that_it_asked_for() -> None:
+    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, reason="doubling", input_tokens=10)
+    s = level_summary(Table.of(steady(4, 60.0)), held, input_tokens_asked=500)
+    assert (s.reason, s.input_tokens_asked) == ("doubling", 10)
+    assert "input_length_off" not in codes(s), "by its own length, not by the scenario's"
 
 
 def test_cached_input_comes_from_usage_else_from_the_server() -> None:

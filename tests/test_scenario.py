@@ -53,6 +53,132 @@ def test_the_resolved_toml_reads_back_to_the_same_scenario() -> None:
     assert scenario.digest(again) == scenario.digest(first)
 
 
+def test_limits_searches_and_level_maps_read_back_to_the_same_scenario() -> None:
+    first = build(
+        'name = "größe 😀"\n'
+        '[slo]\nttft_p99 = "2s"\nitl_p99 = "50ms"\ne2e = 10\n"ttft_p99.9" = 5.5\n'
+        '[ramp]\nprecision = 0.05\nmax_ttft = "500ms"\nsearch_rate = true\nslo_fail = true\n'
+        '[sweep]\ninput_tokens = ["1k", 2000]\noutput_tokens = [64]\n'
+        'urls = { small = "http://h:1", "größer, 2" = "unix:/run/a@b" }'
+    )
+    assert first.slo == {"ttft_p99": 2.0, "itl_p99": 0.05, "e2e": 10.0, "ttft_p99.9": 5.5}
+    assert (first.ramp.max_ttft, first.sweep.input_tokens) == (0.5, [1000, 2000])
+    again = build(scenario.to_toml(first))
+    assert again == first
+    assert scenario.digest(again) == scenario.digest(first)
+    swept = build('[target]\nurl = "sim:"\n[sweep]\nmax_num_seqs = [8, 16]\n[ramp]\nmax_ttft = 2')
+    assert build(scenario.to_toml(swept)) == swept
+    probed = build('[ramp]\nprobe = "prefill"\nlevels = [1, 2]')
+    assert build(scenario.to_toml(probed)) == probed
+
+
+def test_a_scenario_without_limits_and_map_prints_neither() -> None:
+    printed = scenario.to_toml(build(""))
+    assert "[slo]" not in printed
+    assert "[sweep]" not in printed
+
+
+SLO = '\n[slo]\nttft = "1s"'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[slo]\ntfft_p99 = "2s"', "x.toml: $.slo: unknown limit 'tfft_p99'; did you mean 'ttft_p99'?"),
+        ("[slo]\nttft = 0", "x.toml: a limit is above 0 at $.slo.ttft; write it like '2s' or '50ms'"),
+        ("[slo]\nttft = nan", "x.toml: a limit is above 0 at $.slo.ttft; write it like '2s' or '50ms'"),
+        (
+            '[slo]\nttft = "2 parsecs"',
+            "x.toml: $.slo.ttft: '2 parsecs' is not a duration; write it like '50ms', '2s' or '5m'",
+        ),
+        (
+            "[ramp]\nprecision = 0.0",
+            "x.toml: a half-width is above 0, at most 0.5 at $.ramp.precision; write 0.02 for 2 %",
+        ),
+        (
+            "[ramp]\nprecision = 2",
+            "x.toml: a half-width is above 0, at most 0.5 at $.ramp.precision; write 0.02 for 2 %",
+        ),
+        ('[ramp]\nmax_ttft = "0s"', "x.toml: a bound is above 0 at $.ramp.max_ttft; write it like '2s' or '500ms'"),
+        ('[ramp]\nprobe = "both"', "x.toml: unknown probe 'both' at $.ramp.probe; known: prefill, decode"),
+        (
+            '[ramp]\nprobe = "decode"\nrates = [1]',
+            "x.toml: a probe holds levels: rates exclude it at $.ramp.probe; leave one of them out",
+        ),
+        (
+            '[ramp]\nprobe = "decode"\nsearch_rate = true' + SLO,
+            "x.toml: a probe holds levels: rates exclude it at $.ramp.probe; leave one of them out",
+        ),
+        (
+            "[ramp]\nsearch_rate = true\nrates = [1.5]" + SLO,
+            "x.toml: a search chooses its own rates: levels and rates exclude it at $.ramp.search_rate; "
+            "leave one of them out",
+        ),
+        (
+            "[ramp]\nsearch_rate = true\nlevels = [1]" + SLO,
+            "x.toml: a search chooses its own rates: levels and rates exclude it at $.ramp.search_rate; "
+            "leave one of them out",
+        ),
+        (
+            "[ramp]\nsearch_rate = true",
+            "x.toml: no SLO to search by at $.ramp.search_rate; give --slo, like ttft_p99=2s",
+        ),
+        ("[ramp]\nslo_fail = true", "x.toml: no SLO to miss at $.ramp.slo_fail; give --slo, like ttft_p99=2s"),
+        (
+            "[sweep]\ninput_tokens = [0]",
+            "x.toml: a value is at least 1 at $.sweep.input_tokens; write [128, 512, 2048]",
+        ),
+        (
+            '[sweep]\noutput_tokens = ["1k", 1000]',
+            "x.toml: a value stands twice at $.sweep.output_tokens; write each value once",
+        ),
+        (
+            '[target]\nurl = "http://h"\n[sweep]\nmax_num_seqs = [8]',
+            "x.toml: no server but sim: takes it from here at $.sweep.max_num_seqs; "
+            "start a server for each setting: sweep.urls",
+        ),
+        (
+            '[sweep]\nmax_num_seqs = [8]\nurls = { a = "http://h" }',
+            "x.toml: max_num_seqs and urls are both the server's setting at $.sweep.urls; leave one of them out",
+        ),
+        (
+            '[sweep]\nurls = { a = "http://h", b = "http://h" }',
+            "x.toml: a url stands twice at $.sweep.urls; write each url once",
+        ),
+        (
+            '[sweep]\nurls = { "" = "http://h" }',
+            "x.toml: a setting has a name and a url at $.sweep.urls; write NAME = 'URL'",
+        ),
+        (
+            '[sweep]\ninput_tokens = [1]\n[ramp]\nprobe = "decode"',
+            "x.toml: a level map has a knee a cell, a probe none at $.sweep; leave [sweep] or ramp.probe out",
+        ),
+        (
+            "[sweep]\ninput_token = [1]",
+            "x.toml: unknown field 'input_token' at $.sweep.input_token; did you mean 'input_tokens'?",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        build(text)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    "text", ['slo = "ttft=1s"', "[slo]\nttft_p99.9 = 2", "[sweep]\ninput_tokens = [1.5]", "slo = [1]"]
+)
+def test_a_limit_or_an_axis_of_a_wrong_type_is_refused(text: str) -> None:
+    with pytest.raises(HarnessError, match="Expected"):
+        build(text)
+
+
+def test_the_address_of_a_setting_with_a_key_in_it_is_refused_without_repeating_it() -> None:
+    with pytest.raises(HarnessError, match="an address with a key in it") as caught:
+        build('[sweep]\nurls = { a = "https://me:s3cret@h" }')
+    assert "s3cret" not in str(caught.value)
+
+
 def test_any_change_changes_the_digest() -> None:
     assert scenario.digest(build("[workload]\nseed = 1")) != scenario.digest(build("[workload]\nseed = 2"))
 

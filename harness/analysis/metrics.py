@@ -1,8 +1,8 @@
 """One level's figures from the records, word by word as the contract defines them.
 
 Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the
-requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), SLOs on
-percentiles.
+requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an
+SLO is met (analysis.slo), whose limits on one request are counted here as goodput.
 """
 
 from __future__ import annotations
@@ -69,6 +69,25 @@ def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bo
     return met
 
 
+def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
+    """What a limit may be put on, of every request; seconds by figure, each shape [requests], nan where it has none.
+
+    ITL of one request is its TPOT, its ICL the longest gap between two of its chunks (its stall), which is worked out
+    only where it is `stalled` that is asked for.
+    """
+    origin = table.sent if level.rate is None else table.scheduled  # what waits for us in open loop waits (wrk2)
+    output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
+    pace = tpot(table.first, table.last, output, table.first_tokens)
+    found = {
+        "ttft": ttft(origin, table.first),
+        "ttfat": ttft(origin, table.first_content),
+        "itl": pace,
+        "tpot": pace,
+        "e2e": table.done - origin,
+    }
+    return found | {"icl": stalls(table)} if stalled else found
+
+
 def began_in(table: Table, level: Level) -> Bools:
     """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
     assert level.window_start_s is not None
@@ -91,11 +110,13 @@ def level_summary(
     ceiling_is_lower_bound: bool = False,
     input_tokens_asked: float | None = None,
     output_tokens_asked: float | None = None,
+    precision: float | None = None,
 ) -> LevelSummary:
     """Everything the records say of one level whose window is closed; `table` holds the whole run.
 
-    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request) and e2e to seconds a request; `ceiling` is
-    the events per second that the load generator is known to follow.
+    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request), icl (its stall) and e2e to seconds a
+    request; `ceiling` is the events per second that the load generator is known to follow; `precision` the half-width
+    at which the window might end, where it had no length of its own.
     """
     if level.window_start_s is None or level.window_end_s is None:
         raise ValueError(f"level {level.index} has no closed window")
@@ -113,23 +134,17 @@ def level_summary(
     with_arrival = placed_tokens(table)
     output = np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens)
     shape = table.first[good], table.last[good], output[good], table.first_tokens[good]
-    origin = table.sent if level.rate is None else table.scheduled  # what waits for us in open loop waits (wrk2)
-    figures = {
-        "ttft": ttft(origin, table.first)[good],
-        "ttfat": ttft(origin, table.first_content)[good],
-        "tpot": tpot(*shape),
-        "e2e": (table.done - origin)[good],
-    }
-    figures["itl"] = figures["tpot"]  # of one request they are the same
-    e2e = spread(figures["e2e"])
+    of_all = figures(table, level, stalled="icl" in (slo or {}))
+    of_good = {name: values[good] for name, values in of_all.items()}
+    e2e = spread(of_good["e2e"])
     lag = (table.sent - table.scheduled)[good]
     icls = gaps(table, good)
-    steps = _steps(icls, T, replicas)
-    icl = spread(icls, steps)
+    independent = steps(icls, T, replicas)
+    icl = spread(icls, independent)
     chunks = int(table.chunks[good].sum())
     tokens_per_chunk = float(with_arrival[good].sum()) / chunks if chunks else None
     itl_mean = mean_itl(*shape)
-    itl = Spread(itl_mean, None, None, None, None, None, steps)
+    itl = Spread(itl_mean, None, None, None, None, None, independent)
     if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK:
         itl = msgspec.structs.replace(icl, mean=itl_mean)
 
@@ -154,12 +169,12 @@ def level_summary(
         client = msgspec.structs.replace(client, merged_fraction=int(table.merged[good].sum()) / chunks)
 
     if ceiling:
-        events = int(((table.arrival >= start) & (table.arrival < end)).sum())  # failed requests' too
+        events = int(inside.sum())  # failed requests' too
         client = msgspec.structs.replace(client, ceiling_fraction=events / T / ceiling)
 
     placed = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[placed].sum())
-    met = meets(slo, figures, len(figures["e2e"])) if slo else None
+    met = meets(slo, of_good, len(of_good["e2e"])) if slo else None
     N = little(table, level, start, end)
     summary = LevelSummary(
         concurrency=level.concurrency,
@@ -192,11 +207,11 @@ def level_summary(
         unplaced_tokens=round(usage - float(with_arrival[placed].sum())),
         input_tokens_mean=_mean(table.input_tokens[good]),
         output_tokens_mean=_mean(output[good]),
-        ttft_s=spread(figures["ttft"]),
-        ttfat_s=spread(figures["ttfat"]),
+        ttft_s=spread(of_good["ttft"]),
+        ttfat_s=spread(of_good["ttfat"]),
         itl_s=itl,
         icl_s=icl,
-        tpot_s=spread(figures["tpot"]),
+        tpot_s=spread(of_good["tpot"]),
         e2e_s=e2e,
         lag_s=spread(lag),
         goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
@@ -206,6 +221,8 @@ def level_summary(
         server=server,
         client=client,
         gpu=gpu,
+        input_tokens_asked=level.input_tokens,
+        reason=level.reason,
         verdicts=[],
     )
     trend = window.trend(table, start, end) if level.rate is not None else None
@@ -214,7 +231,7 @@ def level_summary(
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
     limited = verdicts.client_limited(summary, client, ceiling_is_lower_bound) is not None
     if any(value is not None for value in known):
-        client = msgspec.structs.replace(client, limited=limited)
+        summary = msgspec.structs.replace(summary, client=msgspec.structs.replace(client, limited=limited))
     found = verdicts.of_level(
         summary,
         little=N,
@@ -222,12 +239,22 @@ def level_summary(
         trend=trend,
         median_lag_s=float(np.median(lag)) if len(lag) else None,
         notes=level.notes,
+        precision=precision,
+        drift=window.drift(arrival, tokens, start, end, e2e.mean),
         assumed_error=assumed,
         usage_tokens=usage,
-        input_tokens_asked=input_tokens_asked,
+        input_tokens_asked=level.input_tokens or input_tokens_asked,
         output_tokens_asked=output_tokens_asked,
     )
-    return msgspec.structs.replace(summary, client=client, verdicts=found)
+    return msgspec.structs.replace(summary, verdicts=found)
+
+
+def stalls(table: Table) -> Floats:
+    """The longest gap between two token-carrying chunks of each request; seconds, shape [requests], nan below two."""
+    later = np.flatnonzero(np.diff(table.owner) == 0)
+    longest = np.full(len(table.chunks), np.nan)
+    np.fmax.at(longest, table.owner[later], np.diff(table.arrival)[later])
+    return longest
 
 
 def _from_send(table: Table, good: Bools) -> FromSend:
@@ -246,7 +273,7 @@ def _without_steady_state(s: LevelSummary) -> LevelSummary:
     return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
 
 
-def _steps(icls: Floats, T: float, replicas: int) -> int:
+def steps(icls: Floats, T: float, replicas: int) -> int:
     """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica."""
     if not len(icls):
         return 0

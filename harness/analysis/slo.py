@@ -1,0 +1,255 @@
+"""Does a level meet the SLO, and up to which load: counts of what met a limit, their intervals, and the SLO knee.
+
+`ttft_p99=2s` asks that 99 % of the requests have a TTFT of at most 2 s. So a limit is judged by attainment, the share
+that met it, against the share needed, and never by comparing a percentile. The share has a 95 % interval by Wilson's
+score: met if all of it reaches what is needed, missed if none of it does, else unresolved, which is an answer. It is a
+common one: where all n samples met a p99 limit, the interval reaches 0.99 from n = 381 on, a p99.9 limit's 0.999 from
+n = 3,838. Failures and timeouts are misses, what we cut ourselves is out.
+
+Requests come in clumps (all that are in flight share a stall), so n of them may tell less than n independent ones
+would. How much less is read off time blocks (`clumping`), and Wilson counts only what is left.
+
+Left out: how long to hold a level for a decision, and goodput, which `metrics.meets` counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from harness import units
+from harness.analysis import metrics
+from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
+from harness.analysis.table import Floats, Ints, Table, placed_tokens
+from harness.analysis.verdicts import TOKENS_PER_CHUNK
+from harness.record import Level
+from harness.summary import Attainment, LevelSummary, Value
+
+_NEEDED = 0.99  # of a limit that names no percentile
+_BLOCKS, _REQUEST_TIMES = 10, 2  # analytic.md §7: at least 10 time blocks of at least 2 request times
+_CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled, likewise
+_AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree, likewise
+_SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
+_STILL_A_MISS = {
+    "errors_above_1_percent",
+    "in_flight_low",
+    "unstable",
+}  # overload is invalid for a curve, not for an SLO
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """One limit of an SLO: `needed` of all samples have a `figure` of at most `seconds`."""
+
+    name: str  # like "ttft_p99"
+    figure: str  # ttft | ttfat | itl | tpot | e2e | icl
+    needed: float  # share, 0 to 1
+    seconds: float
+
+    @property
+    def of_gaps(self) -> bool:
+        """Whether gaps are its samples (a percentile of ITL or ICL), not requests."""
+        return self.figure in ("itl", "icl") and self.name != self.figure
+
+    def __str__(self) -> str:
+        return f"{self.name}={units.duration(self.seconds)}"
+
+
+def limits(slo: Mapping[str, float]) -> list[Limit]:
+    """The limits of an SLO, seconds by name, in the order given; without a percentile 0.99 have to meet it.
+
+    >>> [(str(limit), limit.figure, limit.needed) for limit in limits({"ttft_p90": 2.0, "e2e": 0.5})]
+    [('ttft_p90=2s', 'ttft', 0.9), ('e2e=500ms', 'e2e', 0.99)]
+    """
+    for name in slo:
+        units.known_limit(name, "slo")
+    named = [(name, *units.LIMITS[name], seconds) for name, seconds in slo.items()]
+    return [Limit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
+
+
+def per_request(limits: Sequence[Limit]) -> dict[str, float]:
+    """What goodput asks of one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
+
+    >>> per_request(limits({"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}))
+    {'ttft': 0.5, 'itl': 0.05}
+    """
+    found: dict[str, float] = {}
+    for limit in limits:
+        found[limit.figure] = min(limit.seconds, found.get(limit.figure, math.inf))
+    return found
+
+
+def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
+    """How much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
+
+    Samples are the requests that began in the window. A limit on a percentile of ITL or ICL has their gaps instead,
+    of which one step of the engine gives every stream the same (`replicas`: how many engines serve), and a failed
+    request misses as many as the others have on average. Gaps of ITL are known only where a chunk is a token: else
+    the attainment is unresolved, with samples but without a fraction.
+    """
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    start, end = level.window_start_s, level.window_end_s
+    counted = metrics.began_in(table, level) & ~table.cancelled
+    good = counted & table.ok
+    origin = table.began if level.rate is None else table.scheduled
+    spans = (table.done - origin)[counted]
+    spans = spans[spans > 0]  # nan is not
+    request_s = float(spans.mean()) if len(spans) else 0.0
+    of_requests = metrics.figures(table, level, stalled=any(limit.figure == "icl" for limit in limits))
+    row, arrival, gap = _gaps(table)
+    arrival, gap = arrival[good[row]], gap[good[row]]
+    chunks = int(table.chunks[good].sum())
+    chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
+
+    def requests(limit: Limit) -> Attainment:
+        figure = of_requests[limit.figure]
+        met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
+        late = np.where(table.ok, np.nan_to_num(figure, nan=0.0), np.inf)  # what a request lacks it has in time
+        effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
+        if effect is None:  # too short to tell: at worst all that are in flight together share their fate
+            effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))
+        return _judged(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
+
+    def gaps(limit: Limit) -> Attainment:
+        if limit.figure == "itl" and chunked:
+            return Attainment(str(limit), limit.needed, 0, len(gap), None, None, "unresolved")
+        if not good.any():
+            return _judged(str(limit), limit.needed, 0, int(counted.sum()), 1.0)
+        met = gap <= limit.seconds
+        last = max(end, float(arrival.max(initial=end)) + 1e-9)  # the last answers end after the window
+        steps = metrics.steps(gap, end - start, replicas)
+        effect = max(clumping(arrival, gap, limit.seconds, start, last, request_s) or 1.0, len(gap) / max(steps, 1))
+        lost = round(len(gap) * (int(counted.sum()) / int(good.sum()) - 1))
+        return _judged(str(limit), limit.needed, int(met.sum()), len(gap) + lost, effect)
+
+    return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
+
+
+def _gaps(table: Table) -> tuple[Ints, Floats, Floats]:
+    """Every gap between neighbouring chunks of one request: its row, when it ended, its seconds; shapes [gaps]."""
+    owner = table.owner
+    later = np.flatnonzero(owner[1:] == owner[:-1]) + 1
+    return owner[later], table.arrival[later], table.arrival[later] - table.arrival[later - 1]
+
+
+def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:
+    """How many times wider than that of independent samples the variance of a share is (Kish's design effect, 1965).
+
+    The share is that of `values` above the limit. Where there are fewer than 20, too few to show how they come, it is
+    that of the 20 slowest: a queue whose longest waits come together will bring its misses together. From its scatter
+    over time blocks, at least 10 of at least 2 request times, doubled while the lag-1 correlation is above 0.2:
+    D = B/(B - 1) Σ (late_b - p n_b)² / (n p (1 - p)), and (t/z)² times that, so that few blocks do not feign precision.
+    1 where D is below 1.5; None where 10 blocks do not fit.
+
+    >>> beats = np.arange(0.0, 100.0, 0.5)
+    >>> slow = np.where(beats % 20 < 18, 0.1, 0.3)  # every 20 s four in a row
+    >>> round(clumping(beats, slow, 0.2, 0.0, 100.0, 0.5), 2)
+    4.29
+    """
+    n = len(values)
+    blocks = int((end - start) / (_REQUEST_TIMES * request_s) + 1e-9) if request_s else n
+    if blocks < _BLOCKS or not n:
+        return None
+    values = np.round(values, 6)  # less than a microsecond is the clock's, not the server's
+    if int((values > limit).sum()) < _SHOW:
+        limit = np.sort(values)[-1 - min(_SHOW, n // 2)]
+    late = values > limit
+    p = float(late.mean())
+    if p in (0.0, 1.0):
+        return 1.0
+
+    def scatter(blocks: int) -> Floats:
+        return batches(times, late.astype(np.float64) - p, start, end, blocks) * ((end - start) / blocks)
+
+    x = scatter(blocks)
+    while lag1(x) > _CORRELATED and blocks >= 2 * _BLOCKS:
+        blocks //= 2
+        x = scatter(blocks)
+    effect = blocks / (blocks - 1) * float(x @ x) / (n * p * (1 - p))
+    return effect * (t_quantile(0.975, blocks - 1) / Z95) ** 2 if effect > _AGREE else 1.0
+
+
+def _judged(limit: str, needed: float, met: int, n: int, effect: float) -> Attainment:
+    """Wilson's interval for n/effect independent samples: its z is √effect wider, which is the same."""
+    ci95 = wilson(met, n, Z95 * math.sqrt(effect))
+    if ci95 is None:
+        return Attainment(limit, needed, met, n, None, None, "unresolved")
+    outcome = "met" if ci95[0] >= needed else "missed" if ci95[1] < needed else "unresolved"
+    return Attainment(limit, needed, met, n, met / n, ci95, outcome)
+
+
+def _independent(a: Attainment) -> float:
+    """Independent samples that an attainment's interval was made for: at an end e of it, (p - e)² = z² e(1 - e)/n."""
+    assert a.ci95 is not None
+    p = a.met / a.n
+    e = a.ci95[0] if p > 0.5 else a.ci95[1]  # the other end may be cut off at 0 or 1
+    return Z95**2 * e * (1 - e) / (p - e) ** 2
+
+
+def enough(attainment: Attainment) -> int | None:
+    """Samples that would resolve an attainment if its share and clumping stay; None where no number would.
+
+    z² q(1 - q)/(p - q)² independent ones, for a share p where q is needed.
+
+    >>> enough(Attainment("ttft=1s", 0.99, 100, 100, 1.0, wilson(100, 100), "unresolved"))
+    381
+    """
+    a = attainment
+    if a.ci95 is None or a.met / a.n == a.needed:
+        return None
+    independent = Z95**2 * a.needed * (1 - a.needed) / (a.met / a.n - a.needed) ** 2
+    return math.ceil(independent * a.n / _independent(a) - 1e-6)
+
+
+def outcome(attainments: Sequence[Attainment]) -> str:
+    """Of all limits together: missed if one is, else unresolved if one is (or there is none), else met."""
+    outcomes = {each.outcome for each in attainments} or {"unresolved"}
+    return next(each for each in ("missed", "unresolved", "met") if each in outcomes)
+
+
+def pooled(repeats: Sequence[Attainment]) -> Attainment:
+    """One limit's attainment over repeats of a level: counts added, and the independent samples among them."""
+    known = [each for each in repeats if each.ci95 is not None]
+    if not known:
+        return repeats[0]
+    n = sum(each.n for each in known)
+    effect = n / sum(_independent(each) for each in known)
+    return _judged(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
+
+
+def knee(levels: Sequence[LevelSummary]) -> Value | None:
+    """SLO knee: the largest concurrency that met the SLO below the smallest that missed it; requests in flight.
+
+    The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved
+    or were not held. None where no level below the smallest miss met it. Repeats are pooled. Invalid levels are left
+    out, except that one which errors or too few in flight make invalid can still miss.
+    """
+    return _boundary(levels, lambda level: level.concurrency if level.rate is None else None)
+
+
+def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
+    """The SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
+    return _boundary(levels, lambda level: level.rate)
+
+
+def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], float | None]) -> Value | None:
+    counts: dict[float, dict[str, list[Attainment]]] = defaultdict(lambda: defaultdict(list))
+    overloaded = set()
+    for level in levels:
+        at = load(level)
+        void = {verdict.code for verdict in level.verdicts if verdict.level == "invalid"}
+        if at is None or level.input_tokens_asked is not None or void - _STILL_A_MISS:
+            continue
+        if not void:
+            for each in level.slo:
+                counts[at][each.limit].append(each)
+        elif "unstable" in void or outcome(level.slo) == "missed":
+            overloaded.add(at)
+    outcomes = {at: outcome([pooled(each) for each in by_limit.values()]) for at, by_limit in counts.items()}
+    missed = min(overloaded | {at for at, each in outcomes.items() if each == "missed"}, default=math.inf)
+    met = max((at for at, each in outcomes.items() if each == "met" and at < missed), default=None)
+    return None if met is None else Value(float(met), (float(met), float(missed) if missed < math.inf else None))
