@@ -1,37 +1,369 @@
 """Which level comes next, and why."""
 
-from harness.analysis.ramp import Held, next_level
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, next_level
+
+MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
 
-def ramp(*rates: float, errors: float = 0.0, levels: list[int] | None = None, most: int = 64) -> tuple[int | None, str]:
-    """The next level after doubling levels of these rates; the last one with this share of errors."""
-    last = len(rates) - 1
-    held = [Held(2**i, None, rate, errors if i == last else 0.0) for i, rate in enumerate(rates)]
-    step = next_level(held, levels=levels, max_concurrency=most)
-    return step.concurrency, step.reason
+def search(**asked: object) -> Search:
+    plain = Search(
+        levels=None, rates=None, max_concurrency=64, search_rate=False, slo=False, max_ttft_s=None,
+        predicted_hinge=None, seed=0, seconds_left=None, requests_left=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **asked)
+
+
+def held(C: int | None, X: float, **other: object) -> Held:
+    """A level of which nothing is wrong: 128 tokens a request, 23 request times."""
+    request_s = (C or 1) * 128 / X
+    plain = Held(
+        concurrency=C, rate=None, in_flight=None if C is None else float(C), output_tokens_per_s=X, se=0.01 * X,
+        error_rate=0.0, seconds=23 * request_s, requests=23 * (C or 1), request_s=request_s, valid=True,
+        in_flight_ok=True, ttft_p99_s=0.1, slo=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **other)
+
+
+def climbed(*rates: float, **last: object) -> list[Held]:
+    """Levels 1, 2, 4, … of these throughputs; the last one with something of its own."""
+    levels = [held(2**i, X) for i, X in enumerate(rates)]
+    return levels[:-1] + [msgspec.structs.replace(h, **last) for h in levels[-1:]]
+
+
+def server(C: int, hinge: float = 20.0, bend: float = 0.2) -> float:
+    """The linear-knee-plateau's throughput: one stream makes about 50 tok/s."""
+    return min(C, hinge) / (0.02 + bend * 0.02 / hinge * min(C, hinge))
+
+
+def ramp(asked: Search, **of: float) -> tuple[list[Held], list[Next]]:
+    """A whole ramp over that server, without noise but not without errors."""
+    levels: list[Held] = []
+    steps = [next_level(levels, asked)]
+    while not steps[-1].over:
+        assert len(levels) < MOST
+        C = steps[-1].concurrency
+        assert C is not None
+        levels.append(held(C, server(C, **of)))
+        steps.append(next_level(levels, asked))
+    return levels, steps
+
+
+# Given levels
 
 
 def test_given_levels_are_held_in_their_order_and_then_it_ends() -> None:
-    assert ramp(levels=[5, 3])[0] == 5
-    assert ramp(10.0, levels=[5, 3])[0] == 3
-    assert ramp(10.0, 10.0, levels=[5, 3]) == (None, "all given levels are held")
+    asked = search(levels=[5, 3])
+    assert next_level([], asked) == Next(5, "given")
+    assert next_level([held(5, 10.0)], asked) == Next(3, "given")
+    assert next_level([held(5, 10.0), held(3, 10.0)], asked) == Next(None, "all given levels are held")
 
 
-def test_without_levels_it_doubles_up_to_the_highest() -> None:
-    assert ramp(1.0, 2.0, 4.0)[0] == 8
-    assert ramp(1.0, 2.0, 4.0, most=6)[0] == 6
-    assert ramp(1.0, 2.0, 4.0, most=4)[0] is None
+def test_given_rates_likewise() -> None:
+    asked = search(rates=[0.5, 2.0])
+    assert next_level([], asked) == Next(None, "given", 0.5)
+    first = held(None, 10.0, rate=0.5)
+    assert next_level([first], asked).rate == 2.0
+    assert next_level([first, held(None, 10.0, rate=2.0)], asked) == Next(None, "all given rates are held")
 
 
-def test_one_flat_doubling_goes_on_and_two_end_it() -> None:
-    assert ramp(1.0, 2.0, 2.0)[0] == 8
-    assert ramp(1.0, 2.0, 2.01, 2.02) == (None, "stopped: throughput rose by less than 5% per doubling, twice")
-    assert ramp(1.0, 1.0, 2.0, 2.0)[0] == 16
-
-
-def test_errors_end_any_ramp() -> None:
-    assert ramp(1.0, 2.0, errors=0.02, levels=[1, 2, 4]) == (
-        None,
-        "stopped: 2.0% of the requests failed at 2 in flight",
+def test_errors_end_given_levels() -> None:
+    assert next_level(climbed(1.0, 2.0, error_rate=0.02), search(levels=[1, 2, 4])) == Next(
+        None, "stopped: 2.0% of the requests failed at 2 in flight"
     )
-    assert ramp(1.0, 2.0, errors=0.01)[0] == 4
+    assert next_level(climbed(1.0, 2.0, error_rate=0.01), search(levels=[1, 2, 4])).concurrency == 4
+
+
+# The climb
+
+
+@pytest.mark.parametrize(
+    ("rates", "most", "after"),
+    [
+        ([], 64, 1),
+        ([1.0, 2.0, 4.0], 64, 8),
+        ([1.0, 2.0, 4.0], 6, 6),
+        ([1.0, 2.0, 4.0, 4.0], 64, 11),  # the first flat doubling: half a step, as what comes is dear
+        ([1.0, 1.0], 64, 3),
+    ],
+)
+def test_it_doubles_and_after_a_flat_doubling_goes_half_as_far(rates: list[float], most: int, after: int) -> None:
+    assert next_level(climbed(*rates), search(max_concurrency=most)).concurrency == after
+
+
+def test_throughput_that_rises_again_is_doubled_again() -> None:
+    levels = [held(1, 1.0), held(2, 1.0), held(3, 2.0)]
+    assert next_level(levels, search()).concurrency == 6
+
+
+def test_two_flat_steps_end_the_climb_and_what_is_missing_is_filled_around_the_bend() -> None:
+    levels = [*climbed(1.0, 2.0, 3.0, 3.0), held(11, 3.0)]
+    step = next_level(levels, search())
+    assert (step.concurrency, step.reason) == (5, "only 5 levels so far: 5 lies near the bend")
+    # A prediction is where to look first, if it lies inside.
+    assert next_level(levels, search(predicted_hinge=7.2)).concurrency == 7
+    assert next_level(levels, search(predicted_hinge=900.0)).concurrency == 5
+
+
+def test_too_few_levels_allowed_for_a_hinge_end_it_and_are_named() -> None:
+    levels = [held(C, float(C)) for C in (1, 2, 4, 3)]
+    step = next_level(levels, search(max_concurrency=4))
+    assert step.over
+    assert step.reason.startswith("stopped: 4 valid levels are too few for a hinge, 6 are needed; --max-concurrency 4")
+
+
+@pytest.mark.slow
+def test_after_errors_nothing_at_that_level_or_above_is_held_but_below_it_goes_on() -> None:
+    levels = climbed(1.0, 2.0, 4.0, 8.0, 9.0, error_rate=0.5, valid=False)
+    while not (step := next_level(levels, search())).over and len(levels) < 7:
+        assert step.concurrency is not None
+        assert step.concurrency < 16
+        levels.append(held(step.concurrency, min(step.concurrency, 8.0)))
+    assert len(levels) > 5
+
+
+def test_ttft_past_its_bound_forbids_only_what_lies_above() -> None:
+    levels = climbed(1.0, 2.0, 4.0, 8.0, ttft_p99_s=3.0)
+    assert next_level(levels, search()).concurrency == 16
+    step = next_level(levels, search(max_ttft_s=2.0))
+    assert step.concurrency is not None
+    assert step.concurrency < 8
+
+
+def test_an_invalid_level_is_held_once_more_and_twice_invalid_is_the_limit() -> None:
+    once = climbed(1.0, 2.0, 4.0, 8.0, valid=False)
+    assert next_level(once, search()) == Next(8, "8 again: the level was invalid")
+    assert next_level([*once, held(8, 8.0)], search()).concurrency == 16
+    step = next_level([*once, held(8, 4.0, valid=False)], search())
+    assert step.concurrency is not None
+    assert step.concurrency < 8
+
+
+def test_where_in_flight_no_longer_follows_nothing_higher_is_held() -> None:
+    follows = climbed(1.0, 2.0, 4.0, 8.0, in_flight=7.2, in_flight_ok=False)
+    assert next_level(follows, search()).concurrency == 16
+    stuck = climbed(1.0, 2.0, 4.0, 8.0, in_flight=4.3, in_flight_ok=False)
+    step = next_level(stuck, search())
+    assert step.concurrency is not None
+    assert step.concurrency <= 8
+
+
+def test_a_level_that_the_budget_does_not_pay_for_is_not_asked_for() -> None:
+    levels = climbed(1.0, 1.9, 3.6, 6.0)  # 1: 2,944 s … 8: 3,925 s
+    assert next_level(levels, search(seconds_left=4_000.0)).concurrency != 16
+    step = next_level(levels, search(seconds_left=100.0))
+    assert step.over
+    assert "100 s left do not suffice" in step.reason
+    assert next_level(levels, search(requests_left=10)).over
+
+
+# The knee
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hinge", [7.0, 33.0, 48.0])
+def test_a_whole_ramp_ends_with_the_hinge_known(hinge: float) -> None:
+    levels, steps = ramp(search(max_concurrency=256), hinge=hinge)
+    assert steps[-1].reason.startswith("stopped: the hinge is known to")
+    assert "not reached" not in steps[-1].reason
+    assert len({h.concurrency for h in levels}) >= 6
+    assert any("against drift" in s.reason for s in steps)
+    back = next(i for i, s in enumerate(steps) if "from above" in s.reason)
+    assert steps[back].concurrency in [h.concurrency for h in levels[:back]]
+    assert hinge / 2 <= (steps[back].concurrency or 0) <= hinge * 2
+    assert max(h.concurrency or 0 for h in levels) <= 6 * hinge
+
+
+@pytest.mark.slow
+def test_refinement_gathers_around_the_hinge() -> None:
+    levels, steps = ramp(search(max_concurrency=256), hinge=48.0)
+    told = [s.concurrency or 0 for s in steps if "the hinge lies between" in s.reason]
+    levels_after = [h.concurrency or 0 for h in levels[steps.index(next(s for s in steps if "above" in s.reason)) :]]
+    near = [C for C in told + levels_after if abs(math.log2(C / 48)) <= 1]
+    assert len(near) >= 0.7 * len(told + levels_after)
+
+
+@pytest.mark.slow
+def test_a_ramp_that_ends_below_the_hinge_says_that_throughput_still_rises() -> None:
+    _, steps = ramp(search(max_concurrency=64), hinge=500.0)
+    assert steps[-1].reason == "stopped: throughput still rises at 64; --max-concurrency 64 is reached"
+
+
+@pytest.mark.slow
+def test_a_prediction_changes_the_way_but_not_the_end() -> None:
+    wrong = ramp(search(max_concurrency=256, predicted_hinge=200.0), hinge=20.0)[1]
+    right = ramp(search(max_concurrency=256), hinge=20.0)[1]
+    assert wrong[-1].reason.startswith("stopped: the hinge is known to")
+    assert right[-1].reason.startswith("stopped: the hinge is known to")
+
+
+@pytest.mark.slow
+def test_a_fall_past_the_hinge_is_held_again() -> None:
+    rates = [server(C) for C in (1, 2, 4, 8, 16, 32, 64)]
+    levels = [*climbed(*rates), held(91, 0.8 * rates[-1])]
+    step = next_level(levels, search(max_concurrency=91))
+    assert step == Next(91, "91 again: throughput seems to fall past the hinge")
+    step = next_level([*levels, held(91, 0.8 * rates[-1])], search(max_concurrency=91))
+    assert step == Next(64, "64 again: throughput seems to fall past the hinge")
+
+
+@pytest.mark.slow
+def test_between_a_level_that_held_and_one_that_fails_it_goes_halfway_and_does_not_creep_down() -> None:
+    levels = [held(C, float(C)) for C in (1, 2, 4, 8, 16, 32)]
+    failing = {"error_rate": 0.5, "valid": False}
+    levels.append(held(64, 1.0, **failing))
+    tried = []
+    for _ in range(4):
+        C = next_level(levels, search()).concurrency
+        assert C is not None
+        if C > 32:
+            tried.append(C)
+        levels.append(held(C, 1.0, **failing) if C > 32 else held(C, float(C)))
+    assert tried == [45, 38]  # √(32·64), √(32·45); 35 is not worth it
+
+
+# The SLO
+
+
+def answered(**slo: str) -> list[Held]:
+    """Four levels are all that max_concurrency allows, so that the knee is over at once; c1="met" and so on."""
+    return [held(int(C[1:]), float(C[1:]), slo=said) for C, said in slo.items()]
+
+
+def test_the_slo_is_bisected_between_met_and_missed() -> None:
+    levels = answered(c1="met", c2="met", c4="missed", c3="missed")
+    step = next_level(levels, search(max_concurrency=4, slo=True))
+    assert step.over
+    assert step.reason.endswith("the SLO is met up to 2 in flight and missed at 3")
+
+
+def test_an_slo_that_even_a_single_stream_misses_or_that_all_meet_is_said() -> None:
+    none = answered(c1="missed", c2="missed", c4="missed", c3="missed")
+    assert "missed even at 1 in flight" in next_level(none, search(max_concurrency=4, slo=True)).reason
+    every = answered(c1="met", c2="met", c4="met", c3="met")
+    assert "met up to 4 in flight, --max-concurrency 4" in next_level(every, search(max_concurrency=4, slo=True)).reason
+
+
+def test_an_unresolved_level_is_held_twice_more_and_is_then_the_answer() -> None:
+    levels = answered(c1="met", c2="met", c4="missed", c3="unresolved")
+    for _ in range(2):
+        step = next_level(levels, search(max_concurrency=4, slo=True))
+        assert step.concurrency == 3
+        levels.append(held(3, 3.0, slo="unresolved"))
+    step = next_level(levels, search(max_concurrency=4, slo=True))
+    assert step.over
+    assert step.reason.endswith("met up to 2 in flight and unresolved at 3")
+
+
+def test_a_miss_below_a_level_that_met_is_held_again() -> None:
+    levels = answered(c1="met", c2="missed", c4="met", c3="met")
+    assert next_level(levels, search(max_concurrency=4, slo=True)).concurrency == 2
+
+
+# The largest rate
+
+
+def rates(limit: float, unresolved: float = math.nan, first: float | None = None, **last: object) -> list[Next]:
+    """A search over a server that meets its SLO up to `limit` requests per second."""
+    levels: list[Held] = []
+    asked = search(search_rate=True, slo=True, first_rate=first)
+    steps = [next_level(levels, asked)]
+    while not steps[-1].over:
+        rate = steps[-1].rate
+        assert rate is not None
+        assert len(levels) < 40
+        said = "unresolved" if rate == unresolved else "met" if rate <= limit else "missed"
+        levels.append(held(None, 100.0, rate=rate, slo=said))
+        steps.append(next_level(levels, asked))
+    return steps
+
+
+def test_a_rate_is_doubled_until_missed_and_then_bisected_to_5_percent() -> None:
+    asked = [s.rate for s in rates(21.0)]
+    assert asked[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    assert asked[6] == 22.6  # √(16·32)
+    met = max(r for r in asked if r is not None and r <= 21.0)
+    missed = min(r for r in asked if r is not None and r > 21.0)
+    assert missed <= 1.05 * met
+
+
+def test_a_first_rate_that_is_missed_is_halved() -> None:
+    assert [s.rate for s in rates(0.3, first=1.25)][:3] == [1.25, 0.625, 0.312]
+
+
+def test_an_unstable_rate_counts_as_missed_whatever_its_requests_met() -> None:
+    levels = [held(None, 10.0, rate=1.0, slo="met"), held(None, 10.0, rate=2.0, slo="met", unstable=True)]
+    assert next_level(levels, search(search_rate=True, slo=True)).rate == 1.41
+
+
+def test_an_unresolved_rate_is_held_three_times_in_all() -> None:
+    assert [s.rate for s in rates(21.0, unresolved=16.0)].count(16.0) == 3
+
+
+# What holds for every ramp
+
+
+OUTCOMES = st.sampled_from(["met", "missed", "unresolved"])
+LEVEL = st.tuples(
+    st.floats(0.2, 3.0), st.booleans(), st.sampled_from([0.0, 0.0, 0.0, 0.5]), OUTCOMES, st.floats(0.01, 4.0)
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(LEVEL, min_size=40, max_size=40), st.integers(1, 5), st.booleans())
+def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
+    fates: list[tuple[float, bool, float, str, float]], most: int, slo: bool
+) -> None:
+    """Up to 5 levels need no fit: every answer, as wild as it may be, in milliseconds."""
+    asked = search(max_concurrency=most, slo=slo, max_ttft_s=3.0)
+    levels: list[Held] = []
+    for factor, valid, errors, said, ttft in fates:
+        step = next_level(levels, asked)
+        assert step == next_level(list(levels), asked)
+        assert step.reason
+        if step.over:
+            break
+        C = step.concurrency
+        assert C is not None
+        assert 1 <= C <= most
+        assert not any(h.error_rate > 0.01 and (h.concurrency or 0) <= C for h in levels)
+        levels.append(held(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=said, ttft_p99_s=ttft))
+    else:
+        raise AssertionError("it did not end")
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(OUTCOMES, st.booleans(), st.booleans()), min_size=60, max_size=60))
+def test_every_search_for_a_rate_ends(fates: list[tuple[str, bool, bool]]) -> None:
+    levels: list[Held] = []
+    for said, valid, unstable in fates:
+        step = next_level(levels, search(search_rate=True, slo=True))
+        if step.over:
+            return
+        assert step.rate is not None
+        assert step.rate > 0
+        levels.append(held(None, 10.0, rate=step.rate, slo=said, valid=valid, unstable=unstable))
+    raise AssertionError("it did not end")
+
+
+@pytest.mark.slow
+@settings(max_examples=3, deadline=None)
+@given(st.floats(3.0, 300.0), st.floats(0.0, 2.0), st.integers(6, 300), st.lists(st.floats(-0.1, 0.1), min_size=80))
+def test_every_ramp_with_noise_ends_within_its_bounds(hinge: float, bend: float, most: int, noise: list[float]) -> None:
+    asked = search(max_concurrency=most)
+    levels: list[Held] = []
+    while not (step := next_level(levels, asked)).over:
+        C = step.concurrency
+        assert C is not None
+        assert 1 <= C <= most
+        assert len(levels) < MOST
+        X = server(C, hinge, bend) * (1 + noise[len(levels) % len(noise)])
+        levels.append(held(C, X, se=0.05 * X))
