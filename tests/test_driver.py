@@ -108,6 +108,11 @@ def hold(index: int, concurrency: int, spread: float = 1.0, slots: int | None = 
     return Hold(index, 0, concurrency, concurrency if slots is None else slots, spread, 1_000_000, 0)
 
 
+def number(record: Record) -> int:
+    """Of its prompt, in the order in which they are built."""
+    return int(record.request_id.rpartition("-")[2])
+
+
 def on_schedule(index: int, rate: float, at: float = 0.0, arrivals: str = "constant") -> Hold:
     return Hold(index, 0, None, 0, 1.0, 1_000_000, round(at * 1e9), rate, arrivals)
 
@@ -178,6 +183,50 @@ def test_prompts_are_never_repeated_across_levels() -> None:
     prompts = [json.loads(b)["messages"][0]["content"] for b in server.bodies]
     assert len(prompts) > 150
     assert len(set(prompts)) == len(prompts)
+
+
+def words_sent(server: FakeServer) -> list[int]:
+    return [len(json.loads(b)["messages"][0]["content"].split()) for b in server.bodies]
+
+
+def test_a_level_has_prompts_of_its_own_length_from_its_first_request_to_its_last() -> None:
+    server = FakeServer(takes=0.1)
+    script: list[tuple[float, Command]] = [(0.0, Prepare(1, 2)), (0.0, hold(0, 2)), (8.0, Stop())]
+    for index, words in enumerate((11, 40, None), start=1):
+        script[-1:-1] = [
+            (2.0 * index, Prepare(index + 1, 3)),
+            (2.0 * index, msgspec.structs.replace(hold(index, 3), prompt_words=words)),
+        ]
+    records, _ = drive(script, server)
+    of = {r.request_id: r.level for r in records}
+    assert len(of) == len(server.bodies) > 150
+    lengths: dict[int, set[int]] = {}
+    by_send = sorted(records, key=lambda r: (r.sent_s or 0.0, number(r)))
+    for record, words in zip(by_send, words_sent(server), strict=True):
+        lengths.setdefault(record.level, set()).add(words)
+    assert lengths == {0: {5}, 1: {11}, 2: {40}, 3: {5}}
+
+
+def test_no_prompt_is_used_twice_where_lengths_change() -> None:
+    server = FakeServer(takes=0.1)
+    changes = [msgspec.structs.replace(hold(i, 2), prompt_words=w) for i, w in enumerate((5, 9, 5, None, 9))]
+    records, _ = drive([*((1.0 * i, each) for i, each in enumerate(changes)), (5.0, Stop())], server)
+    starts = {tuple(json.loads(b)["messages"][0]["content"].split()[:5]) for b in server.bodies}
+    assert len(starts) == len(server.bodies) > 80, "one number at two lengths would begin with the same words"
+    assert len({r.request_id for r in records}) == len(records)
+
+
+def test_what_an_open_loop_sends_late_has_the_length_of_the_level_that_it_was_due_in() -> None:
+    server = FakeServer(takes=1.0)
+    script: list[tuple[float, Command]] = [
+        (0.0, msgspec.structs.replace(on_schedule(0, 8.0), prompt_words=3)),
+        (1.05, msgspec.structs.replace(on_schedule(1, 8.0, at=1.05), prompt_words=7)),
+        (3.05, Stop()),
+    ]
+    records, _ = drive(script, server, max_in_flight=2)
+    by_send = sorted(records, key=lambda r: (r.sent_s or 0.0, number(r)))
+    sent = {(r.level, words) for r, words in zip(by_send, words_sent(server), strict=False)}
+    assert sent == {(0, 3)}, "two a second: none of the later level's"
 
 
 def test_workers_share_a_level_s_slots_its_starts_and_the_numbers_of_its_prompts() -> None:

@@ -53,6 +53,40 @@ def test_a_good_server_tells_its_model_and_the_prompt_is_made_exact() -> None:
     assert got.e2e_s > 0
 
 
+def test_what_a_probe_needs_to_make_other_lengths_is_known() -> None:
+    got = check(endpoint)
+    assert (got.max_context, got.added_tokens, launch.words_for(got, 100)) == (512, 8, 92)
+    assert not got.exact_words
+
+
+def probing(kind: str, **workload: int) -> scenario.Scenario:
+    return scenario.build({"workload": workload, "ramp": {"probe": kind}}, place="test")
+
+
+def test_a_prefill_probe_is_checked_with_answers_of_one_token() -> None:
+    asked: list[int] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            asked.append(json.loads(r.body)["max_tokens"])
+        endpoint(r)
+
+    got = check(script, given=probing("prefill", input_tokens=500, output_tokens=100))
+    assert (got.input_tokens, got.itl_s, got.notes) == (500, None, ())
+    assert asked == [1, 1]
+
+
+def test_a_decode_probe_takes_the_shortest_prompts_that_never_repeat() -> None:
+    given = probing("decode", input_tokens=500, output_tokens=400)
+    exact = check(endpoint, given=given)
+    assert (exact.prompt_words, exact.input_tokens, exact.notes) == (24, 32, ())
+
+    long_template = check(lambda r: endpoint(r, overhead=40), given=given)
+    assert (long_template.prompt_words, long_template.input_tokens) == (16, 56)
+    assert long_template.prompts_used == 2
+    assert long_template.notes == ("prompts come to 56 tokens by the server's count, 32 were asked",)
+
+
 def test_a_url_with_v1_at_its_end_is_understood() -> None:
     assert check(endpoint, path="/v1").path == "/v1/chat/completions"
 

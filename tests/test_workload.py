@@ -26,9 +26,16 @@ def test_a_prompt_is_a_function_of_seed_and_number() -> None:
     assert Prompts(COMMON, 9, seed=3).text(41) != Prompts(COMMON, 9, seed=4).text(41)
 
 
+def test_a_prompt_may_be_of_another_length_than_the_rest() -> None:
+    prompts = Prompts(COMMON, 9, seed=3)
+    assert len(prompts.text(41, 70).split()) == 70
+    assert prompts.text(41, 70) == Prompts(COMMON, 70, seed=3).text(41)
+
+
 def test_a_quoted_prompt_is_json() -> None:
     prompts = Prompts(COMMON, 5, seed=0)
     assert json.loads(prompts.quoted(2)) == prompts.text(2)
+    assert json.loads(prompts.quoted(2, 8)) == prompts.text(2, 8)
 
 
 def test_words_that_the_tokenizer_splits_are_left_out() -> None:

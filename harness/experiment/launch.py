@@ -21,6 +21,7 @@ import msgspec
 
 from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
+from harness.experiment import probe
 from harness.load import dialects
 from harness.load.http1 import ProtocolError, Response
 from harness.load.transport import Target
@@ -63,6 +64,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     prompt_words: int
     prompts_used: int  # the number of the first prompt that no check has used
     input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
+    max_context: int | None = None  # tokens that prompt and answer may come to, as it publishes; None: it does not
+    exact_words: bool = False  # by the named tokenizer each word is one token
     e2e_s: float
     itl_s: float | None
     server: dict[str, Any]
@@ -71,6 +74,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # that no text from outside may bring to the disk
+
+    @property
+    def added_tokens(self) -> int:
+        """What a prompt comes to beyond its words (a chat template); 0 where the server does not say."""
+        return 0 if self.input_tokens is None else self.input_tokens - self.prompt_words
+
+
+def words_for(launch: Launch, tokens: int) -> int:
+    """Words of a prompt that comes to so many tokens; at least 1.
+
+    words = tokens - what the server adds, which is the same for every length; each word is taken for one token, as
+    the check's were.
+    """
+    return max(1, tokens - launch.added_tokens)
 
 
 def address(url: str) -> Address:
@@ -157,6 +174,7 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
         try:
             model, longest = await _model(client, place, where.prefix, scenario.target.model)
             published = asyncio.create_task(_facts(client, where.prefix))
+            scenario = probe.scenario_for(scenario, longest)
             workload = scenario.workload
             asked = workload.input_tokens + workload.output_tokens
             if longest is not None and asked > longest:
@@ -202,6 +220,8 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
         prompt_words=learnt.prompt_words,
         prompts_used=learnt.prompts_used,
         input_tokens=learnt.input_tokens,
+        max_context=longest,
+        exact_words=workload.tokenizer is not None,
         e2e_s=learnt.e2e_s,
         itl_s=learnt.itl_s,
         server=facts,
@@ -353,7 +373,8 @@ async def _first_requests(
     """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact."""
     workload = scenario.workload
     asked, seed = workload.input_tokens, workload.seed or 0
-    length, used = asked, first_prompt
+    shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
+    length, used = max(asked, shortest or 0), first_prompt
     drop: frozenset[str] = frozenset()
     notes: list[str] = []
 
@@ -366,6 +387,8 @@ async def _first_requests(
         return reply
 
     def corrected(counted: int) -> int:
+        if shortest is not None:
+            return max(shortest, length + asked - counted)
         if length + asked - counted < 1:
             raise HarnessError(
                 f"the server adds tokens: a prompt of 1 word is already more than {asked}",
@@ -382,6 +405,8 @@ async def _first_requests(
     e2e = time.monotonic() - began
     counted = timed.story.input_tokens
     while counted is not None and counted != asked and used - first_prompt < _PROBES:
+        if corrected(counted) == length:  # no shorter prompt is asked for
+            break
         length = corrected(counted)
         counted = (await ask(1)).story.input_tokens
     if counted is None:
@@ -389,7 +414,7 @@ async def _first_requests(
     elif counted != asked:
         notes.append(
             f"prompts come to {counted} tokens by the server's count, {asked} were asked"
-            + ("" if workload.tokenizer else "; --tokenizer makes them exact")
+            + ("" if workload.tokenizer or length == shortest else "; --tokenizer makes them exact")
         )
     arrivals, came = timed.story.arrivals, timed.story.output_tokens or 0
     if len(arrivals) > 1 and came > 1:  # what is left of a whole answer, at the pace of these

@@ -84,6 +84,7 @@ class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
     at_ns: int
     rate: float | None = None
     arrivals: str = "poisson"
+    prompt_words: int | None = None  # where this level's prompts are of another length than the plan's
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
@@ -151,6 +152,7 @@ class Driver:
         self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed)
         self._number = plan.first_prompt + plan.worker
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
+        self._ahead: int | None = None  # words of the prompts that are built ahead; None: the plan's
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
         self._hold: Hold | None = None
@@ -208,6 +210,10 @@ class Driver:
         self._took_s = (self._clock() - hold.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = hold.tick_ns
+        if hold.prompt_words != self._ahead:  # what is ready is of the wrong length: its numbers stay unused
+            self._ahead = hold.prompt_words
+            self._ready.clear()
+            self._low.set()
         self._hold = hold
         self._done = self._failed = 0
         if hold.rate is not None:
@@ -289,7 +295,8 @@ class Driver:
 
     async def _ask(self, hold: Hold, due: int) -> Answer:
         """One request, from the next prompt to the end of its answer."""
-        request_id, letter = self._ready.popleft() if self._ready else self._build()
+        words = hold.prompt_words
+        request_id, letter = self._ready.popleft() if self._ready and words == self._ahead else self._build(words)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
         answer = Answer(request_id, self._placer)
@@ -304,11 +311,11 @@ class Driver:
             self._done += hold is self._hold
         return answer
 
-    def _build(self) -> tuple[str, Any]:
+    def _build(self, words: int | None) -> tuple[str, Any]:
         plan, number = self._plan, self._number
         self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
-        body = plan.body_before + self._prompts.quoted(number) + plan.body_after
+        body = plan.body_before + self._prompts.quoted(number, words) + plan.body_after
         return request_id, self._transport.letter(request_id, body)
 
     async def _fill(self) -> None:
@@ -322,10 +329,10 @@ class Driver:
                 await self._low.wait()
 
     def _build_some(self) -> None:
-        for _ in range(max(1, min(16, 4096 // self._plan.prompt_words))):  # long prompts one a turn
+        for _ in range(max(1, min(16, 4096 // (self._ahead or self._plan.prompt_words)))):  # long prompts one a turn
             if len(self._ready) >= self._wanted:
                 return
-            self._ready.append(self._build())
+            self._ready.append(self._build(self._ahead))
 
     async def _report(self) -> None:
         """Tell the parent what is going on."""

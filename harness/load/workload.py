@@ -41,7 +41,7 @@ def single_token_words(tokens_of: Callable[[str], int], candidates: Sequence[str
 
 
 class Prompts:
-    """An endless supply of prompts: the n-th one is a function of (seed, n) alone, so any worker can make it."""
+    """An endless supply of prompts: each is a function of (seed, number, length) alone, so any worker can make it."""
 
     def __init__(self, words: Sequence[str], length: int, seed: int) -> None:
         if length < 1:
@@ -54,14 +54,14 @@ class Prompts:
         self._length = length
         self._seed = seed
 
-    def text(self, number: int) -> str:
-        """The n-th prompt: `length` words.
+    def text(self, number: int, length: int | None = None) -> str:
+        """The n-th prompt: `length` words, or as many as all have.
 
         >>> Prompts(["a", "b"], 3, seed=0).text(7) == Prompts(["a", "b"], 3, seed=0).text(7)
         True
         """
-        return "".join(random.Random(f"{self._seed}:{number}").choices(self._words, k=self._length))
+        return "".join(random.Random(f"{self._seed}:{number}").choices(self._words, k=length or self._length))
 
-    def quoted(self, number: int) -> bytes:
+    def quoted(self, number: int, length: int | None = None) -> bytes:
         """The n-th prompt as a JSON string, ready to be put into a body."""
-        return json.dumps(self.text(number)).encode()
+        return json.dumps(self.text(number, length)).encode()

@@ -1,0 +1,307 @@
+"""What a phase probe says: what a prompt token costs and how many are computed, how fast tokens are generated. Pure.
+
+Prefill: one output token over growing prompts, one request in flight, TTFT against the prompt's length P. What does
+not grow with P (network, scheduling, the step that the first token leaves with) is in the intercept, which is why
+P/TTFT is nobody's rate and the slope is. Attention makes TTFT convex, and prompts too short to keep the arithmetic
+busy take as long as reading the weights does:
+
+    TTFT(P) = max(floor, c + s P + q P²),  q >= 0
+
+Decode: short prompts, long answers. The two phases are quoted apart and never summed. Left out: what the server says
+of its own prefill time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from harness.analysis.stats import Z95, t_quantile
+from harness.analysis.table import Floats
+from harness.predict.model import Model
+from harness.predict.roofline import Deployment, step_cost
+from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
+
+_ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that the hardware needs at its data sheet's figures: MFU = MBU = 1 and no overhead."""
+
+    prompt: float  # one prompt token through the body: 2 body / F
+    attend: float  # one prompt token more, per token before it: 4 L n_q d / F
+    weights: float  # reading the weights of one request's decode step: W(1) / BW
+    kv: float  # reading one token's KV: kv / BW
+
+
+def roof(model: Model, deployment: Deployment) -> Roof:
+    """The roof under which this deployment works, by the same formulas as its prediction (analytic.md §3)."""
+    cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
+    return Roof(prompt=cost.prompt, attend=2 * cost.prompt_attend, weights=cost.weights, kv=cost.kv)
+
+
+def of_probe(
+    probe: str | None,
+    levels: Sequence[LevelSummary],
+    curve: Curve | None,
+    *,
+    input_tokens: float,
+    roof: Roof | None = None,
+) -> tuple[Phases | None, list[Verdict]]:
+    """The phase that the run probed, and what is to be said of it; None of a run that is no probe.
+
+    `levels` are all of the run, `curve` the fit to those of its ramp, `input_tokens` the asked prompt length.
+    """
+    found: list[Verdict] = []
+    if probe == "prefill":
+        return Phases(prefill=prefill(levels, curve, input_tokens=input_tokens, roof=roof, say=found)), found
+    if probe == "decode":
+        return Phases(decode=decode(levels, curve, roof=roof, say=found)), found
+    return None, found
+
+
+def prefill(
+    levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None, say: list[Verdict]
+) -> PrefillPhase:
+    """Capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from that slope.
+
+    MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the asked P: the FLOP of one prompt token more over those that
+    the GPUs could have done in its time. What is to be said of it is added to `say`.
+    """
+    alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and _counts(s)]
+    P = np.array([_prompt(s, input_tokens) for s in alone])
+    t = np.array([s.ttft_s.mean for s in alone], dtype=np.float64)
+    rise = fit(P, t, np.array([_error(s) for s in alone]))
+    at = input_tokens
+    if rise is None:
+        message = f"{len(np.unique(P))} prompt lengths with a TTFT at one request in flight: no slope"
+        say.append(Verdict("prefill_slope_unknown", "note", message, "it takes two or more; see the errors, if any"))
+    elif at < rise.begins:
+        at = rise.begins
+        message = f"TTFT does not grow with the prompt below {at:.0f} tokens; its slope is quoted there"
+        say.append(Verdict("prefill_flat", "note", message, "ask for longer prompts: --input-tokens"))
+    slope = rise.slope(at) if rise is not None else Value(None)
+    capacity, shown = _plateau(levels, curve, "prefill", say)
+    requests = sum(s.requests for s in shown) or 1
+    prompt = sum(_prompt(s, input_tokens) * s.requests for s in shown) / requests
+    answer = sum((s.output_tokens_mean or 1.0) * s.requests for s in shown) / requests
+    return PrefillPhase(
+        tokens_per_s=_times(capacity, prompt / answer if answer else 0.0),
+        seconds_per_token=slope,
+        ttft_base_s=rise.base() if rise is not None else Value(None),
+        mfu=_share(roof.prompt + roof.attend * at, slope) if roof is not None else None,
+        lengths=sorted(zip(P.tolist(), t.tolist(), strict=True)),
+    )
+
+
+def decode(
+    levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None, say: list[Verdict]
+) -> DecodePhase:
+    """Capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
+
+    MBU = (W(1) + (ctx + 1) kv) / (BW ITL), ctx = P + G/2: the bandwidth that was reached, over the data sheet's. A
+    step's launch and scheduling are in ITL and at one request in flight cannot be told from its reading, so they
+    lower this MBU below the share of its bandwidth at which the GPU reads while it does.
+    """
+    capacity, shown = _plateau(levels, curve, "decode", say)
+    whole = sum((s.output_tokens_per_s.mean or 0.0) * s.window_s for s in shown)
+    later = sum((s.decode_tokens_per_s or 0.0) * s.window_s for s in shown)
+    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and _counts(s)]
+    itl = sum(s.itl_s.mean or 0.0 for s in alone) / len(alone) if alone else None
+    mbu = None
+    if roof is not None and itl is not None:
+        context = sum((s.input_tokens_mean or 0.0) + (s.output_tokens_mean or 0.0) / 2 for s in alone) / len(alone)
+        error = math.sqrt(sum(_relative_error(s) ** 2 for s in alone)) / len(alone)
+        ends = (itl * (1 - Z95 * error), itl * (1 + Z95 * error))
+        mbu = _share(roof.weights + (context + 1) * roof.kv, Value(itl, ends))
+    return DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu)
+
+
+# ---- TTFT over the length of the prompt ------------------------------------------------------------------
+
+
+class Rise(msgspec.Struct, frozen=True):
+    """TTFT = c + s P + q P² where it rises; `covariance` of (c, s, q), `quantile` of its errors (None: no interval)."""
+
+    coefficients: tuple[float, float, float]
+    covariance: tuple[tuple[float, ...], ...]
+    quantile: float | None
+    begins: float  # the shortest prompt that is longer than the flat part; the shortest of all where nothing is flat
+
+    def base(self) -> Value:
+        """c: TTFT of an empty prompt, extrapolated; seconds."""
+        return self._along(1.0, 0.0, 0.0)
+
+    def slope(self, P: float) -> Value:
+        """dTTFT/dP = s + 2 q P; seconds a prompt token."""
+        return self._along(0.0, 1.0, 2 * P)
+
+    def _along(self, *direction: float) -> Value:
+        g = np.array(direction)
+        value = float(g @ np.array(self.coefficients))
+        if self.quantile is None:
+            return Value(value)
+        half = self.quantile * math.sqrt(max(0.0, float(g @ np.array(self.covariance) @ g)))
+        return Value(value, (value - half, value + half))
+
+
+class _Fit(msgspec.Struct, frozen=True):
+    """One form of the curve, fitted."""
+
+    rise: Rise
+    chi2: float
+    freedom: int  # points beyond coefficients
+
+    def score(self, points: int, scatter: float) -> float:
+        """AICc with known errors, widened by the `scatter` that no form explains: less is better."""
+        k = points - self.freedom
+        return self.chi2 / scatter + 2 * k + 2 * k * (k + 1) / (self.freedom - 1)
+
+
+def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
+    """TTFT over prompt length by weighted least squares, the flat part of short prompts told apart; None below two.
+
+    `t` are means, `se` their standard errors, shape [levels]. With j of the shortest lengths in the flat part, the
+    others carry c + s P + q P² (q only where it is above 0 and four or more points bear it); j is chosen by AICc.
+    Intervals by t on the points beyond coefficients, the errors never narrower than given and as wide as the points
+    scatter.
+
+    >>> P = np.array([100.0, 200.0, 400.0, 800.0])
+    >>> line = fit(P, 0.01 + 5e-5 * P, 1e-4 * np.ones(4))
+    >>> round(line.base().value, 6), round(line.slope(400.0).value, 9)
+    (0.01, 5e-05)
+    """
+    known = np.unique(P)
+    if len(known) < 2:
+        return None
+    made = _rising(P, t, se, known[0])
+    forms = [made]
+    if made.freedom >= 2:
+        for flat, begins in itertools.pairwise(known[:-1]):  # two lengths are left to rise
+            form = _with_floor(P, t, se, float(flat), float(begins))
+            if form is not None and form.freedom >= 2:
+                forms.append(form)
+    if len(forms) > 1:
+        scatter = max(1.0, min(form.chi2 / form.freedom for form in forms))
+        made = min(forms, key=lambda form: form.score(len(P), scatter))
+    return _with_interval(made)
+
+
+def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _Fit:
+    """c + s P + q P² without a flat part, its covariance by the given errors."""
+    unit = float(P.max())  # keeps the columns of one size
+    x = P / unit
+    A = np.stack([np.ones_like(x), x, x * x], axis=1)
+    for terms in (3, 2):
+        if terms == 3 and len(np.unique(P)) < 4:
+            continue
+        weighted = A[:, :terms] / se[:, None]
+        found, _, _, _ = np.linalg.lstsq(weighted, t / se, rcond=None)
+        if terms == 2 or found[2] >= 0:
+            break
+    inverse = np.zeros((3, 3))
+    inverse[:terms, :terms] = np.linalg.inv(weighted.T @ weighted)
+    scale = np.array([1.0, 1 / unit, 1 / unit**2])
+    c, s, q = (np.append(found, 0.0)[:3] * scale).tolist()
+    covariance = tuple(tuple(row) for row in (inverse * np.outer(scale, scale)).tolist())
+    chi2 = float((((A[:, :terms] @ found - t) / se) ** 2).sum())
+    return _Fit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
+
+
+def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _Fit | None:
+    """A floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
+    low = flat >= P
+    weight = 1 / se[low] ** 2
+    floor = float((t[low] * weight).sum() / weight.sum())
+    made = _rising(P[~low], t[~low], se[~low], begins)
+    c, s, q = made.rise.coefficients
+    if not c + s * flat + q * flat * flat <= floor <= c + s * begins + q * begins * begins:
+        return None
+    chi2 = float((((t[low] - floor) / se[low]) ** 2).sum())
+    return _Fit(made.rise, made.chi2 + chi2, made.freedom + int(low.sum()) - 1)
+
+
+def _with_interval(made: _Fit) -> Rise:
+    if made.freedom < 1:
+        return made.rise
+    wider = max(1.0, made.chi2 / made.freedom)
+    covariance = tuple(tuple(value * wider for value in row) for row in made.rise.covariance)
+    return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
+
+
+def _counts(s: LevelSummary) -> bool:
+    """Whether a level's times are the server's: below what was asked in flight they still are."""
+    return not any(v.level == "invalid" and v.code != "in_flight_low" for v in s.verdicts)
+
+
+def _prompt(s: LevelSummary, asked: float) -> float:
+    """Prompt tokens of a level's requests, as they were counted, else as they were asked."""
+    return float(s.input_tokens_mean or s.input_tokens_asked or asked)
+
+
+def _error(s: LevelSummary) -> float:
+    """One standard error of a level's mean TTFT at one request in flight, seconds.
+
+    There a request follows the other, so that the rate's error over batches is that of the mean request, whatever
+    the correlation, and a one-token answer's time is its TTFT.
+    """
+    return (s.ttft_s.mean or 0.0) * _relative_error(s)
+
+
+def _relative_error(s: LevelSummary) -> float:
+    rate = s.output_tokens_per_s.mean
+    return s.output_tokens_per_s_se / rate if rate and s.output_tokens_per_s_se else _ASSUMED
+
+
+# ---- capacity --------------------------------------------------------------------------------------------
+
+
+def _plateau(
+    levels: Sequence[LevelSummary], curve: Curve | None, phase: str, say: list[Verdict]
+) -> tuple[Value, list[LevelSummary]]:
+    """Output tok/s of the ramp's plateau, else of its best level, which is then said; and the levels that bear it."""
+    ramp = [s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and _counts(s)]
+    if not ramp:
+        return Value(None), []
+    if curve is not None and curve.plateau_reached and curve.plateau_tokens_per_s.value is not None:
+        hinge = curve.hinge_concurrency.value or 0.0
+        above = [s for s in ramp if (s.in_flight or s.concurrency or 0.0) >= hinge]
+        return curve.plateau_tokens_per_s, above or ramp
+    best = max(ramp, key=lambda s: s.output_tokens_per_s.mean or 0.0)
+    where = f"C = {best.concurrency}" if best.concurrency is not None else f"{best.rate:g} req/s"
+    say.append(
+        Verdict(
+            "phase_plateau_not_reached",
+            "note",
+            f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more",
+            "measure higher levels: --max-concurrency",
+        )
+    )
+    return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best]
+
+
+def _times(value: Value, factor: float) -> Value:
+    """The value and its interval, scaled by a factor above 0; None where there is nothing to scale."""
+    if value.value is None or factor <= 0:
+        return Value(None)
+    ends = value.ci95
+    if ends is None:
+        return Value(value.value * factor)
+    low, high = (None if end is None else end * factor for end in ends)
+    return Value(value.value * factor, (low, high))
+
+
+def _share(least: float, taken: Value) -> Value | None:
+    """The least time over the time taken; None where that is not above 0, an end unbounded where its own is not."""
+    if taken.value is None or taken.value <= 0:
+        return None
+    if taken.ci95 is None:
+        return Value(least / taken.value)
+    low, high = taken.ci95
+    return Value(
+        least / taken.value, (least / high if high else None, least / low if low is not None and low > 0 else None)
+    )

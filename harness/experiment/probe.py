@@ -1,0 +1,76 @@
+"""What a phase probe asks: one output token over growing prompts (prefill), long answers to short prompts (decode).
+
+A probe is an ordinary run with another workload, and for prefill with some levels in front of its ramp: one request
+in flight at each of several prompt lengths, whose times to the first token rise by what a prompt token costs. The
+ramp behind them, at the asked length, has a throughput of as many requests as output tokens a second. Pure: what a
+run then holds is decided elsewhere, and what it says is worked out by analysis.phases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from harness.scenario import Scenario
+
+if TYPE_CHECKING:
+    from harness.experiment.launch import Launch
+
+PREFILL, DECODE = "prefill", "decode"
+FEWEST_WORDS = 16  # of a prompt: fewer might be drawn twice, and a server would know it
+SHORT_PROMPT = 32  # tokens of a decode probe's prompts, as far as the server adds less than half of them
+LONG_ANSWER = 256  # tokens of its answers at least
+_SHORTEST, _LONGEST = 64, 4096  # tokens of a prefill probe's prompts; the longest four times the asked, if that is more
+_LENGTHS = 8
+_TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same again
+_CLEAR = 0.95  # of the served context, to stay in it where words are not known to be one token each
+
+
+def scenario_for(scenario: Scenario, max_context: int | None = None, input_tokens: int | None = None) -> Scenario:
+    """The scenario with the probe's workload; itself where it asks for none, and unchanged a second time.
+
+    Prefill: one output token. Decode: prompts of 32 tokens, answers of 256 tokens or of as many as are asked, if that
+    is more. `max_context` is what prompt and answer may come to, `input_tokens` what prompts do come to; None: not
+    known.
+
+    >>> import msgspec
+    >>> asked = msgspec.convert({"ramp": {"probe": "decode"}}, Scenario)
+    >>> scenario_for(asked).workload.input_tokens, scenario_for(asked, max_context=200).workload.output_tokens
+    (32, 168)
+    """
+    workload = scenario.workload
+    if scenario.ramp.probe == PREFILL:
+        workload = msgspec.structs.replace(workload, output_tokens=1)
+    elif scenario.ramp.probe == DECODE:
+        answer = max(workload.output_tokens, LONG_ANSWER)
+        if max_context is not None:
+            answer = max(1, min(answer, max_context - max(SHORT_PROMPT, input_tokens or 0)))
+        workload = msgspec.structs.replace(workload, input_tokens=SHORT_PROMPT, output_tokens=answer)
+    return msgspec.structs.replace(scenario, workload=workload)
+
+
+def lengths(scenario: Scenario, launch: Launch) -> list[int]:
+    """Prompt lengths that a prefill probe holds at one request in flight, in tokens, rising; none for other runs.
+
+    Eight in equal ratios from 64 tokens to the larger of 4,096 and four times what is asked, as far as the server's
+    context and what it adds to a prompt leave room, and the asked length among them.
+    """
+    if scenario.ramp.probe != PREFILL:
+        return []
+    asked = scenario.workload.input_tokens
+    low, high = max(_SHORTEST, launch.added_tokens + FEWEST_WORDS), max(_LONGEST, 4 * asked)
+    if launch.max_context is not None:
+        room = launch.max_context - scenario.workload.output_tokens
+        high = min(high, max(asked, room if launch.exact_words else int(_CLEAR * room)))
+    if high <= low:
+        return [asked]
+    ratio = (high / low) ** (1 / (_LENGTHS - 1))
+    steps = [round(low * ratio**i) for i in range(_LENGTHS)]
+    far = {step for step in steps if max(step, asked) > _TOO_NEAR * min(step, asked)}
+    return sorted(far | {asked})
+
+
+def reason(tokens: int) -> str:
+    """Why a level of these lengths is held."""
+    return f"prefill probe: prompts of {tokens:,} tokens, one request in flight"
