@@ -12,12 +12,13 @@ import msgspec
 import pytest
 
 from harness import scenario, store
-from harness.experiment import levels as levels_module
+from harness.experiment import heard as heard_module
+from harness.experiment import look
 from harness.experiment.launch import Address, Launch
-from harness.experiment.levels import Before, Levels
+from harness.experiment.levels import Asked, Before, Levels
 from harness.load.driver import Hold, Progress
 from harness.load.transport import Target
-from harness.record import Level
+from harness.record import Level, Record
 from tests import virtual
 from tests.records import request
 
@@ -34,7 +35,7 @@ class Quiet:
 
     def update(self, *_: Any) -> None: ...
 
-    def level_finished(self, **_: Any) -> None: ...
+    def level_finished(self, *_: Any) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -81,7 +82,7 @@ def held(
     **fake: Any,
 ) -> tuple[Level | None, list[Level]]:
     """Hold one level; its last frame in the spool, and all of them."""
-    monkeypatch.setattr(levels_module.time, "monotonic_ns", virtual.clock_ns)
+    monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
     spool = store.Spool(tmp_path, store.header(0, 0.0))
     frames: list[Level] = []
     keep = spool.level
@@ -91,7 +92,7 @@ def held(
     worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
 
     async def main() -> None:
-        level = Level(0, concurrency, 0, levels._now(), rate=rate)
+        level = Level(0, concurrency, 0, levels.heard.now(), rate=rate)
         await levels._hold(worker, level)  # type: ignore[arg-type]
 
     virtual.run(main())
@@ -123,12 +124,79 @@ def test_an_open_level_warms_up_for_two_request_times(tmp_path: Path, monkeypatc
     assert level.rate == 16.0
 
 
-def test_the_default_window_is_twenty_five_request_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    level, _ = held(tmp_path, monkeypatch, ramp={})
+def window_s(level: Level | None) -> float:
     assert level is not None
     assert level.window_start_s is not None
     assert level.window_end_s is not None
-    assert level.window_end_s - level.window_start_s == pytest.approx(12.5, abs=0.11)
+    return level.window_end_s - level.window_start_s
+
+
+def test_without_a_length_the_shortest_window_that_is_precise_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={}, noise=0.0)
+    assert window_s(level) == pytest.approx(22 * 0.5, abs=0.11)
+    assert level is not None
+    assert level.notes == ()
+
+
+def test_a_window_goes_on_from_look_to_look_until_it_is_precise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"precision": 0.01})
+    assert level is not None
+    assert level.notes == ()
+    looks = [11 * 1.5**k for k in range(6)]
+    assert min(abs(window_s(level) - look) for look in looks[1:]) < 0.11, "no other length ends it"
+    (tmp_path / "b").mkdir()
+    wider, _ = held(tmp_path / "b", monkeypatch, ramp={"precision": 0.1})
+    assert window_s(wider) == pytest.approx(looks[0], abs=0.11)
+
+
+def test_a_window_that_never_is_precise_ends_at_its_last_look_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"precision": 0.0005})
+    assert level is not None
+    assert level.notes == ("not_precise",)
+    assert window_s(level) == pytest.approx(11 * 1.5**5, abs=0.11)
+
+
+def test_a_budget_ends_a_window_that_is_not_precise_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={"precision": 0.0005, "max_seconds": 20})
+    assert level is not None
+    assert level.notes == ("cut_short", "not_precise")
+    assert level.window_end_s == pytest.approx(20.0, abs=0.11)
+
+
+def test_a_trend_is_no_precision_and_does_not_keep_the_window_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={}, pace=lambda t: 1000.0 * t, noise=0.0)
+    assert level is not None
+    assert level.notes == ("not_settled", "not_precise")
+    assert window_s(level) == pytest.approx(11 * 1.5, abs=0.11)
+
+
+def test_after_a_transient_the_looks_count_from_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, _ = held(tmp_path, monkeypatch, ramp={}, pace=lambda t: 1000.0 if t > 3.0 else 100.0, noise=0.05)
+    assert level is not None
+    assert level.window_start_s is not None
+    assert 2.9 <= level.window_start_s <= 3.5
+    assert window_s(level) == pytest.approx(11.0, abs=0.11)
+
+
+def test_a_lower_level_begins_when_the_higher_one_s_requests_and_those_beside_them_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Surplus requests run until 4 s; by then 2 C of the level's own have ended, but all beside the surplus."""
+    surplus = msgspec.structs.replace
+    monkeypatch.setattr(
+        FakeWorker, "news", _with(FakeWorker.news, lambda p: surplus(p, in_flight=40 if p.time_s < 4.0 else 4))
+    )
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 1})
+    assert level is not None
+    assert level.window_start_s == pytest.approx(4.5, abs=0.11), "a request time after the last one of them"
 
 
 def test_a_transient_moves_the_window_s_start_and_keeps_its_length(
@@ -186,7 +254,7 @@ def pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, at_s: Callable[[float], float] = lambda t: 0.0
 ) -> list[tuple[str, float]]:
     """What a level's telemetry says of pauses; `at_s` gives how long the machine has slept."""
-    monkeypatch.setattr(levels_module, "_asleep", lambda: at_s(virtual.clock_ns() * 1e-9 if _running() else 0.0))
+    monkeypatch.setattr(heard_module, "_asleep", lambda: at_s(virtual.clock_ns() * 1e-9 if _running() else 0.0))
     held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, change=change)
     samples = store.read(tmp_path).samples
     return [(s.metric, s.value) for s in samples if s.metric.endswith(("paused_s", "slept_s"))]
@@ -227,11 +295,18 @@ def test_a_main_process_that_reads_late_is_told_from_a_worker_that_stood_still(
 
 
 def finished(index: int, concurrency: int, repeat: int = 0) -> Level:
-    return Level(index, concurrency, repeat, 10.0 * index, 10.0 * index + 2, 10.0 * index + 8, 10.0 * index + 9)
+    at = 10.0 * index
+    return Level(index, concurrency, repeat, at, at + 2, at + 8, at + 9, reason="given")
+
+
+def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Before:
+    run = store.Run(path=Path(), manifest=manifest, header=store.header(0, 0.0), levels=levels, records=records,
+                    samples=[], complete=False)  # fmt: skip
+    return Before.of(run, 60.0)
 
 
 def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> None:
-    spec = scenario.build({"ramp": {"levels": [1, 2, 4], "repeat": 2}}, place="test").ramp
+    given = scenario.build({"ramp": {"levels": [1, 2, 4], "repeat": 2}}, place="test")
     levels = [finished(0, 1), finished(1, 2), finished(2, 1, 1), Level(3, 2, 1, 30.0, 32.0)]
     # 3 requests in each window, 5 chunks each; one of level 1 fails.
     records = [
@@ -240,21 +315,116 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
         for level in levels
         for i in range(3)
     ]  # fmt: skip
-    run = store.Run(path=Path(), manifest={}, header=store.header(0, 0.0), levels=levels, records=records,
-                    samples=[], complete=False)  # fmt: skip
-    before = Before.of(run, 60.0)
+    before = resumed(levels, records)
     assert [h is None for _, h in before.levels] == [False, False, False, True]
-    first = before.levels[0][1]
-    assert first is not None
+    first, second = before.held(0)
     assert (first.concurrency, first.output_tokens_per_s, first.error_rate) == (1, 15 / 6, 0.0)
+    assert second.error_rate == pytest.approx(1 / 3)
     assert before.requests == 12
-    # A third of level 1 failed: that ended its ramp, and it stays ended.
-    one, two = before.reasons(spec)
-    assert [step.concurrency for step in one] == [1, 2, None]
-    assert "33.3% of the requests failed" in one[2].reason
-    assert [step.concurrency for step in two] == [1, 2]
-    assert before.leaves_something(spec)
-    assert not Before.of(run, 0.0).leaves_something(msgspec.structs.replace(spec, repeat=1))
+    # A third of level 1 failed: that ended its ramp, and it stays ended. The other repeat is not at its end.
+    assert before.steps(1) == [{"concurrency": 1, "reason": "given", "rate": None, "repeat": 1}]
+    assert before.all_steps(given, Asked()) is None
+    once = msgspec.structs.replace(given, ramp=msgspec.structs.replace(given.ramp, repeat=1))
+    steps = before.all_steps(once, Asked())
+    assert steps is not None
+    assert [step["concurrency"] for step in steps] == [1, 2, None]
+    assert "33.3% of the requests failed" in steps[2]["reason"]
+
+
+def test_a_probe_s_lengths_are_no_levels_of_the_ramp_and_are_held_once() -> None:
+    given = scenario.build({"ramp": {"levels": [1], "probe": "prefill"}}, place="test")
+    probed = msgspec.structs.replace(finished(0, 1), input_tokens=64)
+    records = [request(10.0 * i + 3 + k, [10.0 * i + 3.5 + k], level=i) for i in range(2) for k in range(3)]
+    before = resumed([probed, finished(1, 1)], records)
+    assert len(before.held(0)) == 1
+    assert before.probed(0) == {64}
+    assert before.all_steps(given, Asked(probes=(64, 128))) is None
+    steps = before.all_steps(given, Asked(probes=(64,)))
+    assert steps is not None
+    assert len(steps) == 3
+
+
+class Serving:
+    """A worker of C slots that serve themselves: a request takes a second at up to 4 in flight, then C/4; 9 tokens."""
+
+    def __init__(self, heard: Any) -> None:
+        self.heard, self.number, self.tokens, self.ended = heard, 0, 0, 0
+        self.held: Any = None
+        self.slots: dict[int, Any] = {}
+
+    async def begin(self, *_: Any) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def hold(self, hold: Hold, connections: int) -> None:
+        self.held, self.ended = hold, 0
+        for slot in range(hold.concurrency or 0):
+            self.slots.setdefault(slot, None)
+
+    async def news(self) -> Progress:
+        await asyncio.sleep(0.05)
+        now, hold = virtual.clock_ns() * 1e-9, self.held
+        takes = max(1.0, hold.concurrency / 4) * (1 + 0.02 * random.Random(self.number).uniform(-1, 1))
+        done = []
+        for slot, flying in list(self.slots.items()):
+            if flying is not None and now >= flying[0] + flying[1]:
+                sent, took, level = flying
+                done.append(
+                    request(sent, [sent + took * (0.2 + 0.1 * i) for i in range(9)], level=level.index,
+                            concurrency=level.concurrency, request_id=f"{self.number}")
+                )  # fmt: skip
+                self.number, self.tokens, flying = self.number + 1, self.tokens + 9, None
+                self.ended += level is hold
+            if flying is None and slot < hold.concurrency:
+                self.slots[slot] = (now, takes, hold)
+            elif flying is None:
+                del self.slots[slot]
+        if done:
+            self.heard.batch(store.batch(done))
+        sent = [flying[0] for flying in self.slots.values() if flying]
+        progress = Progress(
+            time_s=now, level=hold.index, in_flight=len(sent), ended=self.ended, failed=0, waiting=0,
+            tokens=self.tokens, oldest_sent_s=min(sent), begun_in_run=self.number + len(sent), cpu_s=0.0,
+            reads=0, unstamped=0,
+        )  # fmt: skip
+        self.heard.progress(progress)
+        return progress
+
+
+@pytest.mark.slow
+def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upwards and down again; what the live ramp took from each level is what the folder says of it later."""
+    monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
+    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    given = scenario.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
+    manifest = {"scenario": msgspec.to_builtins(given), "workload": {"input_tokens": 10, "output_tokens": 9}}
+    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked.of(manifest))
+    live = []
+
+    async def main() -> None:
+        worker = Serving(levels.heard)
+        for index, C in enumerate([2, 8, 3]):
+            begun = Level(index, C, 0, levels.heard.now(), reason="a reason")
+            level = await levels._hold(worker, begun)  # type: ignore[arg-type]
+            assert level is not None
+            made = levels._look(levels.heard.records, levels.heard.samples, level)
+            live.append(look.held(made, level))
+
+    virtual.run(main())
+    spool.close()
+    store.write_json(tmp_path / store.MANIFEST, manifest)
+    again = Before.of(store.read(tmp_path), 0.0)
+    assert again.held(0) == live
+    assert [h.slo for h in live] == ["met", "missed", "met"]
+    assert all(h.valid and h.in_flight_ok for h in live)
+    assert live[2].in_flight == pytest.approx(3.0, rel=0.05), "no more of the level above"
+    assert len(levels.heard.records) < len(store.read(tmp_path).records), "older ones were let go"
+    store.finish(tmp_path)
+    store.write_json(tmp_path / store.MANIFEST, manifest)
+    from_parquet = Before.of(store.read(tmp_path), 0.0).held(0)
+    assert [h.output_tokens_per_s for h in from_parquet] == pytest.approx([h.output_tokens_per_s for h in live])
 
 
 def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,10 @@ def test_a_schedule_sends_its_rate_and_every_repeat_counts() -> None:
     assert (made.levels, made.requests, made.seconds) == (3, 240, 48.0)
 
 
-def test_a_doubling_ramp_is_taken_to_its_end_with_the_usual_windows() -> None:
-    """1, 2, 4, 5 at 1 s: windows of 25 s, so 28 C requests each."""
-    made = consent.estimate(spec(ramp={"max_concurrency": 5}), 1.0)
-    assert (made.levels, made.requests, made.seconds) == (4, 28 * 12, 4 * 28.0)
+def test_a_ramp_is_taken_to_its_highest_level_with_the_shortest_windows() -> None:
+    """1, 2, 4 and, as no hinge can be fitted to less, 3, at 1 s: windows of 22 s, so 25 C requests each."""
+    made = consent.estimate(spec(ramp={"max_concurrency": 4}), 1.0)
+    assert (made.levels, made.requests, made.seconds) == (4, 25 * 10, 4 * 25.0)
 
 
 def test_a_quota_stretches_the_warm_up_and_lowers_the_requests() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from harness import store
 from harness.experiment.summarise import exit_status, summarise
-from harness.record import Level
+from harness.record import Level, Record
 from harness.store import Sample
-from harness.summary import LevelSummary, Summary, Verdict
+from harness.summary import Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests import summaries
+from tests.records import steady
 from tests.test_store import record
 
 BAD = Verdict("client_limited", "invalid", "it was")
@@ -38,12 +39,50 @@ def test_the_level_whose_errors_ended_the_ramp_voids_nothing() -> None:
     assert judged([FAILING]) == 3, "nothing else was measured"
 
 
-def folder(tmp_path: Path, levels: list[Level], samples: list[Sample] | None = None, **manifest: object) -> Summary:
+UNSTABLE = Verdict("unstable", "invalid", "it queued up")
+
+
+def status(*levels: LevelSummary, slo_fail: bool = False, knees: Knees = Knees()) -> int:
+    summary = msgspec.structs.replace(summaries.full(), levels=list(levels), verdicts=[], knees=knees)
+    return exit_status(summary, slo_fail=slo_fail)
+
+
+def test_where_a_ramp_chose_its_levels_those_that_told_it_to_turn_back_void_nothing() -> None:
+    chosen = summaries.level(8, reason="doubling")
+    failing, back = summaries.level(16, reason="doubling", verdicts=[FAILING]), summaries.level(12, reason="between")
+    assert status(chosen, failing, back) == 0
+    assert status(chosen, summaries.level(16, reason="given", verdicts=[FAILING]), back) == 3
+    assert status(chosen, msgspec.structs.replace(back, verdicts=[UNSTABLE])) == 0
+    assert status(failing) == 3, "there is nothing else"
+
+
+def test_an_invalid_level_that_the_ramp_held_again_voids_nothing() -> None:
+    limited = summaries.level(8, reason="doubling", verdicts=[BAD])
+    assert status(limited, summaries.level(8, reason="8 again")) == 0
+    assert status(limited, summaries.level(16, reason="doubling")) == 3
+    assert status(limited, msgspec.structs.replace(limited, reason="8 again")) == 3
+
+
+def test_a_missed_slo_is_status_99_where_that_is_asked_for_and_3_wins() -> None:
+    assert status(summaries.level(1), slo_fail=True) == 99
+    assert status(summaries.level(1)) == 0
+    assert status(summaries.level(1), slo_fail=True, knees=Knees(slo=Value(1.0))) == 0
+    assert status(summaries.level(1), slo_fail=True, knees=Knees(slo_rate=Value(2.0))) == 0
+    assert status(summaries.level(1, verdicts=[BAD]), slo_fail=True) == 3
+
+
+def folder(
+    tmp_path: Path,
+    levels: list[Level],
+    samples: list[Sample] | None = None,
+    records: list[Record] | None = None,
+    **manifest: object,
+) -> Summary:
     spool = store.Spool(tmp_path, store.header(0, 0.0))
     spool.telemetry(samples or [])
     for level in levels:
         spool.level(level)
-    spool.write(store.batch([record(i, level=levels[0].index) for i in range(40)]))
+    spool.write(store.batch(records or [record(i, level=levels[0].index) for i in range(40)]))
     spool.close()
     store.write_json(tmp_path / store.MANIFEST, {"complete": False, "price": 3.6, "gpus": 2, **manifest})
     return summarise(store.read(tmp_path))
@@ -130,3 +169,43 @@ def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) 
     assert (level, message) == ("doubt", "the server was another one in a later sitting: version")
     ((_, message),) = said(got, "incomplete")
     assert "1 of the 1 levels begun are finished" in message
+
+
+def test_what_the_ramp_decided_is_told_even_if_the_run_died(tmp_path: Path) -> None:
+    levels = [msgspec.structs.replace(WHOLE, reason="doubling"), Level(1, 4, 0, 26.0, notes=("void",))]
+    assert folder(tmp_path, levels).ramp == [RampStep(2, "doubling")]
+    (tmp_path / "b").mkdir()
+    steps = [
+        {"concurrency": 2, "reason": "doubling", "rate": None},
+        {"concurrency": None, "reason": "done", "rate": None},
+    ]
+    assert folder(tmp_path / "b", levels, ramp=steps).ramp == [RampStep(2, "doubling"), RampStep(None, "done")]
+
+
+def test_an_slo_is_judged_at_each_level_and_its_knee_is_the_knee(tmp_path: Path) -> None:
+    # 40 requests, each with its first token after 0.2 s.
+    met = {"slo": {"ttft_p50": 0.3, "e2e_p50": 100.0}, "ramp": {}}
+    got = folder(tmp_path, [WHOLE], records=steady(2, 30.0), scenario=met)
+    assert [(a.limit, a.outcome) for a in got.levels[0].slo] == [("ttft_p50=300ms", "met"), ("e2e_p50=100s", "met")]
+    assert got.levels[0].slo_met_fraction == 1.0
+    assert got.knees.slo == Value(2.0, (2.0, None))
+    assert got.knee_concurrency == 2.0
+    (tmp_path / "b").mkdir()
+    got = folder(tmp_path / "b", [WHOLE], records=steady(2, 30.0), scenario={"slo": {"ttft_p50": 0.1}, "ramp": {}})
+    assert (got.levels[0].slo[0].outcome, got.knees.slo, got.knee_concurrency) == ("missed", None, None)
+
+
+def test_a_probe_s_levels_are_no_points_of_the_curve(tmp_path: Path) -> None:
+    probes = [Level(i, 1, 0, 0.0, 5.0, 25.0, 26.0, input_tokens=64 * 2**i) for i in range(6)]
+    scenario = {"ramp": {"probe": "prefill"}}
+    got = folder(tmp_path, probes, scenario=scenario, workload={"input_tokens": 64, "output_tokens": 1})
+    assert [s.input_tokens_asked for s in got.levels] == [64, 128, 256, 512, 1024, 2048]
+    assert got.curve is None
+    assert got.phases is not None
+    assert got.phases.decode is None
+
+
+def test_a_run_has_the_grade_of_its_levels(tmp_path: Path) -> None:
+    got = folder(tmp_path, [WHOLE])
+    assert got.grade is not None
+    assert (got.grade.name, got.grade.repeats) == (got.levels[0].grade, 1)

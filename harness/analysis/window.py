@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.analysis.stats import batches, t_quantile
+from harness.analysis.stats import batches, slope, t_quantile
 from harness.analysis.table import Bools, Floats, Table
 from harness.record import Level
 
 _FEWEST_BINS = 20  # below this the transient is not looked for
+_FEWEST_PARTS = 5  # of a window, below which a line through them tells nothing
 _LITTLE_APART = 0.05
 _REQUESTS_A_SLOT = 20
 
@@ -104,11 +105,23 @@ def trend(table: Table, start: float, end: float) -> Trend | None:
     )
     if not N.any():
         return None
-    t = (edges[:-1] + edges[1:]) / 2 - (start + end) / 2
-    slope = float((t * N).sum() / (t**2).sum())
-    residual = N - N.mean() - slope * t
-    error = math.sqrt(float((residual**2).sum()) / (parts - 2) / float((t**2).sum()))
-    return Trend(slope, rising=slope - t_quantile(0.975, parts - 2) * error > 0)
+    rise, error = slope((edges[:-1] + edges[1:]) / 2, N)
+    return Trend(rise, rising=rise - t_quantile(0.975, parts - 2) * error > 0)
+
+
+def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: float | None) -> float | None:
+    """By what share of its mean throughput moved over the window, where that is beyond doubt; else None.
+
+    A line through ten or fewer parts of the window, each of at least two request times, with Student's t at 99 %:
+    it is asked only where a level is doubted already.
+    """
+    parts = min(10, int((end - start) / (2 * request_s))) if request_s else 10
+    if parts < _FEWEST_PARTS:
+        return None
+    x = batches(arrival, tokens, start, end, parts)
+    rise, error = slope((np.arange(parts) + 0.5) / parts, x)
+    mean = float(x.mean())
+    return rise / mean if mean > 0 and abs(rise) > t_quantile(0.995, parts - 2) * error else None
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:

@@ -16,10 +16,11 @@ import msgspec
 
 from harness.analysis import ramp
 from harness.errors import HarnessError
+from harness.experiment.budget import Spent
 from harness.experiment.launch import Address, Launch
-from harness.experiment.levels import next_step, usual_window
+from harness.experiment.levels import Asked, looked_at, search
 from harness.experiment.safety import Usage, dollars
-from harness.scenario import Ramp, Scenario
+from harness.scenario import Scenario
 
 _WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
 
@@ -38,17 +39,18 @@ def estimate(scenario: Scenario, e2e_s: float) -> Estimate:
     """What a run will ask of its server, if every request takes `e2e_s` at every level.
 
     A level in closed loop: 2 C requests to warm up, C in flight while the window lasts, C to end with it; on schedule:
-    its rate over two request times, the window and one more. The ramp is taken to go on to its highest level and no
+    its rate over two request times, the window and one more. The ramp is taken to go on to its highest level, and no
     window to be extended. At high levels requests take longer, so there are fewer of them or it takes more time.
 
+    >>> from harness.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
     >>> made.requests, made.usage.output_tokens, made.seconds  # 8 + 80 + 4; 128 each; 1 + 10 + 0.5
     (92, 11776, 11.5)
     """
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
-    window = spec.level_seconds or usual_window(e2e_s)
+    window = spec.level_seconds or looked_at(e2e_s)[0]
     requests = seconds = 0.0
-    steps = _steps(spec)
+    steps = _steps(scenario, e2e_s)
     for step in steps:
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)
@@ -73,13 +75,33 @@ def estimate(scenario: Scenario, e2e_s: float) -> Estimate:
     )
 
 
-def _steps(spec: Ramp) -> list[ramp.Next]:
-    """Every level that the ramp can come to: as if throughput rose with each."""
+def _steps(scenario: Scenario, e2e_s: float) -> list[ramp.Next]:
+    """The levels that the ramp comes to where throughput rises with each, and the SLO is met up to the highest."""
+    free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
+    asked_for = search(msgspec.structs.replace(scenario, ramp=free), Asked(), Spent(0.0, 0), e2e_s)
     held: list[ramp.Held] = []
     steps: list[ramp.Next] = []
-    while not (step := next_step(held, spec)).over:
+    while not (step := ramp.next_level(held, asked_for)).over:
         steps.append(step)
-        held.append(ramp.Held(step.concurrency, step.rate, float(step.concurrency or 1), 0.0))
+        N = step.concurrency or (step.rate or 0.0) * e2e_s
+        kept = free.max_concurrency >= N
+        held.append(
+            ramp.Held(
+                concurrency=step.concurrency,
+                rate=step.rate,
+                in_flight=N,
+                output_tokens_per_s=N * scenario.workload.output_tokens / e2e_s,
+                se=None,
+                error_rate=0.0,
+                seconds=1.0,
+                requests=1,
+                request_s=e2e_s,
+                valid=True,
+                in_flight_ok=True,
+                ttft_p99_s=None,
+                slo="met" if kept else "missed",
+            )
+        )
     return steps
 
 

@@ -2,60 +2,94 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from harness.analysis import curve, gap, metrics, verdicts
+from harness.analysis import curve, gap, grade, phases, slo, verdicts
 from harness.analysis.table import Table
 from harness.decide import cost
-from harness.observe import client, gpu, server
-from harness.record import Level
-from harness.store import Run, Sample
+from harness.experiment import look
+from harness.store import Run
 from harness.summary import (
-    ClientSummary,
     Cost,
     Curve,
     Knees,
     LevelSummary,
+    Phases,
     Prediction,
-    ServerView,
+    RampStep,
     Summary,
     Verdict,
 )
 
-PAUSED = 0.01  # of a window, above which a worker that stood still voids it
+_LEARNT = {"errors_above_1_percent", "unstable"}  # invalids that are what a ramp was looking for
 
 
 def summarise(run: Run) -> Summary:
     """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
-    table = Table.of(run.records)
+    table, facts = Table.of(run.records), look.Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
-    levels = [_level(run, table, level) for level in finished]
-    usable = [s for s in levels if s.output_tokens_per_s.mean]
-    points = curve.points_of(usable)
+    levels = [look.summary(run.records, table, run.samples, level, facts) for level in finished]
+    of_ramp = [s for s in levels if s.input_tokens_asked is None]
+    points = curve.points_of([s for s in of_ramp if s.output_tokens_per_s.mean])
     fit = curve.fit(points) if points else None
-    knees = fit.knees if fit else Knees()
     fitted = fit.curve if fit else None
-    # Without an SLO the knee is the hinge, and only if the plateau was reached (contract.md).
-    knee = knees.hinge.value if fitted and fitted.plateau_reached and knees.hinge else None
+    knees = msgspec.structs.replace(
+        fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
+    )
     prediction = _prediction(run.manifest)
-    found = [*_of_run(run), *(fitted.verdicts if fitted else []), *_drift(levels)]
+    phase, of_phase = _phases(run.manifest, levels, fitted)
+    found = _of_run(run)
+    if fitted:
+        found += [*fitted.verdicts, *filter(None, [verdicts.dip_confirmed(fitted, of_ramp)])]
     return Summary(
         simulated=bool(run.manifest.get("simulated")),
         complete=bool(run.manifest.get("complete")) and run.complete,
-        verdicts=found,
-        knee_concurrency=knee,
+        verdicts=[*found, *of_phase, *filter(None, [verdicts.drift(of_ramp)])],
+        knee_concurrency=_knee(knees, fitted, asked=bool(facts.limits)),
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=gap.beside(prediction, levels) if prediction else None,
-        cost=_cost(run.manifest, fitted, levels),
-        client=_client(run.manifest.get("client", {})),
+        prediction=gap.beside(prediction, of_ramp) if prediction else None,
+        cost=_cost(run.manifest, fitted, of_ramp),
+        client=facts.client,
+        ramp=_ramp(run),
+        grade=grade.of_run(_counting(levels)),
+        phases=phase,
+    )
+
+
+def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
+    """The knee unqualified: the SLO's if one was `asked`, else the hinge if the plateau was reached (contract.md)."""
+    if asked:
+        return knees.slo.value if knees.slo else None
+    return knees.hinge.value if fitted and fitted.plateau_reached and knees.hinge else None
+
+
+def _ramp(run: Run) -> list[RampStep]:
+    """The ramp's decisions: as the manifest has them, or of a run that died as its levels tell."""
+    if made := run.manifest.get("ramp"):
+        return msgspec.convert(made, list[RampStep])
+    begun = [level for level in run.levels if "void" not in level.notes]
+    return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
+
+
+def _phases(
+    manifest: dict[str, Any], levels: Sequence[LevelSummary], fitted: Curve | None
+) -> tuple[Phases | None, list[Verdict]]:
+    probe = manifest.get("scenario", {}).get("ramp", {}).get("probe")
+    if probe is None:
+        return None, []
+    roof = manifest.get("roof")
+    return phases.of_probe(
+        probe,
+        levels,
+        fitted,
+        input_tokens=manifest["workload"]["input_tokens"],
+        roof=msgspec.convert(roof, phases.Roof) if roof else None,
     )
 
 
@@ -71,101 +105,42 @@ def lost(run: Run) -> int:
     return sum(max(0, count - kept[begins]) for begins, count in sent.items())
 
 
-def exit_status(summary: Summary) -> int:
-    """0, or 3 when the answer rests on an invalid level.
-
-    The level whose errors ended its ramp, the last one of each repeat, voids nothing unless it stands alone.
-    """
-    last = {level.repeat: level for level in summary.levels}
-    ended = [s for s in last.values() if any(v.code == "errors_above_1_percent" for v in s.verdicts)]
-    levels = [level for level in summary.levels if not any(level is s for s in ended)]
+def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
+    """0; 3 when the answer rests on an invalid level; else 99 where a miss is to be told and no level met the SLO."""
+    levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
     invalid = any(v.level == "invalid" for level in levels for v in level.verdicts)
-    return 3 if invalid or any(v.level == "invalid" for v in summary.verdicts) else 0
+    if invalid or any(v.level == "invalid" for v in summary.verdicts):
+        return 3
+    return 99 if slo_fail and summary.knees.slo is None and summary.knees.slo_rate is None else 0
 
 
-def _level(run: Run, table: Table, level: Level) -> LevelSummary:
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    window = (level.window_start_s, level.window_end_s)
-    workload = run.manifest.get("workload", {})
-    figures: dict[str, Any] = {
-        "gpus": run.manifest.get("gpus"),
-        "input_tokens_asked": workload.get("input_tokens"),
-        "output_tokens_asked": workload.get("output_tokens"),
-    }
-    of_host = _client(run.manifest.get("client", {}))
-    figures |= {
-        "ceiling": of_host.events_per_s_ceiling,
-        "ceiling_is_lower_bound": bool(of_host.ceiling_is_lower_bound),
-    }
-    table = table.around(*window)
-    good = metrics.began_in(table, level) & table.ok
-    itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
-    of_client = client.view(run.samples, window)
-    of_server = _server(run, table, window, itl)
-    of_gpu = gpu.view(run.samples, window)
-    summary = metrics.level_summary(table, level, server=of_server, client=of_client, gpu=of_gpu, **figures)
-    found = [*_pauses(run.samples, level), *summary.verdicts, *_said(run, level)]
-    return msgspec.structs.replace(summary, verdicts=found)
+def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
+    """The levels that the answer rests on.
+
+    Not those at which a ramp learnt that it must not go on: the last of each repeat if its errors ended it, and where
+    the ramp chose its levels any that failed or queued up without end. Nor one that it held again because it was
+    invalid, if the second time was better.
+    """
+    last = {level.repeat: level for level in levels}
+    valid = {_where(s) for s in levels if not _invalid(s)}
+
+    def counts(s: LevelSummary) -> bool:
+        chosen, codes = s.reason not in ("", "given"), _invalid(s)
+        if last[s.repeat] is s and "errors_above_1_percent" in codes:
+            return False
+        return not (chosen and codes and (codes <= _LEARNT or _where(s) in valid))
+
+    return [s for s in levels if counts(s)]
 
 
-def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
-    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for."""
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    start, end = level.window_start_s, level.window_end_s
-    stood: dict[str, float] = {}
-    for sample in samples:
-        if sample.source == "client" and sample.metric.endswith(("paused_s", "slept_s")):
-            inside = min(end, sample.time_s) - max(start, sample.time_s - sample.value)
-            if sample.metric == "slept_s":  # a moment on this clock, which stood still
-                inside = sample.value if start <= sample.time_s <= end else 0.0
-            if inside > 0:
-                stood[sample.metric] = stood.get(sample.metric, 0.0) + inside
-    out, at, window = [], level.concurrency or level.rate, end - start
-    for metric, seconds in sorted(stood.items()):
-        worker, _, _ = metric.rpartition("/")
-        if metric == "slept_s":
-            said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(Verdict("machine_slept", "invalid", said, "keep it awake, hold the level again", at))
-        elif metric == "parent_paused_s":
-            said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
-        else:
-            grave = "invalid" if seconds > PAUSED * window else "doubt"
-            said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(
-                Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)
-            )
-    return out
+def _where(s: LevelSummary) -> tuple[int | float | None, int | None]:
+    return (s.concurrency if s.rate is None else s.rate), s.input_tokens_asked
 
 
-def _said(run: Run, level: Level) -> list[Verdict]:
-    """What was said of the level's errors, once for each kind."""
-    words: dict[str, str] = {}
-    for record in run.records:
-        if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
-            words.setdefault(record.error, record.error_message)
-    return [
-        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency or level.rate)
-        for kind, text in sorted(words.items())
-    ]
-
-
-def _server(run: Run, table: Table, window: tuple[float, float], itl: float | None) -> ServerView | None:
-    inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
-    order = inside[np.argsort(table.arrival[inside], kind="stable")]
-    prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
-    return server.view(
-        run.samples,
-        window,
-        array("d", table.arrival[order].tobytes()),
-        array("i", table.tokens[order].tobytes()),
-        list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
-        steps_per_s=1.0 / itl if itl else None,
-    )
+def _invalid(s: LevelSummary) -> set[str]:
+    return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
 def _prediction(manifest: dict[str, Any]) -> Prediction | None:
@@ -204,25 +179,6 @@ def _of_run(run: Run) -> list[Verdict]:
     stops = [step["reason"] for step in run.manifest.get("ramp", []) if step["reason"].startswith("stopped")]
     said = [*run.manifest.get("notes", []), *dict.fromkeys(stops)]
     return out + [Verdict("run_note", "note", text) for text in said]
-
-
-def _drift(levels: list[LevelSummary]) -> list[Verdict]:
-    found = verdicts.drift(levels)
-    return [found] if found else []
-
-
-def _client(facts: dict[str, Any]) -> ClientSummary:
-    """The load generator as the manifest has it; a calibration says what one worker follows."""
-    workers, known = facts.get("workers", 1), facts.get("calibration") or {}
-    single = known.get("single") or {}
-    return ClientSummary(
-        events_per_s_ceiling=single["per_s"] * workers if single else None,
-        ceiling_is_lower_bound=single["limited_by"] != "client" if single else None,
-        timestamp_error_p99_s=max((row["error_p99_s"] for row in known.get("timing", [])), default=None),
-        timestamp_source=facts.get("timestamp_source"),
-        transport=facts.get("transport", "socket"),
-        workers=workers,
-    )
 
 
 def _cost(manifest: dict[str, Any], fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:

@@ -1,0 +1,162 @@
+"""What is heard while a run goes on: written to the spool as it came, and kept as long as a level needs it.
+
+The workers' batches and news, the server's and the host's figures all come through here. Of the records and samples
+those of the level that is held and of the one before stay in memory, so that a level can be judged when it ends; the
+rest is on the disk. Left out: what follows from any of it.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from harness import store
+from harness.experiment.safety import Usage, looked_at
+from harness.load.driver import BATCH_EVERY_S, Progress
+from harness.observe import client as client_view
+from harness.observe import host
+from harness.record import Level, Record, arrivals_of
+
+PAUSED_S = 0.5  # of a worker, or of this process: ten times the time between two of its news
+SLEPT_S = 0.1  # by which CLOCK_BOOTTIME got ahead of CLOCK_MONOTONIC, which a machine's sleep holds still
+_FEW = 8  # ends of requests in a window, below which those before it count too
+
+
+class Heard:
+    """The one place where something is known of a run that goes on; the levels ask it."""
+
+    def __init__(self, spool: store.Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
+        self._spool = spool
+        self._origin_ns = origin_ns
+        self._run_id = run_id
+        self._decode = msgspec.msgpack.Decoder(list[Record]).decode
+        self.level: Level | None = None  # that is held
+        self.records: list[Record] = []  # that may touch a window of this level or the one before
+        self.samples: list[store.Sample] = []  # likewise
+        self.own: list[Progress] = []  # of the level, each worker's own
+        self.answered, self.usage = 0, Usage()  # in this sitting, as far as the records have come
+        self.outcomes: collections.deque[bool] = collections.deque(maxlen=looked_at(0))  # of the level's last: failed?
+        # What the last requests told; before any, what the launch check did.
+        self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=256)
+        self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=256)
+        self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
+        self._latest: dict[int, Progress] = {}  # each worker's last news
+        self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
+        self._told_s: dict[int, float] = {}  # when it was last put down how much a worker has sent
+        self._heard_s: float | None = None  # when any worker's news came
+        self._asleep_s = _asleep()
+        self.cpu: dict[int, float] = {}  # each worker's share of a processor over the last second
+
+    def now(self) -> float:
+        """Seconds since the run's origin."""
+        return (time.monotonic_ns() - self._origin_ns) * 1e-9
+
+    def begin(self, level: Level, requests_at_once: float) -> None:
+        """From now on this level is held; what neither it nor the one before needs is let go."""
+        since = self.level.begin_s if self.level is not None else 0.0
+        self.records = [r for r in self.records if r.done_s is None or r.done_s >= since]
+        self.samples = [s for s in self.samples if s.time_s >= since]
+        self.own = []
+        self.outcomes = collections.deque(maxlen=looked_at(requests_at_once))
+        self.moment(level)
+
+    def moment(self, level: Level) -> None:
+        """A moment of the level has come, which its frame tells."""
+        self.level = level
+        self._spool.level(level)
+        if level.window_end_s is None:
+            self._ended, self._took_s = 0, 0.0
+
+    def tell(self, samples: Sequence[store.Sample]) -> None:
+        """Telemetry."""
+        self._spool.telemetry(list(samples))
+        self.samples += samples
+
+    def batch(self, payload: bytes) -> None:
+        """A worker's records, as it sent them."""
+        self._spool.write(payload)
+        held = self.level.index if self.level is not None else None
+        for record in self._decode(payload):
+            self.records.append(record)
+            self.answered, self.usage = self.answered + 1, self.usage + Usage.of(record)
+            if record.level == held and record.error != "cancelled":
+                self.outcomes.append(record.error != "")
+            if record.error or record.done_s is None or record.sent_s is None:
+                continue
+            self._e2e.append(record.done_s - record.sent_s)
+            self._ended, self._took_s = self._ended + 1, self._took_s + record.done_s - record.sent_s
+            stamps = arrivals_of(record)
+            if len(stamps) > 1:
+                self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
+
+    def progress(self, progress: Progress) -> None:
+        """One worker's own news."""
+        self.own.append(progress)
+        self._latest[progress.worker] = progress
+        self._look_for_pauses(progress)
+        if progress.time_s >= self._told_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
+            self._told_s[progress.worker] = progress.time_s
+            name = f"{self._run_id}-{progress.worker}"
+            self.tell([store.Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
+        last = self._last_sampled.get(progress.worker)
+        if last is not None and progress.time_s < last.time_s + 1.0:
+            return
+        samples = host.samples(progress.time_s) if progress.worker == 0 else []
+        if last is not None:
+            samples += client_view.samples(last, progress)
+            self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)
+        self._last_sampled[progress.worker] = progress
+        self.tell(samples)
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """How many requests each worker has sent, under the beginning of their ids: one without a record is lost."""
+        return {f"{self._run_id}-{p.worker}": p.begun_in_run for p in self._latest.values()}
+
+    @property
+    def begun(self) -> int:
+        """Requests that all workers have sent in this sitting."""
+        return sum(p.begun_in_run for p in self._latest.values())
+
+    @property
+    def e2e_s(self) -> float:
+        """Mean time of the last successes; before any, of the launch check's."""
+        return _mean(self._e2e)
+
+    @property
+    def icl_s(self) -> float:
+        """Median of the last successes' mean gaps; 0 where none is known."""
+        found = sorted(self._icl)
+        return found[len(found) // 2]
+
+    def request_s(self, recent: int) -> float:
+        """Mean time of the successes that ended in the window so far; of the last ones while these are too few."""
+        if self._ended >= _FEW:
+            return self._took_s / self._ended
+        return _mean(list(self._e2e)[-max(_FEW, min(256, recent)) :])
+
+    def _look_for_pauses(self, progress: Progress) -> None:
+        """Note it where somebody stood still: this worker, this process, or by the other clock the whole machine."""
+        now, asleep = self.now(), _asleep()
+        found = []
+        if progress.paused_s > PAUSED_S:
+            found.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
+        elif self._heard_s is not None and now - self._heard_s > PAUSED_S:
+            found.append((now, "parent_paused_s", now - self._heard_s))
+        if asleep - self._asleep_s > SLEPT_S:
+            found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
+        self._heard_s, self._asleep_s = now, asleep
+        if found:
+            self.tell([store.Sample(at, "client", name, value) for at, name, value in found])
+
+
+def _asleep() -> float:
+    """How long this machine has slept since it was booted, seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,188 @@
+"""What one finished level says: its summary, from records and telemetry, and what the ramp takes from that.
+
+There is one way for all who ask: the run that goes on, the one that is resumed, and every later reading of the folder.
+So a ramp decides on the figures that the report shows, whenever it is asked. The caller brings every record that
+touches the level's window, whichever level it was sent in; more of them change nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from harness.analysis import grade, metrics, ramp, slo
+from harness.analysis.table import Table
+from harness.observe import client, gpu, server
+from harness.record import Level, Record
+from harness.store import Sample
+from harness.summary import ClientSummary, LevelSummary, ServerView, Spread, Verdict
+
+PAUSED = 0.01  # of a window, above which a worker that stood still voids it
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run's manifest bears on its levels; by default nothing is known, and nothing asked."""
+
+    gpus: int | None = None
+    input_tokens: float | None = None  # as asked
+    output_tokens: float | None = None
+    precision: float | None = None  # None: windows had a length
+    limits: tuple[slo.Limit, ...] = ()
+    client: ClientSummary = ClientSummary()
+
+    @classmethod
+    def of(cls, manifest: dict[str, Any]) -> Facts:
+        workload, scenario = manifest.get("workload", {}), manifest.get("scenario", {})
+        asked = scenario.get("ramp", {})
+        return cls(
+            gpus=manifest.get("gpus"),
+            input_tokens=workload.get("input_tokens"),
+            output_tokens=workload.get("output_tokens"),
+            precision=None if asked.get("level_seconds") else asked.get("precision"),
+            limits=tuple(slo.limits(scenario.get("slo", {}))),
+            client=_client(manifest.get("client", {})),
+        )
+
+
+def _client(facts: dict[str, Any]) -> ClientSummary:
+    """The load generator as the manifest has it; a calibration says what one worker follows."""
+    workers, known = facts.get("workers", 1), facts.get("calibration") or {}
+    single = known.get("single") or {}
+    return ClientSummary(
+        events_per_s_ceiling=single["per_s"] * workers if single else None,
+        ceiling_is_lower_bound=single["limited_by"] != "client" if single else None,
+        timestamp_error_p99_s=max((row["error_p99_s"] for row in known.get("timing", [])), default=None),
+        timestamp_source=facts.get("timestamp_source"),
+        transport=facts.get("transport", "socket"),
+        workers=workers,
+    )
+
+
+def summary(
+    records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
+) -> LevelSummary:
+    """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    window = (level.window_start_s, level.window_end_s)
+    table = table.around(*window)
+    good = metrics.began_in(table, level) & table.ok
+    itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
+    made = metrics.level_summary(
+        table,
+        level,
+        server=_server(samples, table, window, itl),
+        client=client.view(samples, window),
+        gpu=gpu.view(samples, window),
+        gpus=facts.gpus,
+        slo=slo.per_request(facts.limits),
+        ceiling=facts.client.events_per_s_ceiling,
+        ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
+        input_tokens_asked=facts.input_tokens,
+        output_tokens_asked=facts.output_tokens,
+        precision=facts.precision,
+    )
+    made = msgspec.structs.replace(
+        made,
+        slo=slo.attainments(facts.limits, table, level) if facts.limits else [],
+        verdicts=[*_pauses(samples, level), *made.verdicts, *_said(records, level)],
+    )
+    return msgspec.structs.replace(made, grade=grade.of_level(made))
+
+
+def held(made: LevelSummary, level: Level) -> ramp.Held:
+    """A finished level as the ramp sees it.
+
+    How many requests it took is told by those of its window: those of the whole level are not all over yet when the
+    ramp asks, and it shall see the same later.
+    """
+    assert level.end_s is not None
+    invalid = {v.code for v in made.verdicts if v.level == "invalid"}
+    seconds = level.end_s - level.begin_s
+    return ramp.Held(
+        concurrency=level.concurrency,
+        rate=level.rate,
+        in_flight=made.in_flight,
+        output_tokens_per_s=made.output_tokens_per_s.mean or 0.0,
+        se=made.output_tokens_per_s_se,
+        error_rate=made.error_rate or 0.0,
+        seconds=seconds,
+        requests=round(made.requests * seconds / made.window_s),
+        request_s=made.e2e_s.mean,
+        valid=not invalid - {"in_flight_low"},
+        in_flight_ok="in_flight_low" not in invalid,
+        ttft_p99_s=_p99_at_least(made.ttft_s),
+        slo=slo.outcome(made.slo) if made.slo else None,
+        unstable="unstable" in invalid,
+    )
+
+
+def _p99_at_least(spread: Spread) -> float | None:
+    """What p99 is or passes, by the highest percentile that the samples carry."""
+    carried = (spread.p99, spread.p95, spread.p90, spread.p50)
+    return next((value for value in carried if value is not None), None)
+
+
+def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
+    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for."""
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    start, end = level.window_start_s, level.window_end_s
+    stood: dict[str, float] = {}
+    for sample in samples:
+        if sample.source == "client" and sample.metric.endswith(("paused_s", "slept_s")):
+            inside = min(end, sample.time_s) - max(start, sample.time_s - sample.value)
+            if sample.metric == "slept_s":  # a moment on this clock, which stood still
+                inside = sample.value if start <= sample.time_s <= end else 0.0
+            if inside > 0:
+                stood[sample.metric] = stood.get(sample.metric, 0.0) + inside
+    out, at, window = [], level.concurrency or level.rate, end - start
+    for metric, seconds in sorted(stood.items()):
+        worker, _, _ = metric.rpartition("/")
+        if metric == "slept_s":
+            said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
+            out.append(Verdict("machine_slept", "invalid", said, "keep it awake, hold the level again", at))
+        elif metric == "parent_paused_s":
+            said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
+            out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
+        else:
+            grave = "invalid" if seconds > PAUSED * window else "doubt"
+            said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
+            out.append(
+                Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)
+            )
+    return out
+
+
+def _said(records: Sequence[Record], level: Level) -> list[Verdict]:
+    """What was said of the level's errors, once for each kind."""
+    words: dict[str, str] = {}
+    for record in records:
+        if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
+            words.setdefault(record.error, record.error_message)
+    return [
+        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency or level.rate)
+        for kind, text in sorted(words.items())
+    ]
+
+
+def _server(
+    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None
+) -> ServerView | None:
+    if not any(s.source == "server" and window[0] <= s.time_s <= window[1] for s in samples):
+        return None
+    inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
+    order = inside[np.argsort(table.arrival[inside], kind="stable")]
+    prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
+    return server.view(
+        samples,
+        window,
+        array("d", table.arrival[order].tobytes()),
+        array("i", table.tokens[order].tobytes()),
+        list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
+        steps_per_s=1.0 / itl if itl else None,
+    )
