@@ -1,0 +1,178 @@
+"""What the map draws and says; how it looks is for the eye."""
+
+from __future__ import annotations
+
+import doctest
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.levelmap import INPUT, OUTPUT, SEQS, Axis, Map, Measured
+from harness.predict import catalog, model, roofline
+from harness.report import heat
+from harness.summary import Prediction, Value
+
+KV_TOKENS = 65_536  # 4,096 blocks of 16
+
+
+def predicted(P: int, G: int, max_num_seqs: int = 1024) -> Prediction:
+    """Llama-3.1-8B on an H100 whose KV cache holds 65,536 tokens."""
+    served = model.model(catalog.model_config("llama-3.1-8b"), "llama-3.1-8b")
+    where = roofline.deployment(catalog.gpu("h100-sxm"), kv_tokens=KV_TOKENS, max_num_seqs=max_num_seqs)
+    return roofline.predict(served, where, roofline.Workload(P, G), [1])
+
+
+def cell(P: int, G: int, knee: float | None = 20.0, seqs: int | None = None, status: int = 0) -> Measured:
+    value = None if knee is None else Value(knee, (0.9 * knee, 1.1 * knee))
+    at: dict[str, int | str] = {INPUT: P, OUTPUT: G}
+    return Measured(
+        name=f"in{P}-out{G}" + (f"-seqs{seqs}" if seqs else ""),
+        at=at | ({SEQS: seqs} if seqs else {}),
+        status=status,
+        knee=value,
+        hinge=value,
+        plateau_tokens_per_s=Value(1234.4, (1200.0, 1300.0)),
+        plateau_reached=knee is not None,
+        prediction=predicted(P, G, seqs or 1024),
+    )
+
+
+def over(axes: list[Axis], cells: list[Measured], simulated: bool = False) -> Map:
+    return Map(name="map", model="llama-3.1-8b", gpu="h100-sxm", simulated=simulated, axes=axes, cells=cells)
+
+
+P_AXIS, G_AXIS = Axis(INPUT, [1024, 2048, 4096]), Axis(OUTPUT, [128, 256])
+
+
+def plane() -> Map:
+    made = [cell(P, G) for P in (1024, 2048, 4096) for G in (128, 256)]
+    made[0] = msgspec.structs.replace(made[0], knee=None, plateau_reached=False)
+    made[1] = Measured(name=made[1].name, at=made[1].at, error="http://x|y: no answer")
+    made[2] = Measured(name=made[2].name, at=made[2].at, left_out="--max-seconds 60 is used up by the cells before")
+    made[3] = msgspec.structs.replace(made[3], status=3)
+    return over([P_AXIS, G_AXIS], made, simulated=True)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(heat).failed == 0
+
+
+def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blocks() -> None:
+    hinge = heat.predicted_hinge(predicted(512, 64))
+    assert hinge is not None
+    assert hinge(960, 128) == 64  # context 960 + 64 = 1,024 tokens: 64 of the 4,096 blocks
+    assert hinge(1920, 256) == 32  # twice the context, half the batch
+    assert hinge(896, 256) == hinge(640, 768) == 64  # P + G/2 is 1,024 in both: one contour
+    assert hinge(70_000, 128) is None  # does not fit
+
+
+def test_max_num_seqs_caps_the_predicted_hinge_between_the_cells_too() -> None:
+    hinge = heat.predicted_hinge(predicted(512, 64, max_num_seqs=48))
+    assert hinge is not None
+    assert (hinge(960, 128), hinge(1920, 256)) == (48, 32)
+
+
+def test_a_prediction_that_cannot_be_made_again_gives_no_contour_of_its_own() -> None:
+    made = predicted(512, 64)
+    assert heat.predicted_hinge(msgspec.structs.replace(made, model="/gone/config.json")) is None
+    assert heat.predicted_hinge(msgspec.structs.replace(made, hinge_concurrency=17.0)) is None
+
+
+@pytest.mark.slow
+def test_the_grid_reaches_half_a_cell_beyond_the_cells_and_doubles_along_with_them() -> None:
+    grid = heat.predicted_grid(plane(), P_AXIS, G_AXIS, {})
+    assert grid is not None
+    assert (grid.x[0], grid.x[-1], grid.y[0], grid.y[-1]) == (-0.5, 2.5, -0.5, 1.5)
+    middle, low = grid.hinge[0][15], grid.hinge[0][5]  # x = 1 and 0, y = -0.5: P of 2048 and 1024, G of 90.5
+    assert grid.x[15] == 1
+    assert grid.x[5] == pytest.approx(0)
+    assert low == 4096 // -(-(1024 + 45.25) // 16) == 61
+    assert middle == 4096 // -(-(2048 + 45.25) // 16) == 31
+    turned = heat.predicted_grid(plane(), G_AXIS, P_AXIS, {})
+    assert turned is not None
+    assert turned.hinge[5][0] == low  # the same place with the axes exchanged
+
+
+def test_without_the_model_the_contours_are_of_the_cells_own_predictions() -> None:
+    made = plane()
+    gone = [
+        msgspec.structs.replace(each, prediction=msgspec.structs.replace(each.prediction, model="/gone/config.json"))
+        if each.prediction
+        else each
+        for each in made.cells
+    ]
+    grid = heat.predicted_grid(msgspec.structs.replace(made, cells=gone), P_AXIS, G_AXIS, {})
+    assert grid is not None
+    assert (grid.x, grid.y) == ([0.0, 1.0, 2.0], [0.0, 1.0])
+    assert [row[2] for row in grid.hinge] == [15, 15]  # contexts of 4,160 and 4,224 tokens: 260 and 264 blocks
+    assert grid.hinge[1][0] != grid.hinge[1][0]  # the cell that failed has no prediction
+
+
+def test_between_settings_of_a_server_there_is_nothing_to_predict() -> None:
+    seqs = Axis(SEQS, [8, 16])
+    made = over([P_AXIS, seqs], [cell(P, 128, seqs=s) for P in (1024, 2048, 4096) for s in (8, 16)])
+    assert heat.predicted_grid(made, P_AXIS, seqs, {}) is None
+
+
+def test_no_prediction_no_grid() -> None:
+    bare = [msgspec.structs.replace(each, prediction=None) for each in plane().cells]
+    assert heat.predicted_grid(over([P_AXIS, G_AXIS], bare), P_AXIS, G_AXIS, {}) is None
+
+
+def test_a_plateau_that_was_not_reached_is_never_a_number() -> None:
+    made = msgspec.structs.replace(
+        cell(1024, 128), knee=None, plateau_reached=False
+    )  # its fit has a hinge and a plateau
+    assert heat.knee_box(made) == heat.Box(None, "not\nreached", "", True)
+    assert heat.plateau_box(made) == heat.Box(None, "not\nreached", "", True)
+
+
+def test_an_slo_knee_stands_where_the_plateau_was_not_reached() -> None:
+    made = msgspec.structs.replace(cell(1024, 128), plateau_reached=False)
+    assert heat.knee_box(made) == heat.Box(20.0, "20", "18–22", True)
+    assert heat.plateau_box(made).value is None
+
+
+def test_what_failed_and_what_was_left_out_are_told_apart() -> None:
+    made = plane()
+    assert [heat.knee_box(each).words for each in made.cells[:3]] == ["not\nreached", "failed", "not measured"]
+    assert heat.knee_box(None).words == "not measured"
+    assert heat.knee_box(made.cells[3]).words == "20 ✗"
+
+
+def test_the_table_has_a_line_a_cell_and_says_what_is_missing() -> None:
+    text = heat.table(plane())
+    assert text.startswith("# map: knee by input tokens P and output tokens G\n")
+    assert "**SIMULATED**" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == 6
+    assert rows[5].startswith("| 4,096 | 256 | 20 | 18–22 | 1,234 | 1,200–1,300 | 15 |")
+    assert rows[5].endswith("| kv_memory | 0 | [in4096-out256](in4096-out256/report.md) |")
+    assert "not reached" in rows[0]
+    assert "- in1024-out256: http://x|y: no answer" in text
+    assert all(line.replace("\\|", "").count("|") == 12 for line in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["one", "two", "three", "settings", "single", "empty"])
+def test_every_shape_of_map_is_drawn_without_a_warning(shape: str, tmp_path: Path) -> None:
+    seqs = Axis(SEQS, [8, 16])
+    made = {
+        "one": over([P_AXIS], [cell(P, 128, knee) for P, knee in ((1024, 60.0), (2048, None), (4096, 15.0))]),
+        "two": plane(),
+        "three": over(
+            [P_AXIS, G_AXIS, seqs],
+            [cell(P, G, seqs=s) for P in (1024, 2048, 4096) for G in (128, 256) for s in (8, 16)][:-1],
+        ),
+        "settings": over([P_AXIS, seqs], [cell(P, 128, seqs=s) for P in (1024, 2048, 4096) for s in (8, 16)]),
+        "single": over([Axis(INPUT, [1024])], [cell(1024, 128)]),
+        "empty": over([P_AXIS, G_AXIS], []),
+    }[shape]
+    heat.map_png(made, tmp_path / "map.png")
+    data = (tmp_path / "map.png").read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data[:4] == b"\x89PNG"
+    assert 800 < width < 3000
+    assert 400 < height < 1500
