@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness import scenario
-from harness.cli import cli
+from harness.cli import cli, given, output
 from tests.servers import Request, serving
 
 
@@ -28,7 +28,9 @@ def test_a_run_without_an_endpoint_is_a_usage_error_that_names_the_simulated_one
     assert "--url sim:" in got.output
 
 
-@pytest.mark.parametrize("verb", [[], ["run"], ["report"], ["sim"]])
+@pytest.mark.parametrize(
+    "verb", [[], ["run"], ["predict"], ["report"], ["fit"], ["sim"], ["calibrate"], ["calibrate", "model"]]
+)
 def test_help_is_there_for_every_verb(verb: list[str]) -> None:
     got = knee(*verb, "--help")
     assert got.exit_code == 0
@@ -65,10 +67,10 @@ def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_p
     )
 
 
-def test_the_command_is_kept_without_what_may_be_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_module, "_secrets", ["sk-0123456789", "on"])
-    given = ["run", "--url", "http://h", "--header", "X-Key: a", "--header=X-Id:b", '--extra-body={"token": "c"}']
-    assert cli_module._shown([*given, "--server-meta", "flags=--api-key sk-0123456789 --on"]) == [
+def test_the_command_is_kept_without_what_may_be_secret() -> None:
+    arguments = ["run", "--url", "http://h", "--header", "X-Key: a", "--header=X-Id:b", '--extra-body={"token": "c"}']
+    secrets = ["sk-0123456789", "on"]
+    assert given.shown([*arguments, "--server-meta", "flags=--api-key sk-0123456789 --on"], secrets) == [
         "run", "--url", "http://h", "--header", "X-Key: (not stored)", "--header", "X-Id: (not stored)",
         "--extra-body", '{"token": "(not stored)"}', "--server-meta", "flags=--api-key (hidden) --on",
     ]  # fmt: skip
@@ -78,7 +80,7 @@ def test_a_bug_s_traceback_repeats_no_secret(monkeypatch: pytest.MonkeyPatch, ca
     def bug() -> None:
         raise RuntimeError("it said sk-0123456789")
 
-    monkeypatch.setattr(cli_module, "_secrets", ["sk-0123456789"])
+    monkeypatch.setattr(output, "secrets", ["sk-0123456789"])
     monkeypatch.setattr(cli_module, "cli", bug)
     with pytest.raises(SystemExit) as ended:
         cli_module.main()
@@ -98,6 +100,17 @@ def test_max_num_seqs_is_the_simulated_endpoint_s_too() -> None:
     got = knee("run", "--url", "sim:", "--max-num-seqs", "5", "--print-scenario")
     read = scenario.build(tomllib.loads(got.output), place="printed")
     assert (read.sim.max_num_seqs, read.hardware.max_num_seqs) == (5, 5)
+
+
+def test_what_a_prediction_needs_is_in_the_scenario() -> None:
+    got = knee(
+        "run", "--url", "http://h:1", "--gpu", "host", "--host-cpus", "0,2-3", "--gpus", "4", "--tp", "2",
+        "--dtype", "fp8", "--kv-dtype", "fp8", "--calibration", "p.json", "--print-scenario",
+    )  # fmt: skip
+    assert got.exit_code == 0, got.output
+    told = scenario.build(tomllib.loads(got.output), place="printed").hardware
+    assert (told.gpu, told.host_cpus, told.gpus, told.tp) == ("host", [0, 2, 3], 4, 2)
+    assert (told.dtype, told.kv_dtype, told.calibration) == ("fp8", "fp8", "p.json")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +142,14 @@ def test_max_num_seqs_is_the_simulated_endpoint_s_too() -> None:
         (["run", "--url", "x", "--output-tokens", "0"], "error: command line: an answer has at least 1 token"),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
+        (["run", "--url", "x", "--tp", "0"], "error: command line: a replica has a GPU at $.hardware.tp"),
+        (["run", "--url", "x", "--host-cpus", "a"], "error: --host-cpus: 'a' is no list of processors"),
+        (
+            ["run", "--url", "x", "--gpu", "l4", "--host-cpus", "0"],
+            "error: command line: a GPU has no cores of this machine at $.hardware.host_cpus",
+        ),
+        (["sim", "--calibration", "none.json"], "error: none.json: No such file or directory"),
+        (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder"),
         (["report", "nowhere"], "error: nowhere: no such result folder"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
 from harness.report import page
-from harness.report.tables import answer
+from harness.report.words import answer
 from harness.summary import Summary, Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -28,16 +28,19 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(plots).failed == 0
 
 
-def test_the_fitted_curve_is_the_hyperbola_up_to_its_cap() -> None:
-    curve = full().curve
-    assert plots.fitted(curve, 1.0) == pytest.approx(1 / (7.0e-3 + 1.0e-4))
-    assert plots.fitted(curve, 8.0) == pytest.approx(8 / (7.0e-3 + 8.0e-4))
-    assert plots.fitted(curve, 64.0) == 1853.4
+def test_the_drawn_curve_is_the_fitted_one_with_its_corner() -> None:
+    summary = full()
+    drawn = trace(plots.curve_figure(summary, MANIFEST), "fitted capped hyperbola")
+    line = dict(zip(drawn["x"], drawn["y"], strict=True))
+    assert summary.curve is not None
+    assert line[summary.curve.hinge_concurrency.value] == pytest.approx(1853.4, rel=0.01)
+    assert line[min(line)] == pytest.approx(min(line) / (7.0e-3 + 1.0e-4 * min(line)))
+    assert line[max(line)] == pytest.approx(1853.4)
 
 
 def test_no_family_draws_no_curve() -> None:
-    assert plots.fitted(hollow().curve, 4.0) is None
-    assert plots.fitted(None, 4.0) is None
+    names = [t.get("name", "") for t in plots.curve_figure(hollow(), {})["data"]]
+    assert not [name for name in names if "fitted" in name]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=5))

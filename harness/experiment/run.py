@@ -27,18 +27,20 @@ import msgspec
 import harness
 from harness import scenario as scenarios
 from harness import store
+from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import calibrate, consent
+from harness.experiment import calibrate, consent, hardware, probe
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
 from harness.experiment.launch import Launch
-from harness.experiment.levels import Before, Levels, View
+from harness.experiment.levels import Asked, Before, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import catalog, model, roofline
+from harness.predict import model, roofline
+from harness.predict.calibrated import calibrated
 from harness.record import FORMAT
 from harness.scenario import Scenario
 from harness.secrecy import HIDDEN
@@ -142,13 +144,12 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool
         manifest = run.manifest
         _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
         before = Before.of(run, 0.0)
-        if not before.leaves_something(scenario.ramp):  # it died after its last level
+        if (steps := before.all_steps(scenario, Asked.of(manifest))) is not None:  # it died after its last level
             view.note("every level is held: only the folder was left to finish")
             store.Spool(folder).close()
-            ramp = [step for steps in before.reasons(scenario.ramp) for step in steps]
-            manifest |= {"complete": True, "ramp": msgspec.to_builtins(ramp)}
+            manifest |= {"complete": True, "ramp": steps}
             summary = summarise(_finish(folder, manifest))
-            return Outcome(folder, summary, manifest, exit_status(summary))
+            return Outcome(folder, summary, manifest, exit_status(summary, slo_fail=scenario.ramp.slo_fail))
         manifest["sittings"].append({"created": _now_iso(), "command": command})
         store.write_json(folder / store.MANIFEST, manifest)
         del run, before
@@ -297,10 +298,12 @@ async def _measure(
     signals: _Signals,
 ) -> Outcome:
     scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
+    scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
+    sitting = msgspec.structs.replace(sitting, scenario=scenario)
     for note in launch.notes:
         view.note(note)
     if sitting.manifest is None:
-        manifest = _first_manifest(sitting, launch, profile, gpus)
+        manifest = await _first_manifest(sitting, launch, profile, gpus)
         origin_ns, unix_origin = time.monotonic_ns(), time.time()
         spool, before = store.Spool(folder, store.header(origin_ns, unix_origin)), Before()
         manifest["clock"] = {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin}
@@ -314,7 +317,8 @@ async def _measure(
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
         before = Before.of(run, sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest)))
         del run
-    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before)
+    manifest["client"]["workers"] = len(workers)  # whose ceiling is that of all of them
+    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before, Asked.of(manifest))
     manifest["sittings"][-1] |= {
         "run_id": levels.run_id,
         "began_s": began_s,
@@ -345,7 +349,7 @@ async def _measure(
         spool.close()
     manifest["complete"] = ended == "complete"
     ended_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.sent}
+    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.heard.sent}
     resent = sum(done.resent for done in workers.done) + manifest["client"].get("resent", 0)
     manifest["client"] |= {
         "timestamp_source": _source(workers.done),
@@ -359,7 +363,7 @@ async def _measure(
             f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
             "since then each request opens its own"
         )
-    manifest["ramp"] = levels.reasons
+    manifest["ramp"] = levels.steps
     manifest["host"]["load_average_end"] = list(os.getloadavg())
     if failure is not None:
         missing = 0
@@ -368,7 +372,8 @@ async def _measure(
         view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
         raise failure
     summary = summarise(_finish(folder, manifest))
-    status = 128 + signals.number if signals.number is not None else exit_status(summary)
+    missed = exit_status(summary, slo_fail=scenario.ramp.slo_fail)
+    status = missed if signals.number is None else 128 + signals.number
     return Outcome(folder, summary, manifest, status)
 
 
@@ -438,7 +443,7 @@ def _source(done: list[Done]) -> str | None:
     return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
 
-def _first_manifest(
+async def _first_manifest(
     sitting: _Sitting, launch: Launch, profile: profiles.Profile | None, gpus: Gpus | None
 ) -> dict[str, Any]:
     """All that could explain a difference, and the prediction, before any load."""
@@ -450,17 +455,32 @@ def _first_manifest(
     if why_not:
         manifest["notes"].append(why_not)
         sitting.view.note(why_not)
-    prediction, why_not = _predict(scenario, launch, profile)
-    manifest["prediction"] = msgspec.to_builtins(prediction) if prediction else None
-    if why_not:
-        manifest["notes"].append(why_not)
+    # Cores of this machine are measured now, for load has not begun.
+    finding = asyncio.to_thread(hardware.find, scenario.hardware, manifest["gpu_facts"]) if profile is None else None
+    found = hardware.Found() if finding is None else await finding
+    for note in found.notes:
+        sitting.view.note(note)
+    manifest["notes"] += found.notes
+    manifest["machine"] = msgspec.to_builtins(found.machine)
+    if found.card is not None:
+        manifest |= {"gpu": found.card.key, "gpus": scenario.hardware.gpus}
+    if profile is not None:
+        deployed: tuple[model.Model, roofline.Deployment] | None = (profile.model, profile.deployment)
+    else:
+        deployed = hardware.deployed(scenario.hardware, found.card, launch.cache_config)
+    manifest["prediction"] = manifest["roof"] = None
+    if deployed is None:
+        manifest["notes"].append("no prediction: it needs --gpu and --model-config")
+    else:
+        manifest["prediction"] = msgspec.to_builtins(_predict(scenario, launch, *deployed, simulated=bool(profile)))
+        manifest["roof"] = msgspec.to_builtins(phases.roof(*deployed))
     manifest["sittings"] = [{"created": manifest["created"], "command": sitting.command}]
     return manifest
 
 
 def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | None, command: str) -> dict[str, Any]:
     shown = scenarios.shown(scenario, launch.secrets)
-    hardware = scenario.hardware
+    told = scenario.hardware
     return {
         "format": FORMAT,
         "name": scenario.name,
@@ -475,6 +495,7 @@ def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | No
             "output_tokens": scenario.workload.output_tokens,
             "seed": scenario.workload.seed,
             "prompt_words": launch.prompt_words,
+            "probe_lengths": probe.lengths(scenario, launch),
             "sampling": {"temperature": 0.0, "ignore_eos": "ignore_eos" not in launch.drop},
         },
         "url": "sim:" if profile else launch.address.base + launch.address.prefix,
@@ -484,9 +505,9 @@ def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | No
         "cache_config": launch.cache_config,
         "dropped_fields": sorted(launch.drop),
         "simulated": _simulated(scenario, launch, profile),
-        "gpu": hardware.gpu or (profile.deployment.gpu.key if profile else None),
-        "gpus": hardware.gpus if hardware.gpu or profile else None,
-        "price": hardware.price,
+        "gpu": told.gpu or (profile.deployment.gpu.key if profile else None),
+        "gpus": told.gpus if told.gpu or profile else None,
+        "price": told.price,
         "host": host.facts(),
         "client": {},
         "notes": list(launch.notes),
@@ -501,26 +522,18 @@ def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | N
 
 
 def _predict(
-    scenario: Scenario, launch: Launch, profile: profiles.Profile | None
-) -> tuple[Prediction | None, str | None]:
-    """The prediction before load, or why there is none."""
+    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
+) -> Prediction:
+    """The prediction before load."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     tokens = launch.input_tokens or scenario.workload.input_tokens
     workload = roofline.Workload(tokens, scenario.workload.output_tokens)
-    if profile is not None:
-        return roofline.predict(profile.model, profile.deployment, workload, levels, simulated=True), None
-    hardware = scenario.hardware
-    if hardware.gpu is None or hardware.model_config is None:
-        return None, "no prediction: it needs --gpu and --model-config"
-    figures: dict[str, Any] = {"gpus": hardware.gpus}
-    if hardware.max_num_seqs is not None:
-        figures["max_num_seqs"] = hardware.max_num_seqs
-    with contextlib.suppress(KeyError, ValueError):  # the engine's own block count beats the estimate
-        cache = launch.cache_config
-        figures["kv_tokens"] = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
-    made = model.model(catalog.model_config(hardware.model_config), hardware.model_config)
-    where = roofline.deployment(catalog.gpu(hardware.gpu), **figures)
-    return roofline.predict(made, where, workload, levels), None
+    made = roofline.predict(of, where, workload, levels, simulated=simulated)
+    path = scenario.hardware.calibration
+    if path is None:
+        return made
+    both = calibrated(of, where, workload, levels, hardware.calibration(path))
+    return msgspec.structs.replace(made, calibrated=both)
 
 
 def _doubling(highest: int) -> list[int]:

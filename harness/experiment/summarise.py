@@ -40,7 +40,6 @@ def summarise(run: Run) -> Summary:
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
-    prediction = _prediction(run.manifest)
     phase, of_phase = _phases(run.manifest, levels, fitted)
     found = _of_run(run)
     if fitted:
@@ -53,7 +52,7 @@ def summarise(run: Run) -> Summary:
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=gap.beside(prediction, of_ramp) if prediction else None,
+        prediction=_beside(run.manifest, of_ramp, fitted, phase),
         cost=_cost(run.manifest, fitted, of_ramp),
         client=facts.client,
         ramp=_ramp(run),
@@ -83,14 +82,13 @@ def _phases(
     probe = manifest.get("scenario", {}).get("ramp", {}).get("probe")
     if probe is None:
         return None, []
-    roof = manifest.get("roof")
-    return phases.of_probe(
-        probe,
-        levels,
-        fitted,
-        input_tokens=manifest["workload"]["input_tokens"],
-        roof=msgspec.convert(roof, phases.Roof) if roof else None,
-    )
+    asked = manifest["workload"]["input_tokens"]
+    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=_roof(manifest))
+
+
+def _roof(manifest: dict[str, Any]) -> phases.Roof | None:
+    known = manifest.get("roof")
+    return msgspec.convert(known, phases.Roof) if known else None
 
 
 def lost(run: Run) -> int:
@@ -143,9 +141,15 @@ def _invalid(s: LevelSummary) -> set[str]:
     return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
-def _prediction(manifest: dict[str, Any]) -> Prediction | None:
-    made = manifest.get("prediction")
-    return msgspec.convert(made, Prediction) if made else None
+def _beside(
+    manifest: dict[str, Any], levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
+) -> Prediction | None:
+    """The prediction made before load with the measurement beside it, and where the two part."""
+    if not manifest.get("prediction"):
+        return None
+    made = gap.beside(msgspec.convert(manifest["prediction"], Prediction), levels)
+    parted = gap.attribute(made, levels, fitted, roof=_roof(manifest), phases=phase)
+    return msgspec.structs.replace(made, gap=parted)
 
 
 def _of_run(run: Run) -> list[Verdict]:

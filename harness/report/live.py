@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number, plain
-from harness.report.tables import MARKS, worst
+from harness.report.tables import MARKS
+from harness.report.words import worst
 from harness.summary import LevelSummary
 
 _BAR = 16
@@ -51,8 +52,10 @@ class Progress:
                 self._live.stop()
             self._live = None
 
-    def level_started(self, level: str, index: int, total: int | None = None) -> None:
-        """Begin the line of level `index` (from 0) of `total`, where the number of levels is known."""
+    def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
+        """Begin the line of level `index` (from 0) of `total`, where that is known, below the reason why it is next."""
+        if reason and not self._quiet:
+            self._say(Text(f"       {plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
         self._last = (None, None, 0)

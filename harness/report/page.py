@@ -16,14 +16,15 @@ import msgspec
 
 from harness.report.format import plain
 from harness.report.plots import LATENCIES, curve_figure, latency_figure
-from harness.report.tables import (
+from harness.report.tables import legend, level_columns
+from harness.report.words import (
     Fact,
     Remark,
     answer,
     facts,
-    legend,
-    level_columns,
+    knee_rows,
     manifest_facts,
+    ramp_rows,
     remarks,
     simulated_words,
     subject,
@@ -133,6 +134,8 @@ def html(summary: Summary, manifest: Mapping[str, Any]) -> str:
         figures,
         _levels(summary),
         _verdicts(remarks(summary)),
+        _knees(summary),
+        _ramp(summary),
         _run(manifest),
         _footer(manifest),
     ]
@@ -220,6 +223,18 @@ def _verdicts(found: list[Remark]) -> str:
     return f'<h2>Verdicts</h2>\n<ul class="verdicts">\n{chr(10).join(items)}\n</ul>'
 
 
+def _knees(summary: Summary) -> str:
+    """Every knee by its name: they are different numbers."""
+    rows = knee_rows(summary.curve, summary.knees) if summary.curve else []
+    cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td><td>{escape(c)}</td></tr>" for a, b, c in rows)
+    return f'<h2>Every knee by its name</h2>\n<table class="run">\n{chr(10).join(cells)}\n</table>' if rows else ""
+
+
+def _ramp(summary: Summary) -> str:
+    rows = [f"<tr><th>{escape(what)}</th><td>{escape(why)}</td></tr>" for what, why in ramp_rows(summary)]
+    return f'<h2>Why these levels</h2>\n<table class="run">\n{chr(10).join(rows)}\n</table>' if rows else ""
+
+
 def _run(manifest: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>\n" for label, text in manifest_facts(manifest)
@@ -260,13 +275,15 @@ def markdown(summary: Summary, manifest: Mapping[str, Any]) -> str:
     title, below = subject(summary, manifest)
     words = simulated_words(summary, manifest)
     parts = [
-        f"# {_literal(title)}",
-        _literal(below),
-        f"> **SIMULATED**: {_literal(words)}" if words else "",
-        "\n".join(f"- {_literal(line)}" for line in answer(summary)),
+        f"# {literal(title)}",
+        literal(below),
+        f"> **SIMULATED**: {literal(words)}" if words else "",
+        "\n".join(f"- {literal(line)}" for line in answer(summary)),
         "![Output tokens per second against requests in flight](curve.png)",
         _markdown_levels(summary),
         _markdown_verdicts(remarks(summary)),
+        _markdown_knees(summary),
+        _markdown_ramp(summary),
         _markdown_run(manifest),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -287,23 +304,34 @@ def _markdown_verdicts(found: list[Remark]) -> str:
     lines = []
     for remark in found:
         where = f" at {remark.where}" if remark.where else ""
-        advice = f" → {_literal(remark.advice)}" if remark.advice else ""
-        lines.append(f"- **{remark.severity}** {_literal(remark.code)}{where}: {_literal(remark.message)}{advice}")
+        advice = f" → {literal(remark.advice)}" if remark.advice else ""
+        lines.append(f"- **{remark.severity}** {literal(remark.code)}{where}: {literal(remark.message)}{advice}")
     return "## Verdicts\n\n" + "\n".join(lines) if lines else ""
 
 
+def _markdown_knees(summary: Summary) -> str:
+    rows = knee_rows(summary.curve, summary.knees) if summary.curve else []
+    lines = "\n".join(f"- {name}: {literal(value)}; {literal(more)}" for name, value, more in rows)
+    return f"## Every knee by its name\n\n{lines}" if rows else ""
+
+
+def _markdown_ramp(summary: Summary) -> str:
+    lines = "\n".join(f"- {what}: {literal(why)}" for what, why in ramp_rows(summary))
+    return f"## Why these levels\n\n{lines}" if lines else ""
+
+
 def _markdown_run(manifest: Mapping[str, Any]) -> str:
-    lines = [f"- {label}: {_literal(text)}" for label, text in manifest_facts(manifest)]
+    lines = [f"- {label}: {literal(text)}" for label, text in manifest_facts(manifest)]
     command = _command(manifest)
     if command:
         lines.append("- again:\n\n" + "\n".join(f"      {line}" for line in command.splitlines()))
     return "## What was run\n\n" + "\n".join(lines) if lines else ""
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     r"""Text that Markdown shows as it is.
 
-    >>> print(_literal("a|b <i> `x` max_num_seqs"))
+    >>> print(literal("a|b <i> `x` max_num_seqs"))
     a\|b \<i> \`x\` max\_num\_seqs
     """
     return re.sub(r"([\\`*_\[\]<|])", r"\\\1", text)

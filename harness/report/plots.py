@@ -1,7 +1,7 @@
 """One function, one figure: curve.png for documents, and the same and the latencies as plotly figures.
 
 A plotly figure is a plain dict of the plotly JSON schema, without theme: the page colours it for light, dark
-and paper. Both forms of the curve share what they draw (`points`, `fitted`, `ticks`); neither computes
+and paper. Both forms of the curve share what they draw (`points`, `ticks`); neither computes
 statistics. Requests in flight are on a log2 axis, for levels double.
 """
 
@@ -14,13 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from harness.analysis.curve import throughput
+from harness.analysis.stats import Z95
 from harness.report.format import flat, half_width, interval, ms, number, percent, shorten
-from harness.report.tables import load_of, simulated_words, subject, worst
-from harness.summary import Curve, LevelSummary, PredictedLevel, Spread, Summary, Value
+from harness.report.words import load_of, simulated_words, subject, worst
+from harness.summary import LevelSummary, PredictedLevel, Spread, Summary, Value
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
 BLUE, ORANGE, VERMILION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#7a828c"
 _INK, _SOFT, _AMBER = "#1b2430", "#5b6673", "#8a5d00"  # text on white; amber is ORANGE dark enough to read
+_FAINT = "#9cc4de"  # BLUE on white, half as strong
 _LIT = "#2b8cd2"  # BLUE for both a white and a dark page
 
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
@@ -37,20 +42,6 @@ def points(summary: Summary) -> list[tuple[float, float, LevelSummary]]:
         if (mean := level.output_tokens_per_s.mean) is not None
     ]
     return sorted(found, key=lambda point: point[0])
-
-
-def fitted(curve: Curve | None, n: float) -> float | None:
-    """The fitted curve at n in flight, output tokens/s: N/(a + bN), at most P where it is capped (analytic.md §5).
-
-    None where no family was fitted, or one that is not drawn here.
-    """
-    if curve is None or curve.family not in ("hyperbola", "capped_hyperbola"):
-        return None
-    a, b, P = (curve.parameters.get(name) for name in "abP")
-    if a is None or b is None or a + b * n <= 0:
-        return None
-    x = n / (a + b * n)
-    return x if P is None or curve.family == "hyperbola" else min(x, P)
 
 
 def ticks(levels: Sequence[int], octaves: float = 0.34) -> list[int]:
@@ -124,14 +115,14 @@ def _caps_beyond(summary: Summary, high: float) -> str:
 def _line(summary: Summary) -> list[tuple[float, float]]:
     """The fitted curve over the measured range, as points to draw, its corner among them."""
     curve, measured = summary.curve, points(summary)
-    if not measured:
+    if not measured or curve is None or curve.family is None:
         return []
     low, high = measured[0][0], measured[-1][0]
     loads = [low * (high / low) ** (i / 160) for i in range(161)]
-    corner = curve.hinge_concurrency.value if curve else None
+    corner = curve.hinge_concurrency.value
     if corner is not None and low < corner < high:
         loads = sorted([*loads, corner])
-    return [(n, x) for n in loads if (x := fitted(curve, n)) is not None]
+    return list(zip(loads, throughput(curve, np.array(loads)).tolist(), strict=True))
 
 
 def _reached(summary: Summary) -> tuple[Value | None, Value | None]:
@@ -145,6 +136,13 @@ def _reached(summary: Summary) -> tuple[Value | None, Value | None]:
 
 def _predicted(summary: Summary) -> list[PredictedLevel]:
     return sorted(summary.prediction.levels, key=lambda x: x.concurrency) if summary.prediction else []
+
+
+def _calibrated(summary: Summary) -> list[tuple[float, float]]:
+    """The calibrated prediction as points to draw; it is no part of the data sheet's band."""
+    own = summary.prediction.calibrated if summary.prediction else None
+    levels = sorted(own.levels, key=lambda x: x.concurrency) if own else []
+    return [(load, mid) for load, _, mid, _ in _between(levels)] if levels else []
 
 
 def _between(levels: list[PredictedLevel]) -> list[tuple[float, float, float, float]]:
@@ -186,7 +184,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
     low, high = _extent(summary)
     measured, predicted, curve = points(summary), _predicted(summary), summary.curve
     tops = [(x.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, x in measured]
-    tops += [x.output_tokens_per_s.high for x in predicted]
+    tops += [x.output_tokens_per_s.high for x in predicted] + [mid for _, mid in _calibrated(summary)]
     top = (max(tops, default=0.0) or 1.0) * 1.06
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
@@ -201,6 +199,10 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         handles.append((Patch(color=ORANGE, alpha=0.2, lw=0), Line2D([], [], color=ORANGE, lw=1.4, ls=(0, (4, 2)))))
         band = f"{number(round(lows[-1], 1))}–{number(round(highs[-1], 1))}"
         labels.append((mids[-1], f"predicted {number(round(mids[-1], 1))}\n{band}", _AMBER))
+    own = _calibrated(summary)
+    if own:
+        axes.plot(*zip(*own, strict=True), color=GREEN, lw=1.4, ls=(0, (1, 1.5)), zorder=2)
+        handles.append(Line2D([], [], color=GREEN, lw=1.4, ls=(0, (1, 1.5))))
 
     for cap, label in _caps_in(summary, low, high):
         axes.axvline(cap, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
@@ -234,19 +236,22 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         below_it, above_it = _whiskers(level, y)
         axes.errorbar(
             [x], [y], yerr=[[below_it], [above_it]], fmt="o", ms=6, mew=1.4, capsize=3,
-            elinewidth=1.1, color=BLUE, mfc="white" if hollow else BLUE, zorder=4, clip_on=False,
+            elinewidth=1.1, color=BLUE, ecolor=BLUE if level.output_tokens_per_s.ci95 else _FAINT,
+            mfc="white" if hollow else BLUE, zorder=4, clip_on=False,
         )  # fmt: skip
     if not measured:
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=_SOFT)
 
     names = ["predicted, low–mid–high"] if predicted else []
+    names += ["calibrated prediction"] if own else []
     dot = {"marker": "o", "ms": 6, "ls": "", "color": BLUE}
     if line and curve and curve.family:
         handles.append(Line2D([], [], color=_INK, lw=1.5))
         names.append(f"fitted {curve.family.replace('_', ' ')}")
     if any(worst(level) != "invalid" for _, _, level in measured):
         handles.append(Line2D([], [], **dot))  # type: ignore[arg-type]
-        names.append("measured, 95 % interval")
+        short = any(level.output_tokens_per_s.ci95 is None for _, _, level in measured)
+        names.append("measured, 95 % interval" + (" (pale: the fit's own error)" if short else ""))
     if any(worst(level) == "invalid" for _, _, level in measured):
         handles.append(Line2D([], [], mfc="white", mew=1.4, **dot))  # type: ignore[arg-type]
         names.append("invalid level")
@@ -296,8 +301,12 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
 
 
 def _whiskers(level: LevelSummary, y: float) -> tuple[float, float]:
-    """How far the 95 % interval reaches below and above the mean, output tokens/s; (0, 0) where there is none."""
-    low, high = level.output_tokens_per_s.ci95 or (y, y)
+    """How far the 95 % interval reaches below and above the mean, output tokens/s; (0, 0) where there is none.
+
+    A level too short for an interval of its own has the error that the fit gave it.
+    """
+    half = Z95 * (level.output_tokens_per_s_se or 0.0)
+    low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
     return max(0.0, y - low), max(0.0, high - y)
 
 
@@ -334,6 +343,14 @@ def curve_figure(summary: Summary, manifest: Mapping[str, Any]) -> dict[str, Any
                 "x": loads, "y": mids, "mode": "lines", "name": "predicted, mid",
                 "line": {"color": ORANGE, "width": 2, "dash": "dash"}, "text": texts,
                 "hovertemplate": "%{text}<extra></extra>", "legendgroup": "predicted",
+            }
+        )  # fmt: skip
+    if own := _calibrated(summary):
+        data.append(
+            {
+                "x": [n for n, _ in own], "y": [mid for _, mid in own], "mode": "lines",
+                "name": "predicted, calibrated", "line": {"color": GREEN, "width": 2, "dash": "dot"},
+                "hoverinfo": "skip",
             }
         )  # fmt: skip
     if line and summary.curve and summary.curve.family:

@@ -1,0 +1,62 @@
+"""The command line: verbs only. Parses, connects the rooms, prints errors; decides nothing.
+
+stdout is data, stderr is talk. Rooms are imported inside the verbs, so that `knee --help` starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from harness import __version__
+from harness.cli import calibrate, output, predict, report, run, sim
+from harness.errors import HarnessError
+
+
+class _Verbs(click.Group):
+    """Prints an operator's mistake as one line; everything else that is raised is a bug and shows itself."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HarnessError as error:
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            ctx.exit(1)
+        except KeyboardInterrupt:  # before any load: once levels run, the run itself takes Ctrl-C
+            ctx.exit(130)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="knee")
+def cli() -> None:
+    """Load testing for LLM servers that ends in an answer: the knee, with an interval."""
+
+
+for _verb in (run.run, predict.predict, report.report, report.fit, calibrate.calibrate, sim.sim):
+    cli.add_command(_verb)
+
+
+def main() -> None:
+    """The `knee` command; a bug ends with its traceback and exit status 70."""
+    _open_closed()
+    try:
+        cli()
+    except Exception:  # noqa: BLE001  # the one place: a traceback and the status that says bug
+        import traceback
+
+        from harness.secrecy import redact
+
+        print(redact(traceback.format_exc(), output.secrets), end="", file=sys.stderr)
+        sys.exit(70)
+
+
+def _open_closed() -> None:
+    """Where stdin, stdout or stderr are closed: the next file to be opened would be taken for them."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

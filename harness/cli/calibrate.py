@@ -1,0 +1,94 @@
+"""`knee calibrate`: what the load generator can follow, and what a server reaches of its hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness import units
+from harness.cli import output
+from harness.errors import HarnessError
+
+
+@click.group()
+def calibrate() -> None:
+    """Measure the measuring, and fit the predicting: `client` is this machine's load generator, `model` a server."""
+
+
+@calibrate.command("client")
+@click.option("--quick", is_flag=True, help="Some 10 seconds instead of some 35.")
+@click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON on stdout.")
+def calibrate_client(quick: bool, as_json: bool) -> None:
+    """Flood and pace the load generator by the reference endpoint, and keep the result for this host."""
+    import msgspec
+    from rich.console import Console
+
+    from harness.experiment import calibrate as calibrating
+    from harness.report import tables
+
+    talk = Console(stderr=True)
+    found = calibrating.calibrate(
+        calibrating.QUICK if quick else calibrating.THOROUGH, tell=lambda what: talk.print(f"measuring {what} …")
+    )
+    where = calibrating.save(found)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        tables.print_rows(calibrating.rows(found), Console())
+    talk.print(f"kept in {where}")
+
+
+@calibrate.command("model")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--on", metavar="1,16", default="1,16", show_default=True, help="Levels to fit on; all others judge.")
+@click.option("--out", metavar="FILE", help="The profile to write; default DIR/calibration.json.")
+@click.option("--model-config", "--model", metavar="PATH|NAME", help="Where the folder does not say it.")
+@click.option("--gpu", metavar="KEY|host", help="Likewise.")
+@click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host.")
+@click.option("--gpus", type=int, help="Likewise.")
+@click.option("--tp", type=int, help="Likewise.")
+@click.option("--dtype", help="Likewise.")
+@click.option("--kv-dtype", help="Likewise.")
+@click.option("--max-num-seqs", type=int, help="Likewise.")
+@click.option("--json", "as_json", is_flag=True, help="Print the profile on stdout.")
+def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
+    """Fit MBU, MFU and overheads to some levels of a result folder, and judge the fit on all the others.
+
+    `knee predict`, `knee run` and `knee sim` take the profile by --calibration.
+    """
+    import msgspec
+
+    from harness import store
+    from harness.experiment import measured
+    from harness.experiment.summarise import summarise
+    from harness.predict import tune
+    from harness.report import predicted
+
+    run = store.read(folder)
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "host_cpus" in given:
+        given["host_cpus"] = units.cpus(given["host_cpus"])
+    model, deployment = measured.deployed(run, msgspec.structs.replace(measured.asked(run), **given))
+    summary = summarise(run)
+    found = tune.tune(
+        model,
+        deployment,
+        measured.workload(run, summary),
+        measured.points(summary),
+        units.levels(on, "--on"),
+        source=str(run.path),
+    )
+    text, path = tune.encode(found), Path(out) if out else run.path / "calibration.json"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place=str(path), way_out="give a file by --out") from None
+    with output.to_whoever_listens():
+        if as_json:
+            print(text, end="")
+        else:
+            assumed = {name: float(getattr(deployment, name)) for name in predicted.PARAMETERS}
+            predicted.print_sections(predicted.calibration_sections(found, assumed), output.console(stderr=False))
+    output.console(stderr=True).print(f"kept in {path}", soft_wrap=True)

@@ -1,0 +1,111 @@
+"""The options that say what is served and on what: of `predict` and `calibrate model` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness import units
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.predict.catalog import Gpu
+
+Command = Callable[..., Any]
+
+_MODEL = (
+    click.option("--model-config", "--model", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
+    click.option("--hub", is_flag=True, help="Look that name up at the hub; needs a network."),
+    click.option("--dtype", default="auto", help="Weights as the server loads them: fp8, int8, int4, mxfp4, nvfp4."),
+    click.option("--kv-dtype", default="auto", help="KV cache of the server, like fp8."),
+)
+# By the names of predict.deployment.Deployment.
+_FIGURES = (
+    click.option("--gpus", type=int, help="How many GPUs serve; default tp · pp · dp."),
+    click.option("--tp", type=int, help="GPUs that share every matrix."),
+    click.option("--pp", type=int, help="Stages of layers."),
+    click.option("--dp", type=int, help="Replicas side by side."),
+    click.option("--ep", type=int, help="GPUs that hold whole experts."),
+    click.option("--max-num-seqs", type=int, help="Running requests of one replica, at most; default 256."),
+    click.option("--max-num-batched-tokens", type=int, help="Tokens of one step, at most."),
+    click.option("--gpu-memory-utilization", type=float, metavar="SHARE", help="Memory for the engine; default 0.9."),
+    click.option("--kv-tokens", type=int, help="KV cache of one replica, where the server publishes it."),
+    click.option("--prefix-hit", type=float, metavar="SHARE", help="Prompt tokens whose KV is there already."),
+    click.option("--fused", type=float, metavar="SHARE", help="Steps in which prefill and decode run as one."),
+    click.option("--acceptance", type=float, metavar="SHARE", help="Speculative decoding: drafted tokens that hold."),
+    click.option("--draft-tokens", type=int, help="Speculative decoding: tokens drafted a step."),
+    click.option("--draft-time", "draft_s", metavar="TIME", help="Speculative decoding: to draft one."),
+    click.option("--mbu", type=float, metavar="SHARE", help="Bandwidth that is reached; default 0.8."),
+    click.option("--mfu", type=float, metavar="SHARE", help="FLOP/s that are reached; default by the card."),
+    click.option("--layer-overhead", "o_layer", metavar="TIME", help="A layer and step; default 32us."),
+    click.option("--step-overhead", "o_step", metavar="TIME", help="A step; default 126us."),
+    click.option("--request-overhead", "o_req", metavar="TIME", help="A running request and step; default 4.4us."),
+    click.option("--weight-bytes", type=float, metavar="BYTES", help="What the weights really take."),
+)
+_CARD = (
+    click.option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
+    click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve; default all."),
+)
+_FIELDS = (
+    "gpus", "tp", "pp", "dp", "ep", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_tokens",
+    "prefix_hit", "fused", "acceptance", "draft_tokens", "mbu", "weight_bytes",
+)  # fmt: skip
+_TIMES = {
+    "draft_s": "--draft-time",
+    "o_layer": "--layer-overhead",
+    "o_step": "--step-overhead",
+    "o_req": "--request-overhead",
+}
+
+_RATIOS = {
+    "mbu": "--mbu",
+    "mfu_prefill": "--mfu",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "weight_bytes": "--weight-bytes",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "kv_tokens": "--kv-tokens",
+}
+
+
+def options(command: Command) -> Command:
+    """All of them, on top of a command's own."""
+    for option in reversed((*_MODEL, *_CARD, *_FIGURES)):
+        command = option(command)
+    return command
+
+
+def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Deployment that were given."""
+    given = {name: flags[name] for name in _FIELDS if flags[name] is not None}
+    given |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
+    if flags["mfu"] is not None:
+        given |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
+    for name, flag in _RATIOS.items():
+        if name in given and not given[name] > 0:
+            raise HarnessError(f"{given[name]:g} reaches nothing", place=flag, way_out="give one above 0")
+    return given
+
+
+def model(name: str, *, hub: bool) -> tuple[str, str]:
+    """(what to read, what to call it); a name is looked up through the hub only when that is asked for."""
+    if not hub:
+        return name, ""
+    from harness.exchange import hub as hubs
+
+    return hubs.config(name), name
+
+
+def card(key: str, cpus: str | None) -> Gpu:
+    """The GPU of that key; "host" is measured now."""
+    if key.lower() != "host":
+        if cpus is not None:
+            raise HarnessError(f"{key} has no cores of this machine", place="--host-cpus", way_out="say --gpu host")
+        from harness.predict import catalog
+
+        return catalog.gpu(key)
+    from harness.experiment import hardware
+
+    return hardware.host(hardware.measure(None if cpus is None else units.cpus(cpus)))

@@ -1,0 +1,102 @@
+"""What every verb hands out: files of a result for people, data on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from harness.levelmap import Map
+    from harness.summary import Summary
+
+secrets: list[str] = []  # of this process's run, for what is printed where nobody knows the run any more
+
+
+def write_reports(
+    folder: Path, summary: Summary, manifest: dict[str, Any], *, plots: bool
+) -> list[tuple[str, str | Path]]:
+    """summary.json and the files for people; what was made, with its name."""
+    from harness import store
+    from harness.report import page
+    from harness.report import plots as plotting
+
+    store.write_json(folder / store.SUMMARY, summary)
+    paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / store.SUMMARY)]
+    if plots:
+        plotting.curve_png(summary, manifest, folder / "curve.png")
+        (folder / "report.html").write_text(page.html(summary, manifest), encoding="utf-8")
+        paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
+    (folder / "report.md").write_text(page.markdown(summary, manifest), encoding="utf-8")
+    return paths
+
+
+def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
+    """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
+    from harness import levelmap
+    from harness.report import heat
+
+    table = heat.table(found)
+    (folder / "map.md").write_text(table, encoding="utf-8")
+    if plots:
+        heat.map_png(found, folder / "map.png")
+    return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
+
+
+def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet: bool) -> None:
+    """Data to stdout: the JSON if asked for, else the table."""
+    import msgspec
+
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    if not quiet:
+        print(table, *files, sep="\n", file=sys.stderr if as_json else sys.stdout)
+
+
+def print_summary(
+    summary: Summary, manifest: dict[str, Any], paths: list[tuple[str, str | Path]], *, as_json: bool, quiet: bool
+) -> None:
+    """Data to stdout: the JSON if asked for, else the table."""
+    import msgspec
+
+    from harness.report import tables
+
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
+        if quiet:
+            return
+    if not quiet:
+        tables.print_summary(summary, manifest, paths, console(stderr=as_json))
+
+
+def console(*, stderr: bool) -> Console:
+    """A console that nobody need listen to: `| head`, a terminal that is gone."""
+    from rich.console import Console
+
+    class Talk(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            to_nobody(self.file)
+
+    return Talk(stderr=stderr)
+
+
+def to_nobody(stream: IO[str]) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextlib.contextmanager
+def to_whoever_listens() -> Iterator[None]:
+    """Print, and let it be where nobody reads on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        to_nobody(sys.stdout)

@@ -1,0 +1,217 @@
+"""`knee predict`: what the hardware should give, before anything is measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness import units
+from harness.cli import deployed, output
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from harness.predict.question import Answer, Question
+    from harness.report.predicted import Section
+
+
+@click.command()
+@deployed.options
+@click.option("--input-tokens", "--random-input-len", metavar="N", default="512", show_default=True)
+@click.option("--output-tokens", "--random-output-len", metavar="N", default="128", show_default=True)
+@click.option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256.")
+@click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, held against the means.")
+@click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
+@click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside.")
+@click.option("--measured", metavar="DIR", multiple=True, help="Result folder, in the place of its prediction.")
+@click.option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost.")
+@click.option("--peak-flops", type=float, metavar="FLOP/s", help="What you take for the card's peak, to be checked.")
+@click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
+@click.option("--golden", is_flag=True, help="Check the golden cases instead; status 1 where one is not met.")
+@click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
+def predict(golden: bool, **flags: Any) -> None:
+    """Predict the whole curve from a model's config and a GPU's name; --gpu all says which GPU.
+
+    --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
+    """
+    if golden:
+        _golden(as_json=flags["as_json"])
+        return
+    for option, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
+        if flags[option] is None:
+            raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
+    if flags["price"] is not None and not flags["price"] >= 0:
+        raise HarnessError("a price is not negative", place="--price", way_out="give USD per GPU and hour")
+    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
+        _choose(flags)
+    else:
+        _one(flags)
+
+
+def _golden(*, as_json: bool) -> None:
+    """The golden table; it has failed where a row has."""
+    import msgspec
+
+    from harness.decide import cost
+    from harness.predict import golden
+    from harness.report import predicted
+
+    rows = golden.table(cost)
+    if as_json:
+        met = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
+        print(msgspec.json.encode(met).decode())
+    else:
+        missed = sum(not row.met for row in rows)
+        said = f"{len(rows) - missed} of {len(rows)} figures are met"
+        _show([predicted.Section("", predicted.golden_columns(rows)), predicted.Section("", lines=[said])])
+    sys.exit(0 if all(row.met for row in rows) else 1)
+
+
+def _one(flags: Mapping[str, Any]) -> None:
+    """One model on one kind of card."""
+    import msgspec
+
+    question = _question(flags, deployed.card(flags["gpu"], flags["host_cpus"]))
+    found = _answer(question, flags)
+    if flags["measured"]:
+        from harness.experiment import measured
+
+        prediction = measured.beside(found.prediction, question, flags["measured"])
+        found = msgspec.structs.replace(found, prediction=prediction)
+    from harness.report import predicted
+
+    if flags["plot"]:
+        _plot(found, flags["plot"])
+    if flags["as_json"]:
+        print(msgspec.json.encode(found.prediction).decode())
+    else:
+        _show(predicted.sections(found))
+
+
+def _question(flags: Mapping[str, Any], card: Any) -> Question:
+    from harness.predict import question
+
+    path, name = deployed.model(flags["model_config"], hub=flags["hub"])
+    levels = {} if flags["levels"] is None else {"levels": units.levels(flags["levels"])}
+    return question.Question(
+        model=path,
+        name=name,
+        gpu=card,
+        input_tokens=_tokens(flags["input_tokens"], "--input-tokens", 1),
+        output_tokens=_tokens(flags["output_tokens"], "--output-tokens", 0),
+        dtype=flags["dtype"],
+        kv_dtype=flags["kv_dtype"],
+        slo=units.slo(flags["slo"]) if flags["slo"] else {},
+        price=flags["price"],
+        peak_flops=flags["peak_flops"],
+        figures=deployed.figures(flags),
+        **levels,
+    )
+
+
+def _tokens(text: str, flag: str, least: int) -> int:
+    found = units.count(text, flag)
+    if found < least:
+        raise HarnessError(f"{found} tokens are too few", place=flag, way_out=f"give {least} or more")
+    return found
+
+
+def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
+    import msgspec
+
+    from harness.predict import question as asking
+
+    found = asking.answer(question)
+    if flags["calibration"] is None:
+        return found
+    from harness.experiment import hardware
+    from harness.predict.calibrated import calibrated
+
+    profile = hardware.calibration(flags["calibration"])
+
+    both = calibrated(*asking.setup(question), question.levels, profile, slo=question.slo or None, price=question.price)
+    return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
+
+
+def _choose(flags: Mapping[str, Any]) -> None:
+    """Which card: every one of the table, or those that are named."""
+    import msgspec
+
+    from harness.predict import catalog, choice, question
+    from harness.report import predicted
+
+    for flag in ("tp", "gpus"):
+        if flags[flag] is not None:
+            raise HarnessError(
+                "every size is tried", place=f"--{flag}", way_out="leave it out, or name one card by --gpu"
+            )
+    for flag in ("plot", "calibration"):
+        if flags[flag] is not None:
+            raise HarnessError("it is of one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
+    keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
+    cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
+    asked = _question(flags, cards[0])
+    figures = dict(asked.figures)
+    made, _, workload = question.setup(msgspec.structs.replace(asked, figures={}))
+    rates = {}
+    if flags["measured"]:
+        from harness.experiment import measured
+
+        rates = measured.rates(made, asked, flags["measured"])
+    price = flags["price"]
+    found = choice.choose(
+        made,
+        cards,
+        workload,
+        slo=asked.slo,
+        rank=flags["rank"],
+        prices=None if price is None else {card.key: price for card in cards},
+        measured=rates,
+        **figures,
+    )
+    if flags["as_json"]:
+        print(msgspec.json.encode(found).decode())
+    else:
+        head = predicted.Section("", lines=[_asked(asked, made.name)])
+        _show([head, *predicted.choice_sections(found, flags["rank"])])
+
+
+def _asked(asked: Question, name: str) -> str:
+    limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in asked.slo.items())
+    tokens = f"{asked.input_tokens:g} tokens in, {asked.output_tokens:g} out"
+    return f"{name}, {tokens}" + (f", {limits}" if limits else "") + "; each card at its best load"
+
+
+def _plot(found: Answer, where: str) -> None:
+    """The two figures, and into a folder the tables too."""
+    from harness.report import predicted, roofs
+
+    path = Path(where)
+    if path.suffix == ".png":
+        frontier, roofline = path, path.with_name(f"{path.stem}-roofline.png")
+        path = path.parent
+    else:
+        frontier, roofline = path / "frontier.png", path / "roofline.png"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        roofs.frontier_png(found, frontier)
+        roofs.roofline_png(found, roofline)
+        files = [frontier, roofline]
+        if frontier.parent == path and frontier.name == "frontier.png":
+            (path / "prediction.md").write_text(predicted.markdown(predicted.sections(found)), encoding="utf-8")
+            files.append(path / "prediction.md")
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place="--plot", way_out="give a place to write to") from None
+    for file in files:
+        print(file, file=sys.stderr)
+
+
+def _show(sections: Sequence[Section]) -> None:
+    from harness.report import predicted
+
+    with output.to_whoever_listens():
+        predicted.print_sections(sections, output.console(stderr=False))

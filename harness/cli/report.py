@@ -1,0 +1,79 @@
+"""`knee report` and `knee fit`: what lies on disk, read again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import output
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.analysis.curve import Point
+
+
+@click.command()
+@click.argument("folder", nargs=-1, required=True, type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
+@click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
+@click.option("--quiet", is_flag=True, help="No table.")
+def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool) -> None:
+    """Make summary and report anew from a result folder's records; a run that died is read as far as it got."""
+    from harness import levelmap, store
+    from harness.experiment.summarise import summarise
+
+    for each in folder:
+        if levelmap.is_map(each):
+            found = levelmap.read(each)
+            table, files = output.write_map(Path(each), found, plots=not no_plots)
+            output.print_map(found, table, files, as_json=as_json, quiet=quiet)
+            continue
+        measured = store.read(each)
+        summary = summarise(measured)
+        paths = output.write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
+        output.print_summary(summary, measured.manifest, paths, as_json=as_json, quiet=quiet)
+
+
+@click.command()
+@click.argument("source", metavar="FILE|DIR|-")
+@click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
+@click.option("--seed", default=0, show_default=True, type=int, help="Of the bootstrap.")
+def fit(source: str, as_json: bool, seed: int) -> None:
+    """Fit the curve to measured points: a result folder, or a CSV of concurrency and output tokens per second.
+
+    The CSV begins with `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from harness.analysis import curve
+    from harness.report import tables, words
+
+    found = curve.fit(_points(source), seed=seed)
+    if as_json:
+        print(msgspec.json.encode(found.curve).decode())
+    else:
+        tables.print_rows(words.fit_rows(found.curve, found.knees), Console())
+
+
+def _points(source: str) -> list[Point]:
+    """The points to fit: of a folder its levels as the summary judges them, else the lines of a CSV."""
+    from harness.analysis import curve
+
+    if source != "-" and Path(source).is_dir():
+        from harness import store
+        from harness.experiment.summarise import summarise
+
+        return curve.points_of([s for s in summarise(store.read(source)).levels if s.output_tokens_per_s.mean])
+    from harness.exchange import points
+
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise HarnessError(f"cannot be read: {reason}", place=source, way_out="give a result folder or a CSV") from None
+    rows = points.read(text, "stdin" if source == "-" else source)
+    return [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]

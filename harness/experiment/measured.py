@@ -1,0 +1,152 @@
+"""What a result folder says to a prediction: who served what on which card, and what its valid levels reached.
+
+For calibrating on it, for standing beside a prediction, and for taking its place. Open loop and probes are left out:
+they hold no concurrency of the ramp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness import store
+from harness.analysis import gap, slo
+from harness.errors import HarnessError
+from harness.experiment import hardware
+from harness.experiment.summarise import summarise
+from harness.observe.machine import Machine
+from harness.predict import tune
+from harness.predict.catalog import Gpu
+from harness.predict.model import Model
+from harness.predict.question import Question, short
+from harness.predict.roofline import Deployment, Workload
+from harness.scenario import Hardware, Sim
+from harness.sim import profile as profiles
+from harness.store import Run
+from harness.summary import LevelSummary, Prediction, Summary
+
+_CLOSE = 0.1  # relative: token counts that still are those that were asked for
+
+
+def valid(summary: Summary) -> list[LevelSummary]:
+    """The levels of the ramp that hold a concurrency and that nothing voids."""
+    return [
+        level
+        for level in summary.levels
+        if level.concurrency is not None
+        and level.input_tokens_asked is None
+        and level.output_tokens_per_s.mean
+        and not any(verdict.level == "invalid" for verdict in level.verdicts)
+    ]
+
+
+def points(summary: Summary) -> list[tune.Measured]:
+    """The valid levels' means."""
+    return [
+        tune.Measured(
+            concurrency=level.concurrency or 0,
+            output_tokens_per_s=level.output_tokens_per_s.mean or 0.0,
+            itl_s=level.itl_s.mean,
+            ttft_s=level.ttft_s.mean,
+        )
+        for level in valid(summary)
+    ]
+
+
+def asked(run: Run) -> Hardware:
+    """The hardware that the run was told of; fields of a later version are left out."""
+    told = run.manifest.get("scenario", {}).get("hardware", {})
+    known = {field: told[field] for field in Hardware.__struct_fields__ if told.get(field) is not None}
+    found = msgspec.convert(known, Hardware)
+    return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.get("gpu"))
+
+
+def deployed(run: Run, told: Hardware) -> tuple[Model, Deployment]:
+    """The model and its deployment by the data sheet, as the manifest has them; `told` is its hardware, filled up."""
+    manifest = run.manifest
+    simulated = manifest.get("simulated") or {}
+    if manifest.get("url") == "sim:" and "profile" in simulated:
+        sim = msgspec.convert(manifest["scenario"]["sim"], Sim)
+        profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
+        return profile.model, profile.deployment
+    known = manifest.get("machine")
+    if known and told.gpu == hardware.HOST and told.host_cpus is None:
+        card: Gpu | None = hardware.host(msgspec.convert(known, Machine))
+    else:
+        card = hardware.find(told, manifest.get("gpu_facts")).card
+    found = hardware.deployed(told, card, manifest.get("cache_config"))
+    if found is None:
+        missing = "--gpu" if card is None else "--model-config"
+        fact = f"it does not say {'which card' if card is None else 'which model'} served"
+        raise HarnessError(fact, place=str(run.path), way_out=f"add {missing}")
+    made, where = found
+    return msgspec.structs.replace(made, name=short(made.name)), where
+
+
+def workload(run: Run, summary: Summary) -> Workload:
+    """The mean tokens of its requests, as the server counted them."""
+    asked_for = run.manifest["workload"]
+    levels = valid(summary)
+
+    def mean(values: Sequence[float | None], otherwise: float) -> float:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else otherwise
+
+    return Workload(
+        mean([level.input_tokens_mean for level in levels], asked_for["input_tokens"]),
+        mean([level.output_tokens_mean for level in levels], asked_for["output_tokens"]),
+    )
+
+
+def beside(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
+    """The prediction with measured over predicted at every level that the folders hold."""
+    levels = []
+    for folder in folders:
+        run = store.read(folder)
+        summary = summarise(run)
+        _same(run, workload(run, summary), question, prediction.model)
+        levels += valid(summary)
+    return gap.beside(prediction, levels)
+
+
+def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
+    """The best output tokens/s that the folders hold within the SLO, by card and GPUs of a replica."""
+    limits = slo.limits(question.slo)
+    found: dict[tuple[str, int], float] = {}
+    for folder in folders:
+        run = store.read(folder)
+        summary = summarise(run)
+        _same(run, workload(run, summary), question, model.name)
+        key, gpus = run.manifest.get("gpu"), run.manifest.get("gpus")
+        if key is None or not gpus:
+            raise HarnessError("it does not say on which card it was measured", place=folder, way_out="leave it out")
+        within = [level for level in valid(summary) if all(_met(level, limit) for limit in limits)]
+        best = max((level.output_tokens_per_s.mean or 0.0 for level in within), default=None)
+        if best is None:
+            way_out = "measure a lower load, or ask for a looser SLO"
+            raise HarnessError("no valid level of it meets the SLO", place=folder, way_out=way_out)
+        found[key.lower(), gpus] = best
+    return found
+
+
+def _met(level: LevelSummary, limit: slo.Limit) -> bool:
+    """Whether the share of requests that the limit asks for is within it; the largest stands in for a lacking one."""
+    spread = getattr(level, f"{limit.figure}_s")
+    known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
+    value = known.get(limit.needed)
+    value = spread.max if value is None else value
+    return value is not None and value <= limit.seconds
+
+
+def _same(run: Run, served: Workload, question: Question, name: str) -> None:
+    """Refuse a measurement of something else."""
+    pairs = ((served.input_tokens, question.input_tokens), (served.output_tokens, question.output_tokens))
+    if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
+        fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
+        way_out = f"say --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
+        raise HarnessError(fact, place=str(run.path), way_out=way_out)
+    predicted = run.manifest.get("prediction") or {}
+    measured = predicted.get("model")
+    if measured and short(measured).lower() != name.lower():
+        raise HarnessError(f"it was measured with {short(measured)}", place=str(run.path), way_out="leave it out")

@@ -1,0 +1,69 @@
+"""The data sheet's prediction and the calibrated one, side by side.
+
+The same closed form twice, with other efficiencies: what differs is what a server was measured to reach. The band of
+the data sheet's is what is not known of any server; that of the calibrated one is how far it missed the levels that it
+was not fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from harness.predict import roofline, tune
+from harness.predict.deployment import Deployment
+from harness.predict.model import Model
+from harness.predict.question import short
+from harness.predict.step import Workload
+from harness.predict.tune import RANGES, Calibration
+from harness.summary import Band, Calibrated, PredictedLevel
+
+
+def calibrated(
+    model: Model,
+    deployment: Deployment,
+    workload: Workload,
+    levels: Sequence[int],
+    calibration: Calibration,
+    *,
+    slo: Mapping[str, float] | None = None,
+    price: float | None = None,
+) -> Calibrated:
+    """The prediction by a calibration; `deployment` is the data sheet's. Another model or card is refused."""
+    applied = tune.apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
+    found = roofline.predict(model, applied, workload, list(levels), slo=slo, price=price)
+    error = calibration.rms().calibrated
+    names = [*RANGES, "o_step"]
+    return Calibrated(
+        source=calibration.source,
+        fitted_on=list(calibration.fitted_on),
+        parameters={name: getattr(calibration, name) for name in sorted(names, key=_place)},
+        fitted=list(calibration.fitted),
+        kept=calibration.kept,
+        error_unseen=error,
+        single_stream_tokens_per_s=found.single_stream_tokens_per_s.mid,
+        plateau_tokens_per_s=found.plateau_tokens_per_s.mid,
+        hinge_concurrency=found.hinge_concurrency,
+        levels=[_banded(level, error or 0.0) for level in found.levels],
+    )
+
+
+def _place(name: str) -> int:
+    return Deployment.__struct_fields__.index(name)
+
+
+def _banded(level: PredictedLevel, error: float) -> PredictedLevel:
+    """The level with the calibration's own error as its band."""
+
+    def around(band: Band | None) -> Band | None:
+        return band and Band(band.mid * (1 - min(error, 1.0)), band.mid, band.mid * (1 + error))
+
+    tokens = around(level.output_tokens_per_s)
+    assert tokens is not None
+    return msgspec.structs.replace(
+        level,
+        output_tokens_per_s=tokens,
+        requests_per_s=around(level.requests_per_s),
+        usd_per_million=around(level.usd_per_million),
+    )

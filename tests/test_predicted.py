@@ -1,0 +1,173 @@
+"""A prediction for people: the same rows on a terminal and in Markdown, and figures that hold what they name."""
+
+from __future__ import annotations
+
+import doctest
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from summaries import MANIFEST, full
+
+from harness.predict import catalog, choice, question
+from harness.predict.question import Answer, Question, answer
+from harness.report import predicted, tables, words
+from harness.report.predicted import Section, calibrated_columns, choice_sections, level_columns, limit_columns
+from harness.summary import Band, Calibrated, PredictedLevel, Summary
+
+CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
+
+
+def of(**figures: object) -> Answer:
+    return answer(msgspec.structs.replace(CHAT, **figures))
+
+
+def cells(columns: list[predicted.Column], head: str) -> list[str]:
+    (found,) = (column.cells for column in columns if column.head == head)
+    return found
+
+
+def printed(found: list[Section], width: int = 80) -> str:
+    out = io.StringIO()
+    predicted.print_sections(found, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def by_calibration(levels: list[PredictedLevel], error: float | None = 0.03) -> Calibrated:
+    """A calibration that says nine tenths of the data sheet."""
+
+    def less(band: Band) -> Band:
+        return Band(band.low, 0.9 * band.mid, band.high)
+
+    own = [msgspec.structs.replace(each, output_tokens_per_s=less(each.output_tokens_per_s)) for each in levels]
+    return Calibrated(
+        source="results/x", fitted_on=[1, 16], parameters={"mbu": 0.72}, fitted=["mbu"], kept={}, error_unseen=error,
+        single_stream_tokens_per_s=90, plateau_tokens_per_s=900, hinge_concurrency=16, levels=own,
+    )  # fmt: skip
+
+
+def run_with(calibrated: bool) -> Summary:
+    summary = full()
+    assert summary.prediction is not None
+    own = by_calibration(summary.prediction.levels) if calibrated else None
+    return msgspec.structs.replace(summary, prediction=msgspec.structs.replace(summary.prediction, calibrated=own))
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(predicted).failed == 0
+
+
+def test_columns_without_any_cell_are_left_out() -> None:
+    heads = [column.head for column in level_columns(of().prediction)]
+    assert heads == ["C", "tok/s low", "tok/s mid", "tok/s high", "ITL ms", "TTFT ms", "req/s", "mostly"]
+    heads = [column.head for column in level_columns(of(price=2.0, slo={"itl": 0.05}).prediction)]
+    assert heads[-3:] == ["$/1M", "SLO", "mostly"]
+
+
+def test_every_limit_has_a_row_and_one_binds() -> None:
+    found = of(slo={"itl": 0.02})
+    columns = limit_columns(found.limits, found.prediction)
+    assert cells(columns, "limit") == [
+        "weights",
+        "KV memory",
+        "max_num_seqs",
+        "compute",
+        "KV traffic",
+        "prefill",
+        "SLO",
+    ]
+    assert [cell.endswith("← binds") for cell in cells(columns, "")].count(True) == 1
+    assert cells(columns, "from C")[3] == "never"
+
+
+def test_a_file_gets_whole_lines_whatever_the_width() -> None:
+    text = printed(predicted.sections(of()), width=40)
+    assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high MBU" in text
+    head = next(line for line in text.splitlines() if "TTFT ms" in line)
+    assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
+
+
+def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
+    sections = predicted.sections(of())
+    text = predicted.markdown(sections)
+    assert "## What users in flight get" in text
+    for section in sections:
+        rows = list(zip(*(column.cells for column in section.columns), strict=True))
+        assert text.count("| ---") >= bool(rows)
+        for row in rows:
+            assert row[0].replace("_", r"\_") in text
+
+
+def test_both_predictions_have_columns_of_their_own() -> None:
+    sheet = of().prediction
+    own = by_calibration(sheet.levels)
+    columns = calibrated_columns(sheet, own)
+    pairs = zip(cells(columns, "sheet tok/s"), cells(columns, "calibrated tok/s"), strict=True)
+    for left, right in pairs:
+        assert float(right.replace(",", "")) == pytest.approx(0.9 * float(left.replace(",", "")), rel=0.01)
+    assert "it misses unseen levels by 3 %" in predicted.calibrated_line(own)
+    assert "no level is left to judge it by" in predicted.calibrated_line(by_calibration([], None))
+
+
+def test_a_run_tells_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
+    plain, both = run_with(False), run_with(True)
+    assert "Calibrated" not in [fact.label for fact in words.facts(plain)]
+    facts = {fact.label: fact for fact in words.facts(both)}
+    assert facts["Prediction"] in words.facts(plain)
+    assert facts["Calibrated"].value == "plateau 900 output tok/s"
+    assert "fitted at C = 1, 16 of results/x" in facts["Calibrated"].detail
+    assert "Measured / calibrated" in facts
+    heads = [column.head for column in tables.level_columns(both)]
+    assert ("calibr.", "tok/s") in heads
+    assert ("predicted", "tok/s") in heads
+    assert ("calibr.", "tok/s") not in [column.head for column in tables.level_columns(plain)]
+    out = io.StringIO()
+    tables.print_summary(both, MANIFEST, [], Console(file=out, width=80))
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own(tmp_path: Path) -> None:
+    from harness.report import plots
+
+    def lines(summary: Summary) -> list[str]:
+        return [trace["name"] for trace in plots.curve_figure(summary, MANIFEST)["data"] if "name" in trace]
+
+    plain, both = run_with(False), run_with(True)
+    assert set(lines(both)) - set(lines(plain)) == {"predicted, calibrated"}
+    for summary in (plain, both):
+        plots.curve_png(summary, MANIFEST, tmp_path / f"{summary is both}.png")
+    assert (tmp_path / "True.png").read_bytes() != (tmp_path / "False.png").read_bytes()
+
+
+def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> None:
+    made, _, workload = question.setup(CHAT)
+    keys = ("h100-sxm", "mi300x", "gaudi3")
+    cards = [catalog.gpu(key) for key in keys if key in {card.key for card in catalog.gpus()}]
+    found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 1e-4}), "cost")
+    assert [section.title for section in found] == ["Cards that do not"]
+    assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
+    good = choice_sections(choice.choose(made, cards, workload), "cost")
+    assert good[0].title == "Cards that serve it, the cheapest tokens first"
+    notes = good[-1].lines
+    assert any("fitted on NVIDIA cards" in note for note in notes)
+    assert len(notes) == len(set(notes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("figures", [{}, {"slo": {"itl": 0.02}}, {"model": "bge-m3", "gpu": "l4"}])
+def test_the_figures_are_drawn_whatever_is_asked(tmp_path: Path, figures: dict[str, object]) -> None:
+    from harness.report import roofs
+
+    assert doctest.testmod(roofs).failed == 0
+    found = of(**figures)
+    own = by_calibration(found.prediction.levels)
+    both = msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=own))
+    for each in (found, both):
+        for draw in (roofs.frontier_png, roofs.roofline_png):
+            draw(each, tmp_path / "x.png")
+            data = (tmp_path / "x.png").read_bytes()
+            assert data[:8] == b"\x89PNG\r\n\x1a\n"
+            assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1440, 864)

@@ -1,0 +1,206 @@
+"""The answer in words: every fact, knee and verdict, and what is said where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from summaries import full, hollow, interrupted, simulated
+
+from harness.report import words
+from harness.summary import (
+    Attainment,
+    DecodePhase,
+    GpuView,
+    Grade,
+    Knees,
+    Phases,
+    PrefillPhase,
+    RampStep,
+    Summary,
+    Value,
+)
+
+CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
+
+
+def watched(gpus: int = 1, **figures: Any) -> Summary:
+    """The whole run with its GPUs watched at C = 24 (1,864 tok/s, the highest) and C = 32."""
+    summary = full()
+    view = GpuView(gpus=gpus, power_w=652.3, **figures)
+    levels = [msgspec.structs.replace(x, gpu=view) if x.concurrency in (24, 32) else x for x in summary.levels]
+    return msgspec.structs.replace(summary, levels=levels)
+
+
+def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
+    assert words.answer(full()) == [
+        "Knee: 16.2 requests in flight; 95 % interval 15.4–17.1; hinge of the capped hyperbola",
+        "Plateau: 1,853 output tok/s; 95 % interval 1,839–1,868; half of it at 7.19 in flight, 95 % at 14.1 in flight",
+        "Single stream: 141 output tok/s; 95 % interval 140–142",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
+        "bound by max_num_seqs = 16",
+        "Measured / predicted: 0.94 at the plateau; single stream 0.94; 0.75–1.15 counts as agreement",
+        "Cost: $0.300 per million output tokens; at 16.2 in flight; $2.00 per GPU-hour",
+        CLIENT,
+    ]
+
+
+def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
+    assert words.answer(simulated()) == [
+        "Knee: none; the curve has one only where it reaches a plateau",
+        "Plateau: not reached; no level lies above a hinge; highest measured 1,026 output tok/s at C = 8",
+        "Single stream: 141 output tok/s; 95 % interval 138–144",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
+        "bound by max_num_seqs = 16",
+        "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
+        "agreement with the prediction is there by construction (simulated)",
+        CLIENT,
+    ]
+
+
+def test_an_interrupted_run_answers_with_what_stands() -> None:
+    assert words.answer(interrupted()) == [
+        "Interrupted: the run ended early; the 2 finished levels stand",
+        "Knee: not identifiable; 2 levels measured, no curve fitted",
+        "Plateau: not reached; highest measured 276 output tok/s at C = 2",
+        "Prediction: none; it needs a GPU (--gpu) and a model config (--model-config)",
+        CLIENT,
+    ]
+
+
+def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> None:
+    assert words.answer(hollow()) == [
+        "Knee: not identifiable; 1 level measured, no curve fitted",
+        "Plateau: not reached",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; no knee; no cap binds",
+    ]
+
+
+def test_an_unbounded_interval_is_said_in_words() -> None:
+    open_ended = Value(16.2, (15.4, None))
+    summary = msgspec.structs.replace(full(), knees=Knees(hinge=open_ended))
+    assert words.answer(summary)[0].startswith("Knee: 16.2 requests in flight; 95 % interval 15.4 or more; ")
+
+
+def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
+    limit = Value(12.4, (11.9, 12.8))
+    summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
+    assert words.answer(summary)[0] == (
+        "Knee: 12.4 requests in flight; 95 % interval 11.9–12.8; the highest load that keeps the limits"
+    )
+
+
+def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
+    found = words.remarks(full())
+    assert [(r.severity, r.code, r.where) for r in found] == [
+        ("invalid", "client_limited", "C = 64"),
+        ("doubt", "window_short", "C = 1, 2"),
+        ("note", "server_version_unknown", ""),
+    ]
+    assert found[0].advice == "give it more workers: --workers"
+
+
+def test_a_level_verdict_that_the_run_repeats_is_told_once() -> None:
+    summary = full()
+    again = summary.levels[-1].verdicts[0]
+    assert words.remarks(msgspec.structs.replace(summary, verdicts=[again])) == words.remarks(
+        msgspec.structs.replace(summary, verdicts=[])
+    )
+
+
+def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
+    seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
+    assert words.answer(seen)[-2] == (
+        "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, at least 1,410; 75.5 GB in use"
+    )
+    assert words.answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
+    assert not any(line.startswith("GPU") for line in words.answer(full()))
+
+
+def test_a_bare_manifest_is_enough() -> None:
+    assert words.subject(interrupted(), {}) == ("unnamed model", "")
+    assert words.subject(full(), {}) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+
+
+def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
+    summary = full()
+    known = msgspec.structs.replace(
+        summary.client, events_per_s_ceiling=120_000.0, ceiling_is_lower_bound=True, workers=2, transport="socket"
+    )
+    used = [
+        msgspec.structs.replace(x, client=msgspec.structs.replace(x.client, ceiling_fraction=0.25))
+        for x in summary.levels
+    ]
+    summary = msgspec.structs.replace(summary, client=known, levels=used)
+    assert words.answer(summary)[-1] == (
+        "Client: 2 workers, kernel stamps; follows at least 120,000 tok/s; 25.0% of it used; arrival error p99 40 µs"
+    )
+
+
+def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
+    """The full summary with an SLO whose outcome at each concurrency is given."""
+    summary = full()
+    levels = [
+        msgspec.structs.replace(
+            level,
+            slo=[Attainment("ttft_p99=2s", 0.99, 10, 10, 1.0, (0.7, 1.0), outcomes.get(level.concurrency or 0, "met"))],
+        )
+        for level in summary.levels
+    ]
+    knees = msgspec.structs.replace(summary.knees, slo=knee)
+    return msgspec.structs.replace(summary, levels=levels, knees=knees)
+
+
+def slo_line(summary: Summary) -> str:
+    return next(line for line in words.answer(summary) if line.startswith("SLO"))
+
+
+def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
+    assert slo_line(judged({}, knee=Value(16.0, (16.0, 24.0)))) == (
+        "SLO: met up to 16 requests in flight; ttft_p99=2s for 99 %; missed at 24"
+    )
+    assert "not seen to be missed" in slo_line(judged({}, knee=Value(24.0, (24.0, None))))
+
+
+def test_an_slo_without_a_knee_says_which_of_the_three_it_is() -> None:
+    lowest = full().levels[0].concurrency or 0
+    assert slo_line(judged({lowest: "missed"}, knee=None)).startswith(f"SLO: missed at C = {lowest} already")
+    everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
+    assert "no level has requests enough to decide it" in slo_line(judged(everywhere, knee=None))
+
+
+def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
+    prefill = PrefillPhase(
+        tokens_per_s=Value(21000.0, (20500.0, 21500.0)), seconds_per_token=Value(45e-6), ttft_base_s=Value(0.01),
+        mfu=Value(0.41, (0.39, 0.43)), lengths=[],
+    )  # fmt: skip
+    decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=None)
+    lines = words.answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill, decode=decode)))
+    assert (
+        "Prefill: 21,000 prompt tok/s; 95 % interval 20,500–21,500; 45 µs a prompt token; MFU 0.41 (0.390–0.430)"
+        in lines
+    )
+    assert "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request" in lines
+
+
+def test_a_grade_tells_what_the_next_one_needs_and_how_repeats_differ() -> None:
+    grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
+    assert words.answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
+        "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
+        "the next grade needs 600 s of windows, 3 repeats"
+    )
+
+
+def test_every_decision_of_the_ramp_is_told_in_order_with_its_end() -> None:
+    ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
+    rows = words.ramp_rows(msgspec.structs.replace(full(), ramp=ramp))
+    assert rows == [("C = 1", "a single stream"), ("C = 17", "tells most"), ("end", "stopped: known")]
+
+
+def test_every_knee_stands_under_its_own_name() -> None:
+    curve = full().curve
+    assert curve is not None
+    names = [name for name, _, _ in words.knee_rows(curve, full().knees)]
+    assert names[0] == "hinge"
+    assert len(set(names)) == len(names)
+    assert words.fit_rows(curve, full().knees)[0][1] == "capped hyperbola"
