@@ -20,7 +20,8 @@ from harness.predict.tune import RANGES, Measured
 from harness.scenario import Hardware
 from harness.store import read
 
-DEMO = Path(__file__).parent.parent / "results" / "demo-20261120-224412"
+DEMO = Path(__file__).parent / "data" / "demo"
+LIVE = Path(__file__).parent.parent / "results" / "live-vllm"
 CHAT = question.Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200)
 ASKED = ("predict", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
 
@@ -120,7 +121,7 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(tmp_path:
 
 @pytest.mark.slow
 def test_what_a_folder_does_not_say_is_asked_for() -> None:
-    run = read(DEMO.parent / "live-vllm")
+    run = read(LIVE)
     told = measured.asked(run)
     if told.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):

@@ -18,7 +18,7 @@ from harness.predict.catalog import model_config
 from harness.predict.golden import Row
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
-DEMO = Path(__file__).parent.parent / "results" / "demo-20261120-224412"
+DEMO = Path(__file__).parent / "data" / "demo"
 DEMO_ASKED = ("--model", "llama-3.1-8b", "--input-tokens", "128", "--output-tokens", "32")
 
 

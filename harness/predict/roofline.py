@@ -18,7 +18,7 @@ import msgspec
 from harness.errors import HarnessError, nearest
 from harness.predict.catalog import doubts
 from harness.predict.deployment import Deployment as Deployment  # with their namesakes part of what is offered here
-from harness.predict.deployment import blocks, smallest_tp
+from harness.predict.deployment import blocks, room, smallest_tp
 from harness.predict.deployment import deployment as deployment
 from harness.predict.deployment import kv_capacity as kv_capacity
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
@@ -473,6 +473,10 @@ def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> di
         "prefill_s": prefill_time(cost, P, cost.cached * P),
         "speed": deployment.speed,
     }
+    if deployment.kv_tokens is not None:  # published: what the card has room for stands beside it, where there is any
+        estimated = msgspec.structs.replace(deployment, kv_tokens=None)
+        if room(model, estimated) > 0:
+            usual["kv_tokens_by_memory"] = kv_capacity(model, estimated, workload.context)
     fields = ("tp", "pp", "dp", "ep", "prefix_hit", "fused", "acceptance", "draft_tokens", "draft_s")
     default = Deployment(gpu=deployment.gpu)
     given = {name: getattr(deployment, name) for name in fields}
