@@ -195,6 +195,8 @@ def test_every_decision_of_the_ramp_is_told_in_order_with_its_end() -> None:
     ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
     rows = words.ramp_rows(msgspec.structs.replace(full(), ramp=ramp))
     assert rows == [("C = 1", "a single stream"), ("C = 17", "tells most"), ("end", "stopped: known")]
+    given = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
+    assert words.ramp_rows(msgspec.structs.replace(full(), ramp=given)) == []
 
 
 def test_every_knee_stands_under_its_own_name() -> None:

@@ -244,7 +244,9 @@ def is_open(summary: Summary) -> bool:
 
 
 def ramp_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Every decision of the ramp in order: what came next, and why."""
+    """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
+    if all(step.reason == "given" for step in summary.ramp if step.concurrency is not None or step.rate is not None):
+        return []
     open_loop = is_open(summary)
     repeats = len({step.repeat for step in summary.ramp}) > 1
 
