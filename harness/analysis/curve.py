@@ -130,7 +130,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     def value(name: str, *, shown: bool, on_c: bool) -> Value:
         if not shown:
             return Value(None)
-        lo, hi = _interval(all_[name])
+        lo, hi = interval(all_[name])
         if name == "hinge":
             lo = min(lo, float(N[-1]))  # "beyond the last level" is all that an infinite hinge says
         ends = [_end(concurrency_at(levels, x) if on_c else x) for x in (float(one[name][0]), lo, hi)]
@@ -296,7 +296,7 @@ def _usl(levels: Levels, best: Solved, known: bool) -> dict[str, float] | None:
     return found | {"score": float(score[0, 0])}
 
 
-def _interval(draws: Floats) -> tuple[float, float]:
+def interval(draws: Floats) -> tuple[float, float]:
     """2.5 % and 97.5 % of the draws, outwards to the next draw, since infinities do not interpolate."""
     ordered = np.sort(draws)
     last = len(ordered) - 1

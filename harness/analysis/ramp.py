@@ -387,7 +387,7 @@ def _telling(seen: _Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None
     """The level that tells most per second about what is still too wide, or not known to be flat."""
     draws = fit.draws
     assert draws is not None
-    lo, hi = _interval(draws.hinge)
+    lo, hi = curve.interval(draws.hinge)
     asked = f"the hinge lies above {min(lo, seen.N[-1]):.3g} (95 %)"
     if math.isfinite(hi):
         asked = f"the hinge lies between {lo:.3g} and {hi:.3g} (95 %)"
@@ -491,16 +491,9 @@ def _found(seen: _Seen, fit: curve.Fit, draws: curve.Draws) -> str:
     return f"the hinge is known to {hinge} and the plateau to {plateau}{reached}"
 
 
-def _interval(draws: Floats) -> tuple[float, float]:
-    """2.5 % and 97.5 % of the draws, outwards."""
-    ordered = np.sort(draws)
-    last = len(ordered) - 1
-    return float(ordered[math.floor(0.025 * last)]), float(ordered[math.ceil(0.975 * last)])
-
-
 def _width(draws: Floats) -> float:
     """Full width of the 95 % interval relative to the median."""
-    lo, hi = _interval(draws)
+    lo, hi = curve.interval(draws)
     return (hi - lo) / float(np.median(draws)) if math.isfinite(hi) else math.inf
 
 

@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from harness.errors import HarnessError
+from harness.predict import rules
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ def usd_per_million_tokens(usd_per_hour: float, tokens_per_s: float) -> float:
     >>> round(usd_per_million_tokens(2, 6000), 4)
     0.0926
     """
-    return usd_per_hour / (tokens_per_s * 3600) * 1e6
+    return rules.usd_per_million(usd_per_hour, tokens_per_s)
 
 
 def usd_per_request(usd_per_million: float, tokens: float) -> float:
