@@ -147,6 +147,12 @@ def test_an_invalid_level_is_held_once_more_and_twice_invalid_is_the_limit() -> 
     assert step.concurrency < 8
 
 
+def test_a_single_stream_that_is_twice_invalid_ends_nothing() -> None:
+    spoiled = climbed(100.0, valid=False)
+    assert next_level(spoiled, search()).concurrency == 1
+    assert next_level(spoiled * 2, search()) == Next(2, "doubling")
+
+
 def test_where_in_flight_no_longer_follows_nothing_higher_is_held() -> None:
     follows = climbed(1.0, 2.0, 4.0, 8.0, in_flight=7.2, in_flight_ok=False)
     assert next_level(follows, search()).concurrency == 16

@@ -1,7 +1,7 @@
 """Where an SLO stops being met: the largest load that met it and the smallest above it that did not.
 
 From what every level said, each as often as it was held; in concurrency or in requests per second. Left out: what
-"met" is (`slo`), and which load is tried next (`ramp`).
+"met" is (`slo`), and which load is tried next (`slo_search`).
 """
 
 from __future__ import annotations
