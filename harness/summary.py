@@ -162,6 +162,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
     family: str | None  # hyperbola | capped_hyperbola | dip | None when it was not identifiable
     single_stream_tokens_per_s: Value
+    slope_tokens_per_s: Value | None = None  # 1/a: what each more in flight adds while the curve is straight
     hinge_concurrency: Value
     plateau_tokens_per_s: Value
     plateau_reached: bool
@@ -201,6 +202,30 @@ class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     experts_hit: float | None = None  # of a layer, by one step's batch; None where there are no experts
 
 
+class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One load as the step machine serves it on its virtual clock, all replicas together.
+
+    Latencies are those of the fullest replica, None where more comes than is served; percentiles of the gaps between
+    tokens also None where speculation brings several tokens at once.
+    """
+
+    concurrency: int | None  # None in open loop
+    rate: float | None = None  # open loop: requests per second that were to come; None in closed loop
+    offered_requests_per_s: float | None = None  # open loop: that came
+    window_s: float
+    requests: int  # answered in the window
+    output_tokens_per_s: float
+    requests_per_s: float
+    in_flight: float
+    running: float  # of these, in the batch
+    preemptions: int
+    ttft_s: Spread | None
+    itl_s: Spread | None
+    e2e_s: Spread | None
+    over_closed_form: float | None = None  # output tokens/s over the closed form's; None in open loop
+    unstable: bool = False  # more comes than is served: requests_per_s is what is sustained
+
+
 class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
     """The same prediction by what a server was measured to reach, beside the data sheet's and never mixed with it.
 
@@ -236,6 +261,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[PredictedLevel]
     assumptions: dict[str, float]
     calibrated: Calibrated | None = None
+    step_machine: list[SteppedLevel] = []  # where it was asked for: the same, or requests as they come, step by step
     scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
     notes: list[str] = []
     gap: Gap | None = None  # where the measurement leaves it

@@ -59,6 +59,28 @@ def test_fp8_doubles_only_where_the_card_multiplies_in_it():
     assert "fp8-doubles" not in ids(holding(facts(seventy("fp8"), on("a100-80-sxm", tp=8), CHAT)))
 
 
+@pytest.mark.parametrize(
+    ("name", "card", "figures"),
+    [("llama-2-7b", "a100-80-sxm", {}), ("llama-2-7b", "h100-sxm", {}), ("llama-3.1-70b", "a100-80-sxm", {"tp": 8})],
+)
+def test_a_rate_of_generated_tokens_is_no_claim_about_a_run_that_generates_none(name, card, figures):
+    made, where = model(model_config(name), name), on(card, **figures)
+    rates = ("tok/s", "tokens/second", "Decode throughput")
+
+    def said(workload):
+        return [claim.id for claim in holding(facts(made, where, workload)) if any(x in claim.quote for x in rates)]
+
+    assert said(CHAT)
+    assert said(Workload(1000, 0)) == []
+
+
+def test_the_speed_of_one_stream_is_no_claim_about_an_encoder():
+    encoder = model(model_config("bge-m3"), "bge-m3")
+    assert "decode-batch-1" in ids(holding(facts(SEVEN, on(), CHAT)))
+    assert "decode-batch-1" not in ids(holding(facts(SEVEN, on(), Workload(1000, 0))))
+    assert "decode-batch-1" not in ids(holding(facts(encoder, on("l4"), CHAT))), "whatever is asked, it generates none"
+
+
 def test_wrong_claims_are_never_shown_as_claims():
     wrong = {claim.id for claim in claims() if claim.status == "wrong"}
     assert wrong >= {"kv-70b", "peak-h100", "prefill-7b-a100", "users-70b-fp8", "conversations-8"}

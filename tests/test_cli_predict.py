@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -16,6 +18,7 @@ from harness.cli import cli
 from harness.predict import golden
 from harness.predict.catalog import model_config
 from harness.predict.golden import Row
+from harness.summary import Prediction
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
 DEMO = Path(__file__).parent / "data" / "demo"
@@ -174,6 +177,75 @@ def test_the_plots_and_the_tables_go_into_a_folder(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.png")} == {"x.png", "x-roofline.png"}
 
 
+# ---- the step machine -----------------------------------------------------------------------------------
+
+SHORT = (*CHAT[:4], "--input-tokens", "256", "--output-tokens", "32")
+
+
+def machine(*arguments: str) -> list[dict[str, Any]]:
+    return list(prediction(*SHORT, "--simulate", *arguments)["step_machine"])
+
+
+def test_the_step_machine_stands_beside_the_closed_form_where_it_is_asked_for() -> None:
+    found = prediction(*SHORT, "--levels", "1,8", "--simulate")
+    jsonschema.validate(found, msgspec.json.schema(Prediction))
+    for level, mine in zip(found["levels"], found["step_machine"], strict=True):
+        assert mine["concurrency"] == level["concurrency"]
+        assert mine["over_closed_form"] == pytest.approx(1, abs=0.02)
+        ratio = mine["output_tokens_per_s"] / level["output_tokens_per_s"]["mid"]
+        assert mine["over_closed_form"] == pytest.approx(ratio)
+        assert mine["ttft_s"]["p99"] >= mine["ttft_s"]["p50"] > 0
+    assert prediction(*SHORT, "--levels", "1,8")["step_machine"] == []
+
+
+def test_its_table_follows_that_of_the_closed_form() -> None:
+    got = knee(*SHORT, "--levels", "1,8", "--simulate")
+    assert got.exit_code == 0, got.output
+    lines = got.output.splitlines()
+    at = lines.index("By the step machine, the same users in flight")
+    assert lines.index("What users in flight get") < at < lines.index("Limits")
+    assert [row.split()[0] for row in lines[at + 1 : at + 4]] == ["C", "1", "8"]
+    assert "step machine" not in knee(*SHORT, "--levels", "1,8").output
+
+
+def test_requests_that_come_in_bursts_wait_longer_and_come_the_same_each_time() -> None:
+    kinds = ("constant", "poisson", "gamma(0.2)")
+    waits = [machine("--rate", "20", "--arrivals", kind)[0]["ttft_s"]["p99"] for kind in kinds]
+    assert waits[0] < 0.8 * waits[1] < 0.8 * 0.8 * waits[2]
+    assert machine("--rate", "20") == machine("--request-rate", "20", "--arrivals", "poisson")
+    assert machine("--rate", "20", "--arrivals", "gamma(1)") == machine("--rate", "20")
+
+
+def test_rates_stand_in_the_place_of_the_levels() -> None:
+    got = knee(*SHORT, "--simulate", "--rate", "5,20", "--levels", "1")
+    assert got.exit_code == 0, got.output
+    lines = got.output.splitlines()
+    at = lines.index("By the step machine, requests as they come")
+    assert [row.split()[0] for row in lines[at + 2 : at + 4]] == ["5", "20"]
+    levels = machine("--rate", "5,20")
+    assert [(level["concurrency"], level["rate"]) for level in levels] == [(None, 5.0), (None, 20.0)]
+    assert levels[0]["requests_per_s"] == pytest.approx(5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("option", "figure", "percentile", "factor"),
+    [
+        (("--prefix-hit", "0.9"), "ttft_s", "mean", (0, 0.8)),
+        (("--max-num-batched-tokens", "64"), "itl_s", "max", (0, 0.8)),  # a chunk stands in the way, not a prompt
+        (("--draft-tokens", "3", "--acceptance", "0.8"), "itl_s", "mean", (0, 0.8)),  # prompts are as long as before
+        (("--fused", "1"), "e2e_s", "mean", (0, 0.99)),
+        (("--max-num-seqs", "4"), "ttft_s", "mean", (2, 1000)),
+    ],
+)
+def test_what_the_server_does_reaches_the_machine(
+    option: tuple[str, ...], figure: str, percentile: str, factor: tuple[float, float]
+) -> None:
+    long = ("--input-tokens", "2000", "--levels", "8")
+    (plain,), (changed,) = machine(*long), machine(*long, *option)
+    low, high = factor
+    assert low < changed[figure][percentile] / plain[figure][percentile] < high
+
+
 # ---- which GPU ------------------------------------------------------------------------------------------
 
 
@@ -221,6 +293,24 @@ def test_a_result_of_another_workload_is_refused() -> None:
     assert "was measured with 128 tokens in and 32 out" in got.output
 
 
+# ---- what a run predicts --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path) -> None:
+    load = ("--input-tokens", "64", "--output-tokens", "16", "--levels", "1,16", "--level-seconds", "300ms")
+    told = ("--slo", "ttft_p99=40ms,itl=1s", "--price", "2", "--max-num-seqs", "4", "--speed", "4")
+    out = tmp_path / "run"
+    CliRunner().invoke(cli, ["run", "--url", "sim:", *load, *told, "--out", str(out), "--no-plots", "--quiet"])
+    for file in ("manifest.json", "summary.json"):
+        found = json.loads((out / file).read_text())["prediction"]
+        assert [level["meets_slo"] for level in found["levels"]] == [True, False], "a queue of 12 before 4 seats"
+        assert found["caps"]["slo"] < 16
+        for level in found["levels"]:
+            paid = 2 / 3600 / level["output_tokens_per_s"]["mid"] * 1e6
+            assert level["usd_per_million"]["mid"] == pytest.approx(paid)
+
+
 # ---- mistakes -------------------------------------------------------------------------------------------
 
 
@@ -239,6 +329,15 @@ def test_a_result_of_another_workload_is_refused() -> None:
         ((*CHAT, "--host-cpus", "0"), "error: --host-cpus: h100-sxm has no cores of this machine"),
         ((*CHAT, "--calibration", "none.json"), "error: none.json: No such file or directory"),
         (("--model", "llama-3.1-8b", "--gpu", "all", "--tp", "2"), "error: --tp: every size is tried"),
+        ((*CHAT, "--rate", "5"), "error: --rate: it says nothing without --simulate"),
+        ((*CHAT, "--simulate", "--arrivals", "constant"), "error: --arrivals: it says nothing without --rate"),
+        ((*CHAT, "--simulate", "--rate", "0"), "error: --rate: '0' names no rate above 0"),
+        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "gamma(0)"), "error: --arrivals: unknown arrivals 'gamma"),
+        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "trace"), "error: --arrivals: unknown arrivals 'trace'"),
+        ((*CHAT, "--simulate", "--rate", "1M"), "error: --rate: 1e+06 requests/s, of which"),
+        ((*CHAT, "--draft-tokens", "-1"), "error: --draft-tokens: -1 drafted tokens are too few"),
+        (("--model", "bge-m3", "--gpu", "l4", "--simulate"), "error: --simulate: nothing is decoded"),
+        (("--model", "llama-3.1-8b", "--gpu", "all", "--simulate"), "error: --simulate: it is of one card"),
         (("--model", "a b c", "--gpu", "l4", "--hub"), "error: --hub: no config.json of 'a b c'"),
     ],
 )
@@ -261,6 +360,7 @@ def test_without_a_model_or_a_card_it_is_a_usage_error() -> None:
 @pytest.mark.slow
 def test_a_prediction_imports_no_heavy_package() -> None:
     heavy = ["numpy", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "httpx", "psutil"]
+    heavy += ["harness.predict.simulate", "harness.predict.batching"]  # not asked for
     script = (
         "import sys; from harness.cli import cli; cli(sys.argv[1:], standalone_mode=False);"
         f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"

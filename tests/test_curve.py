@@ -71,6 +71,12 @@ def test_a_bent_rise_changes_nothing(name: str) -> None:
     found = fit(measured(GRIDS[name], 0.01, 0.0001, 48.0))
     assert hinge(found) == pytest.approx(48.0, rel=1e-3)
     assert found.curve.single_stream_tokens_per_s.value == pytest.approx(1 / 0.0101, rel=1e-3)
+    slope = found.curve.slope_tokens_per_s
+    assert slope is not None
+    assert slope.value == pytest.approx(100.0, rel=1e-3)
+    assert slope.ci95 is not None
+    low, high = slope.ci95
+    assert (low or 0.0) < 100.0 < (high or 0.0)
 
 
 def test_every_knee_is_its_own_number() -> None:

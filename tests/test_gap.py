@@ -51,11 +51,6 @@ def test_an_invalid_level_is_beside_nothing() -> None:
     assert ratios(at(1, 5.0, invalid=True), at(2, None)) == [None, None, None]
 
 
-@pytest.mark.parametrize(("ratio", "word"), [(0.74, "below"), (0.75, "agrees"), (1.15, "agrees"), (1.16, "above")])
-def test_what_a_ratio_says(ratio: float, word: str) -> None:
-    assert gap.agreement(ratio).startswith(word)
-
-
 # ---- where the difference comes from ----------------------------------------------------------------------
 
 CARDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-80-sxm")
@@ -240,6 +235,15 @@ def test_a_level_that_the_client_limited_counts_only_where_it_ends_the_curve() -
     assert gap.CLIENT not in reached.factors
     below = attributed(prediction, faster(as_predicted(prediction), 8, 0.3, verdicts=LIMITED))
     assert below.largest == gap.NONE
+
+
+def test_a_server_faster_than_predicted_is_no_client_s_doing_but_a_wrong_figure_s() -> None:
+    prediction = predicted()
+    levels = faster(as_predicted(prediction), 64, 3.0, verdicts=LIMITED)
+    found = attributed(prediction, levels)
+    assert (found.largest, found.factors[gap.SOFTWARE]) == (gap.SOFTWARE, pytest.approx(3.0))
+    assert gap.CLIENT not in found.factors
+    assert "faster than the figures given allow" in found.sentence
 
 
 def test_a_client_that_was_limited_at_1_leaves_no_times_to_go_by_but_too_few_in_flight_do() -> None:

@@ -14,8 +14,15 @@ from summaries import MANIFEST, full
 from harness.predict import catalog, choice, question
 from harness.predict.question import Answer, Question, answer
 from harness.report import predicted, tables, words
-from harness.report.predicted import Section, calibrated_columns, choice_sections, level_columns, limit_columns
-from harness.summary import Band, Calibrated, PredictedLevel, Summary
+from harness.report.predicted import (
+    Section,
+    calibrated_columns,
+    choice_sections,
+    level_columns,
+    limit_columns,
+    stepped_columns,
+)
+from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
 
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
 
@@ -64,6 +71,38 @@ def test_columns_without_any_cell_are_left_out() -> None:
     assert heads == ["C", "tok/s low", "tok/s mid", "tok/s high", "ITL ms", "TTFT ms", "req/s", "mostly"]
     heads = [column.head for column in level_columns(of(price=2.0, slo={"itl": 0.05}).prediction)]
     assert heads[-3:] == ["$/1M", "SLO", "mostly"]
+
+
+def stepped(**figures: object) -> SteppedLevel:
+    some = Spread(mean=0.02, p50=0.01, p90=None, p95=None, p99=0.05, max=0.06, n=700)
+    usual = SteppedLevel(
+        concurrency=8, window_s=10, requests=700, output_tokens_per_s=1234.6, requests_per_s=6.17, in_flight=8,
+        running=7.5, preemptions=0, ttft_s=some, itl_s=some, e2e_s=some, over_closed_form=0.9876,
+    )  # fmt: skip
+    return msgspec.structs.replace(usual, **figures)
+
+
+def test_percentiles_stand_behind_their_mean_where_they_are_known() -> None:
+    columns = stepped_columns([stepped()])
+    assert [(column.head, *column.cells) for column in columns] == [
+        ("C", "8"), ("tok/s", "1,235"), ("ITL ms", "20"), ("ITL p50", "10"), ("ITL p99", "50"), ("TTFT ms", "20"),
+        ("TTFT p50", "10"), ("TTFT p99", "50"), ("req/s", "6.17"), ("in flight", "8"), ("preempted", "0"),
+        ("/ closed form", "0.988"),
+    ]  # fmt: skip
+    several = Spread(mean=0.02, p50=None, p90=None, p95=None, p99=None, max=None, n=0)  # speculation
+    heads = [column.head for column in stepped_columns([stepped(itl_s=several)])]
+    assert "ITL ms" in heads
+    assert not {"ITL p50", "ITL p99"} & set(heads)
+
+
+def test_a_rate_that_is_not_sustained_has_no_latencies_and_says_so() -> None:
+    come = {"concurrency": None, "over_closed_form": None}
+    none = {"ttft_s": None, "itl_s": None, "e2e_s": None}
+    columns = stepped_columns([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
+    assert cells(columns, "req/s asked") == ["5", "50"]
+    assert cells(columns, "TTFT p99") == ["50", "–"]
+    assert cells(columns, "") == ["", "more comes than is served"]
+    assert {"C", "/ closed form"}.isdisjoint(column.head for column in columns)
 
 
 def test_every_limit_has_a_row_and_one_binds() -> None:

@@ -75,6 +75,17 @@ def test_a_ramp_is_taken_to_its_highest_level_with_the_shortest_windows() -> Non
     assert (made.levels, made.requests, made.seconds) == (4, 25 * 10, 4 * 25.0)
 
 
+def test_a_prefill_probe_s_own_levels_are_in_the_plan() -> None:
+    """Prompts of 64 and 512 tokens and then C = 2 of 100, at 1 s and windows of 10 s: 13 requests, 13 and 26."""
+    asked = spec(
+        ramp={"levels": [2], "level_seconds": 10, "probe": "prefill"},
+        workload={"input_tokens": 100, "output_tokens": 1},
+    )
+    made = consent.estimate(asked, 1.0, [64, 512])
+    assert (made.levels, made.requests, made.seconds) == (3, 52, 39.0)
+    assert made.usage == Usage(13 * 64 + 13 * 512 + 26 * 100, 0, 52)
+
+
 def test_a_quota_stretches_the_warm_up_and_lowers_the_requests() -> None:
     """C = 8 at 1 s, 2 requests a second: 16 of them warm up in 8 s, then 10 s and 1 s."""
     made = consent.estimate(spec(ramp={"levels": [8], "level_seconds": 10}, target={"max_rps": 2.0}), 1.0)

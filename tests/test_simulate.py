@@ -14,8 +14,8 @@ from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.roofline import batch_cap, caps, steady_state
-from harness.predict.simulate import closed_loop, open_loop
+from harness.predict.roofline import batch_cap, caps, predict, steady_state
+from harness.predict.simulate import arriving, closed_loop, held, open_loop
 from harness.predict.step import Workload, decode_time, prefill_time, step_cost, workload
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
@@ -340,3 +340,77 @@ def test_arrivals_that_go_back_in_time_are_an_error():
 def test_a_window_in_which_nothing_is_served_is_an_error():
     with pytest.raises(ValueError, match="nothing is served"):
         open_loop(machine(), PLAIN, [0.0], warm_up=100)
+
+
+# ---- beside the closed form -----------------------------------------------------------------------------
+
+
+def levels(there, shape, *users):
+    return held(LLAMA, there, shape, predict(LLAMA, there, shape, list(users)).levels)
+
+
+def test_the_levels_of_a_closed_form_stand_beside_it_with_the_tails_that_it_has_not():
+    alone, full, queued = levels(H100, PLAIN, 1, 16, 24)
+    for level, users, running in ((alone, 1, 1), (full, 16, 16), (queued, 24, 16)):
+        assert (level.concurrency, level.rate, level.unstable, level.preemptions) == (users, None, False, 0)
+        assert level.over_closed_form == pytest.approx(1, abs=0.02)
+        assert level.in_flight == pytest.approx(users)
+        assert level.running == pytest.approx(running, rel=0.01)
+        assert level.ttft_s.p50 <= level.ttft_s.p99
+        assert level.itl_s.p50 <= level.itl_s.p99
+    assert full.itl_s.p99 > 1.5 * full.itl_s.p50, "the steps that prefill"
+    assert queued.ttft_s.p50 > 10 * full.ttft_s.p50, "the queue"
+
+
+def test_where_the_machine_preempts_it_says_how_often():
+    there, shape = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=32 * 1104), Workload(1000, 200)
+    below, above = levels(there, shape, 16, 64)
+    assert below.preemptions == 0
+    assert above.preemptions / above.requests == pytest.approx(math.log1p(200 / 1000), rel=0.25)
+
+
+def test_replicas_share_the_users_and_the_fullest_one_says_the_latencies():
+    two = msgspec.structs.replace(H100, dp=2, gpus=2)
+    (both,), (one, more) = levels(two, PLAIN, 3), levels(H100, PLAIN, 1, 2)
+    assert both.output_tokens_per_s == pytest.approx(one.output_tokens_per_s + more.output_tokens_per_s, rel=1e-3)
+    assert (both.in_flight, both.running) == (pytest.approx(3), pytest.approx(3))
+    assert both.ttft_s.mean == pytest.approx(more.ttft_s.mean, rel=1e-3)
+    (idle,) = levels(two, PLAIN, 1)
+    assert idle.output_tokens_per_s == pytest.approx(one.output_tokens_per_s)
+
+
+def regular(rate):
+    return (i / rate for i in itertools.count())
+
+
+def test_requests_that_come_are_answered_up_to_what_is_sustained():
+    below, above = arriving(LLAMA, H100, PLAIN, [0.8 * sustainable(), 1.25 * sustainable()], regular)
+    assert (below.concurrency, below.rate, below.unstable) == (None, 0.8 * sustainable(), False)
+    assert below.requests_per_s == pytest.approx(below.offered_requests_per_s, rel=0.01)
+    assert below.in_flight == pytest.approx(below.requests_per_s * below.e2e_s.mean, rel=0.02), "Little"
+    assert below.over_closed_form is None
+    assert above.unstable
+    assert above.requests_per_s == pytest.approx(sustainable(), rel=0.02)
+    assert (above.ttft_s, above.itl_s, above.e2e_s) == (None, None, None)
+
+
+def test_replicas_share_the_requests_that_come():
+    two = msgspec.structs.replace(H100, dp=2, gpus=2)
+    (both,), (one,) = arriving(LLAMA, two, PLAIN, [10.0], regular), arriving(LLAMA, H100, PLAIN, [5.0], regular)
+    assert both.output_tokens_per_s == pytest.approx(2 * one.output_tokens_per_s)
+    assert both.offered_requests_per_s == pytest.approx(2 * one.offered_requests_per_s)
+    assert (both.in_flight, both.requests) == (pytest.approx(2 * one.in_flight), 2 * one.requests)
+    assert both.ttft_s == one.ttft_s
+
+
+def test_a_flood_is_the_operators_mistake_and_says_what_is_sustained():
+    with pytest.raises(HarnessError, match=r"--rate: 1e\+06 requests/s, of which [0-9.]+ are sustained"):
+        arriving(LLAMA, H100, PLAIN, [1e6], regular)
+
+
+def test_a_machine_without_steps_to_take_is_the_operators_mistake():
+    with pytest.raises(HarnessError, match="--simulate: nothing is decoded"):
+        levels(H100, Workload(512, 0), 1)
+    narrow = msgspec.structs.replace(H100, max_num_batched_tokens=3, draft_tokens=3, acceptance=0.5)
+    with pytest.raises(HarnessError, match="--max-num-batched-tokens: a step of 3 tokens cannot verify the 4"):
+        levels(narrow, PLAIN, 1)

@@ -123,9 +123,10 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     spread = 1.0 if known else t_quantile(0.975, n - 3) / Z95
     many = _bootstrap(N, best, sigma, spread, draws, rng)
     one, all_ = _derived(best.chosen, N), _derived(many.chosen, N)
-    # What the family lacks at low N it lacks at N = 1 too.
+    # What the family lacks at low N it lacks at N = 1 and at the slope there too.
     low = best.tau_low[0] if N[0] < best.chosen.hinge[0] / 4 else 0.0
-    all_["single"] = all_["single"] * np.exp(rng.normal(0.0, 1.0, draws) * low)
+    lacking = np.exp(rng.normal(0.0, 1.0, draws) * low)
+    all_ |= {name: all_[name] * lacking for name in ("single", "slope")}
 
     def value(name: str, *, shown: bool, on_c: bool) -> Value:
         if not shown:
@@ -152,6 +153,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     curve = Curve(
         family=FAMILIES[family],
         single_stream_tokens_per_s=value("single", shown=True, on_c=False),
+        slope_tokens_per_s=value("slope", shown=True, on_c=False),
         hinge_concurrency=hinge,
         plateau_tokens_per_s=value("plateau", shown=reached, on_c=False),
         plateau_reached=reached,
@@ -199,7 +201,11 @@ def _best(N: Floats, y: Floats, sigma: Floats | None) -> tuple[Solved, list[str]
     past = int(np.count_nonzero(_past(N, best.fits[-1])))
     if richest < DIP or past >= DIP_LEVELS:
         return best, []
-    refused = [f"{past} levels past the hinge, {DIP_LEVELS} are needed"] if best.chosen.family[0] == DIP else []
+    refused = (
+        [f"{past} level{'s' * (past != 1)} past the hinge, {DIP_LEVELS} are needed"]
+        if best.chosen.family[0] == DIP
+        else []
+    )
     return solve(N, y[None], sigma, CAPPED), refused
 
 
@@ -254,8 +260,8 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
         depth = np.where(s.family == DIP, 1 - s.throughput(last)[:, 0] / P, 0.0)
         most_of_all = np.where(np.isinf(P), 1 / s.b, P)  # what no load exceeds
     return {
-        "single": s.throughput(np.ones(1))[:, 0], "hinge": s.hinge, "plateau": P, "half": half, "plateau95": most,
-        "depth": depth, "most": most_of_all,
+        "single": s.throughput(np.ones(1))[:, 0], "slope": 1 / s.a, "hinge": s.hinge, "plateau": P, "half": half,
+        "plateau95": most, "depth": depth, "most": most_of_all,
     }  # fmt: skip
 
 
@@ -315,7 +321,7 @@ def _not_reached(levels: Levels, best: Solved, draws: Curves, known: bool) -> li
     reasons = []
     past: Ints = np.flatnonzero(_past(N, best.chosen))
     if len(past) < 2:
-        reasons.append(f"{len(past)} levels past the hinge, 2 are needed")
+        reasons.append(f"{len(past)} level{'s' * (len(past) != 1)} past the hinge, 2 are needed")
     sure = float(np.mean(draws.hinge / N[-1] < _BELOW_LAST))
     if sure < _SURE:
         reasons.append(f"the hinge lies below {_BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
@@ -345,7 +351,9 @@ def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
     repeated = int(np.count_nonzero(levels.times[past] >= TWICE))
     reasons = []
     if repeated < DIP_REPEATED:
-        reasons.append(f"{repeated} levels past the hinge were measured twice, {DIP_REPEATED} are needed")
+        reasons.append(
+            f"{repeated} level{'s' * (repeated != 1)} past the hinge measured twice, {DIP_REPEATED} are needed"
+        )
     if not depth.ci95 or not depth.ci95[0] or depth.ci95[0] <= 0:
         reasons.append("its 95 % interval includes 0")
     return reasons

@@ -4,9 +4,9 @@ A prediction is a curve X = B / y(B), with B = min(C, cap) requests running and 
 token. Three of its figures are measured by themselves: decoding by ITL and prefilling by TTFT, both at one request in
 flight, and the cap by the hinge. Each is put in place of its prediction, and what the plateau changes by is its
 factor; since the change depends on what was replaced before, it is the geometric mean over all orders (Shapley's
-share). What then still lies between the curve and the measured plateau is the client's where the client was the limit,
-else software's or the host's. So the factors multiply to measured over predicted, their logarithms add up to its
-logarithm, and the one that moves it furthest its own way is named.
+share). What then still lies between the curve and the measured plateau is the client's where the client was the limit
+and it is a loss, else software's or the host's. So the factors multiply to measured over predicted, their logarithms
+add up to its logarithm, and the one that moves it furthest its own way is named.
 
 Left out: telling a slow memory from a slow launch, which one request in flight cannot; and anything of a workload
 without output tokens.
@@ -66,24 +66,6 @@ def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction
     )
 
 
-def agreement(ratio: float) -> str:
-    """What measured over predicted says (analytic.md §3).
-
-    >>> agreement(0.9)
-    'agrees'
-    >>> agreement(0.5)
-    'below: a gap in software, host or client'
-    >>> agreement(1.4)
-    'above: a wrong spec (sparse peak, prefix cache or KV dtype)'
-    """
-    low, high = AGREES
-    if ratio < low:
-        return "below: a gap in software, host or client"
-    if ratio > high:
-        return "above: a wrong spec (sparse peak, prefix cache or KV dtype)"
-    return "agrees"
-
-
 def attribute(
     prediction: Prediction,
     levels: Sequence[LevelSummary],
@@ -112,7 +94,8 @@ def attribute(
         C = float(max(_asked(levels)))
     factors = _factors(pace, C, cap.expected, {cause: value for cause, value in measured.items() if value is not None})
     ratio = top.throughput / pace.throughput(min(C, cap.expected))
-    factors[CLIENT if top.client else SOFTWARE] = ratio / math.prod(factors.values())
+    unexplained = ratio / math.prod(factors.values())
+    factors[CLIENT if top.client and unexplained < 1 else SOFTWARE] = unexplained  # a client makes nothing faster
     largest = _largest(factors, ratio)
     mbu, mfu = _achieved(prediction, pace, alone, roof, phases)
     context = prediction.input_tokens + prediction.output_tokens / 2
@@ -122,9 +105,7 @@ def attribute(
         SEQUENCES: cap.said(context),
         KV_MEMORY: cap.said(context),
         CLIENT: "the load generator or its quota, not the server, set what was measured",
-        SOFTWARE: "what one request alone and the batch limit leave unexplained"
-        if alone.itl
-        else "no valid level at C = 1 tells it from bandwidth and compute",
+        SOFTWARE: _unexplained(ratio, alone),
     }
     return Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
@@ -410,6 +391,14 @@ def _achieved(
         least = roof.prompt * (P - cached) + roof.attend / 2 * (P * P - cached * cached)
         mfu = Achieved(least / taken, least / (pace.prefill + assumed.get("api_overhead_s", 0.0)))
     return mbu, mfu
+
+
+def _unexplained(ratio: float, alone: _Alone) -> str:
+    if ratio > AGREES[1]:
+        return "faster than the figures given allow: one is wrong (a sparse peak, prefix cache hits, the KV dtype)"
+    if alone.itl is None:
+        return "no valid level at C = 1 tells it from bandwidth and compute"
+    return "what one request alone and the batch limit leave unexplained"
 
 
 def _of_decoding(ratio: float | None, mbu: Achieved | None) -> str:

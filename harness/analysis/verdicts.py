@@ -379,7 +379,7 @@ def knee_not_identifiable(levels: int) -> Verdict:
     return Verdict(
         "knee_not_identifiable",
         "note",
-        f"hinge not identifiable: {levels} distinct valid levels, at least 6 are needed",
+        f"hinge not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least 6 are needed",
         "measure more levels, some of them around the bend",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,11 @@ from harness.cli import deployed, output
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.predict.question import Answer, Question
     from harness.report.predicted import Section
+    from harness.summary import Prediction, SteppedLevel
 
 
 @click.command()
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 @click.option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256.")
 @click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, held against the means.")
 @click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
+@click.option("--simulate", is_flag=True, help="Also serve them step by step on a virtual clock, by the data sheet.")
+@click.option("--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, not the levels.")
+@click.option("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson.")
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside.")
 @click.option("--measured", metavar="DIR", multiple=True, help="Result folder, in the place of its prediction.")
 @click.option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost.")
@@ -46,6 +52,9 @@ def predict(golden: bool, **flags: Any) -> None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not flags["price"] >= 0:
         raise HarnessError("a price is not negative", place="--price", way_out="give USD per GPU and hour")
+    for flag, of in (("rate", "simulate"), ("arrivals", "rate")):
+        if flags[flag] is not None and not flags[of]:
+            raise HarnessError(f"it says nothing without --{of}", place=f"--{flag}", way_out=f"add --{of}")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         _choose(flags)
     else:
@@ -77,11 +86,14 @@ def _one(flags: Mapping[str, Any]) -> None:
 
     question = _question(flags, deployed.card(flags["gpu"], flags["host_cpus"]))
     found = _answer(question, flags)
+    prediction = found.prediction
+    if flags["simulate"]:
+        prediction = msgspec.structs.replace(prediction, step_machine=_stepped(question, prediction, flags))
     if flags["measured"]:
         from harness.experiment import measured
 
-        prediction = measured.beside(found.prediction, question, flags["measured"])
-        found = msgspec.structs.replace(found, prediction=prediction)
+        prediction = measured.beside(prediction, question, flags["measured"])
+    found = msgspec.structs.replace(found, prediction=prediction)
     from harness.report import predicted
 
     if flags["plot"]:
@@ -137,6 +149,39 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
     return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
 
 
+def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any]) -> list[SteppedLevel]:
+    """What the step machine says of the levels, or of the rates in their place."""
+    from harness.predict import question as asking
+    from harness.predict import simulate
+
+    asked = asking.setup(question)
+    if flags["rate"] is None:
+        return simulate.held(*asked, prediction.levels)
+    return simulate.arriving(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
+
+
+def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
+    """The times at which requests come, by their rate; the same ones whenever they are asked for.
+
+    Gaps of a gamma distribution of shape K: 1 is Poisson, less comes in bursts, the variance is 1/K of Poisson's.
+    """
+    if kind == "constant":
+        return lambda rate: (n / rate for n in itertools.count())
+    import random
+
+    match = re.fullmatch(r"gamma\(([0-9]*\.?[0-9]+)\)", kind)
+    shape = 1.0 if kind == "poisson" else float(match[1]) if match else 0.0
+    if not shape:
+        way_out = "known: poisson, constant, gamma(K) with K above 0, like gamma(0.25)"
+        raise HarnessError(f"unknown arrivals {kind!r}", place="--arrivals", way_out=way_out)
+
+    def times(rate: float) -> Iterator[float]:
+        draw = random.Random(0).gammavariate
+        return itertools.accumulate(draw(shape, 1 / (shape * rate)) for _ in itertools.count())
+
+    return times
+
+
 def _choose(flags: Mapping[str, Any]) -> None:
     """Which card: every one of the table, or those that are named."""
     import msgspec
@@ -149,8 +194,8 @@ def _choose(flags: Mapping[str, Any]) -> None:
             raise HarnessError(
                 "every size is tried", place=f"--{flag}", way_out="leave it out, or name one card by --gpu"
             )
-    for flag in ("plot", "calibration"):
-        if flags[flag] is not None:
+    for flag in ("plot", "calibration", "simulate"):
+        if flags[flag]:
             raise HarnessError("it is of one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()

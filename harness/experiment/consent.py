@@ -35,12 +35,13 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     dollars: float | None
 
 
-def estimate(scenario: Scenario, e2e_s: float) -> Estimate:
+def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Estimate:
     """What a run will ask of its server, if every request takes `e2e_s` at every level.
 
     A level in closed loop: 2 C requests to warm up, C in flight while the window lasts, C to end with it; on schedule:
-    its rate over two request times, the window and one more. The ramp is taken to go on to its highest level, and no
-    window to be extended. At high levels requests take longer, so there are fewer of them or it takes more time.
+    its rate over two request times, the window and one more. `probes` are the prompt tokens of levels in front of the
+    ramp, each of one request in flight. The ramp is taken to go on to its highest level, and no window to be
+    extended. At high levels requests take longer, so there are fewer of them or it takes more time.
 
     >>> from harness.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
@@ -49,27 +50,31 @@ def estimate(scenario: Scenario, e2e_s: float) -> Estimate:
     """
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     window = spec.level_seconds or looked_at(e2e_s)[0]
-    requests = seconds = 0.0
-    steps = _steps(scenario, e2e_s)
-    for step in steps:
+    requests = seconds = tokens_in = 0.0
+    ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
+    levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped] * spec.repeat
+    for step, input_tokens in levels:
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)
             warm_up = 2 * step.concurrency / rate
         else:
             rate = min(step.rate or 0.0, quota)
             warm_up = 2 * e2e_s
-        seconds += warm_up + window + e2e_s
-        requests += rate * (warm_up + window + e2e_s)
-    workload, repeat = scenario.workload, spec.repeat
-    requests, seconds = requests * repeat, seconds * repeat
-    a_request = Usage(workload.input_tokens, 0, workload.output_tokens)
-    cost = dollars(scenario.hardware, seconds, a_request.times(round(requests)))
+        lasting = warm_up + window + e2e_s
+        seconds += lasting
+        requests += rate * lasting
+        tokens_in += rate * lasting * input_tokens
+
+    def usage(share: float) -> Usage:
+        return Usage(round(tokens_in * share), 0, round(requests * share) * scenario.workload.output_tokens)
+
+    cost = dollars(scenario.hardware, seconds, usage(1.0))
     bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
     share = min([1.0, *(bound / value for bound, value in bounds if bound and value)])
     return Estimate(
-        levels=len(steps) * repeat,
+        levels=len(levels),
         requests=round(requests * share),
-        usage=a_request.times(round(requests * share)),
+        usage=usage(share),
         seconds=seconds * share,
         dollars=None if cost is None else cost * share,
     )

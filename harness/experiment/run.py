@@ -272,7 +272,9 @@ async def _run(
 
 async def _agreed(sitting: _Sitting, launch: Launch) -> None:
     """Show what the load will come to, and see that it is meant."""
-    plan = consent.told(consent.estimate(sitting.scenario, launch.e2e_s), sitting.scenario, launch)
+    asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
+    made = consent.estimate(asked, launch.e2e_s, probe.lengths(asked, launch))
+    plan = consent.told(made, asked, launch)
     if not sitting.yes:
         await consent.ask(plan, launch.address.base)
         return
@@ -528,11 +530,11 @@ def _predict(
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     tokens = launch.input_tokens or scenario.workload.input_tokens
     workload = roofline.Workload(tokens, scenario.workload.output_tokens)
-    made = roofline.predict(of, where, workload, levels, simulated=simulated)
-    path = scenario.hardware.calibration
+    slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
+    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price)
     if path is None:
         return made
-    both = calibrated(of, where, workload, levels, hardware.calibration(path))
+    both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
 
 

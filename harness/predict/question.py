@@ -1,7 +1,7 @@
 """A whole question and its whole answer: what people type in, and every table that comes out.
 
 Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline and
-predict.rules. Distributions of lengths, arrivals and tails are asked of predict.batching.
+predict.rules. Distributions of lengths, arrivals and tails are asked of predict.simulate.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ computed here but units; the figures are those of `predict.question`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.report.format import MISSING, ms, number, percent, plain
-from harness.summary import Band, Calibrated, PredictedLevel, Prediction
+from harness.summary import Band, Calibrated, PredictedLevel, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,8 +76,11 @@ def sections(answer: Answer) -> list[Section]:
     found = [
         Section("", lines=_head(prediction)),
         Section("What users in flight get", level_columns(prediction)),
-        Section("Limits", limit_columns(answer.limits, prediction)),
     ]
+    if stepped := prediction.step_machine:
+        loop = "requests as they come" if stepped[0].concurrency is None else "the same users in flight"
+        found.append(Section(f"By the step machine, {loop}", stepped_columns(stepped)))
+    found.append(Section("Limits", limit_columns(answer.limits, prediction)))
     if prediction.calibrated is not None:
         found.append(
             Section("Calibrated, beside the data sheet", calibrated_columns(prediction, prediction.calibrated))
@@ -185,6 +188,33 @@ def level_columns(prediction: Prediction) -> list[Column]:
         Column("mostly", [name(level.bound_by) if level.bound_by else MISSING for level in levels], words=True)
     )
     return [column for column in columns if any(cell != MISSING for cell in column.cells)]
+
+
+def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
+    """The step machine's table, over concurrency or over the rate that comes; percentiles stand behind their mean."""
+
+    def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
+        found = [get(level) for level in levels]
+
+        def of(figure: str) -> list[str]:
+            return [ms(getattr(each, figure) if each else None) for each in found]
+
+        return [Column(f"{head} ms", of("mean")), *(Column(f"{head} {p}", of(p)) for p in ("p50", "p99"))]
+
+    ratios = [level.over_closed_form for level in levels]
+    columns = [
+        Column("C", [number(level.concurrency) for level in levels]),
+        Column("req/s asked", [number(level.rate) for level in levels]),
+        Column("tok/s", [number(level.output_tokens_per_s) for level in levels]),
+        *spread("ITL", lambda level: level.itl_s),
+        *spread("TTFT", lambda level: level.ttft_s),
+        Column("req/s", [number(level.requests_per_s) for level in levels]),
+        Column("in flight", [number(level.in_flight) for level in levels]),
+        Column("preempted", [f"{level.preemptions:,}" for level in levels]),
+        Column("/ closed form", [MISSING if each is None else f"{each:.3f}" for each in ratios]),
+        Column("", ["more comes than is served" if level.unstable else "" for level in levels], words=True),
+    ]
+    return [column for column in columns if any(cell not in (MISSING, "") for cell in column.cells)]
 
 
 def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Column]:

@@ -193,6 +193,7 @@ def knee_rows(curve: Curve, knees: Knees) -> list[tuple[str, str, str]]:
         ("plateau", curve.plateau_tokens_per_s, "tok/s", "output at and past the hinge"),
         ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "what the rising branch tends to, without any cap"),
         ("single stream", curve.single_stream_tokens_per_s, "tok/s", "one request in flight"),
+        ("slope", curve.slope_tokens_per_s, "tok/s", "what each more in flight adds while the curve is straight"),
         ("dip", curve.dip, "", "share of the plateau that is lost at the last level"),
     ]
     return [
