@@ -145,9 +145,16 @@ def test_a_config_file_and_its_folder_are_read_alike(tmp_path):
     assert model_config(str(tmp_path)) == model_config(str(tmp_path / "config.json")) == {"hidden_size": 7}
 
 
-def test_an_unknown_model_names_the_nearest_and_the_way_by_path():
-    with pytest.raises(HarnessError, match=r"did you mean 'llama-3.1-8b'\?; or give the path"):
-        model_config("lama-3.1-8b")
+@pytest.mark.parametrize(("name", "like"), [("lama-3.1-8b", "llama-3.1-8b, "), ("./nowhere/config.json", "")])
+def test_an_unknown_model_names_a_few_and_the_way_by_path(name, like):
+    with pytest.raises(HarnessError) as raised:
+        model_config(name)
+    message, shipped = str(raised.value), catalog.models()
+    way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {like}"
+    assert message.startswith(f"--model-config: unknown model {name!r}; {way_out}")
+    few = message.partition(" like ")[2].split(", ")
+    assert len(few) == 3
+    assert set(few) <= set(shipped)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"'])

@@ -22,9 +22,33 @@ def test_every_card_of_the_table_is_judged_and_those_that_are_out_come_last_with
     assert {each.gpu for each in found} == {card.key for card in gpus()}
     out = [bool(each.why_not) for each in found]
     assert out == sorted(out)
-    reasons = {each.gpu: each.why_not for each in found if each.why_not}
-    assert "does not fit on 8 × tpu-v5e" in reasons["tpu-v5e"]
-    assert reasons["l4"] == "misses the SLO even with one user"
+    reasons = {(each.gpu, each.tp): each.why_not for each in found if each.why_not}
+    assert "does not fit on 8 × tpu-v5e" in reasons["tpu-v5e", 8]
+    assert reasons["l4", 8] == "misses the SLO even with one user"
+
+
+def test_sizes_that_do_not_fit_are_one_line_a_card_beside_those_that_do():
+    found = choose(SEVENTY, [gpu("h100-sxm"), gpu("l4"), gpu("mi300x")], CHAT)
+    out = {(each.gpu, each.tp): each.why_not for each in found if each.why_not}
+    assert out == {
+        ("h100-sxm", 1): "llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm; it fits from 2 on",
+        ("l4", 4): "llama-3.1-70b (141 GB of weights) does not fit on 4 × l4; it fits from 8 on",
+    }
+    assert sorted(keys(found[:-2])) == [("h100-sxm", 2), ("h100-sxm", 4), ("h100-sxm", 8), ("l4", 8)] + [
+        ("mi300x", n) for n in (1, 2, 4, 8)
+    ]
+
+
+def test_a_mistake_in_what_was_asked_is_no_reason_against_a_card():
+    with pytest.raises(HarnessError, match=r"--mbu: a share of 1\.5"):
+        choose(LLAMA, gpus(), CHAT, mbu=1.5)
+    with pytest.raises(HarnessError, match="--draft-tokens"):
+        choose(LLAMA, gpus(), CHAT, draft_tokens=3)
+
+
+def test_the_speed_beyond_a_bridge_is_a_doubt_of_the_sizes_that_need_it():
+    found = choose(LLAMA, [gpu("h100-pcie")], CHAT)
+    assert {each.tp for each in found if any("a bridge joins 2" in doubt for doubt in each.doubts)} == {4, 8}
 
 
 def test_the_cheapest_that_meets_the_slo_is_first():

@@ -46,12 +46,78 @@ def test_gpus_follow_from_the_split_and_replicas_fill_what_is_given():
         (DEEPSEEK, {"ep": 4, "tp": 8}, "256 experts over 4 GPUs with tp 8 and dp 1; these can: 8"),
         (DEEPSEEK, {"ep": 4, "tp": 8, "dp": 2}, "these can: 8, 16"),
         (LLAMA, {"prefix_hit": 30}, "--prefix-hit: a share of 30; give one between 0 and 1"),
+        (LLAMA, {"mbu": 1.5}, "--mbu: a share of 1.5; give one between 0 and 1"),
+        (LLAMA, {"mfu_decode": 1.5}, "--mfu: a share of 1.5"),
+        (LLAMA, {"gpu_memory_utilization": 2}, "--gpu-memory-utilization: a share of 2"),
     ],
 )
 def test_what_does_not_divide_says_what_would(made, figures, message):
     with pytest.raises(HarnessError) as raised:
         check(made, on(**figures))
     assert message in str(raised.value)
+
+
+def test_a_peak_that_was_measured_can_be_exceeded():
+    host = msgspec.structs.replace(gpu("l4"), certainty="measured")
+    check(LLAMA, deployment(host, mbu=1.1, mfu_prefill=1.2, mfu_decode=1.2))
+    with pytest.raises(HarnessError, match="--gpu-memory-utilization"):
+        check(LLAMA, deployment(host, gpu_memory_utilization=1.1))
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        (
+            {"draft_tokens": 3},
+            "--draft-tokens: nothing says how many of 3 drafted tokens hold; add --acceptance, the share that does",
+        ),
+        ({"acceptance": 0.7}, "--acceptance: no tokens are drafted; add --draft-tokens, how many a step"),
+        ({"draft_s": 0.001}, "--draft-time: no tokens are drafted; add --draft-tokens, how many a step"),
+    ],
+)
+def test_what_is_drafted_and_how_much_of_it_holds_go_together(figures, message):
+    with pytest.raises(HarnessError) as raised:
+        on(**figures)
+    assert str(raised.value) == message
+
+
+def test_drafts_that_never_hold_can_be_asked_for():
+    assert on(draft_tokens=3, acceptance=0.0).draft_tokens == 3
+    assert on(draft_tokens=0).draft_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("card", "joined", "bridge", "pcie"),
+    [
+        ("a100-40-pcie", 2, 300e9, 32e9),
+        ("a100-80-pcie", 2, 300e9, 32e9),
+        ("h100-pcie", 2, 300e9, 64e9),
+        ("h100-nvl", 2, 300e9, 64e9),
+        ("h200-nvl", 4, 450e9, 64e9),
+    ],
+)
+def test_more_cards_than_a_bridge_joins_speak_over_pcie(card, joined, bridge, pcie):
+    def said(tp):
+        return [
+            note for note in predict(LLAMA, on(card, tp=tp), Workload(1000, 200), [1]).notes if "bridge joins" in note
+        ]
+
+    for tp in (1, 2, 4, 8):
+        assert on(card, tp=tp).gpu.link == (bridge if tp <= joined else pcie)
+        expected = f"{card}: a bridge joins {joined} of them, more are counted at the speed of PCIe"
+        assert said(tp) == ([] if tp <= joined else [expected])
+    assert on(card, dp=8).gpu.link == bridge  # replicas need none
+    assert on(card, tp=2, dp=4, ep=8).gpu.link == pcie
+
+
+def test_a_bridge_that_ends_costs_time():
+    def prefill(card):
+        return predict(SEVENTY, on(card, tp=4), Workload(4000, 200), [1]).levels[0].ttft_s
+
+    unbridged = msgspec.structs.replace(gpu("h100-pcie"), bridged=None)
+    full = predict(SEVENTY, deployment(unbridged, tp=4), Workload(4000, 200), [1]).levels[0].ttft_s
+    # 160 all-reduces of 2 · 3/4 · 4000 · 8192 · 2 bytes, over 64e9 instead of 300e9 bytes/s
+    assert prefill("h100-pcie") - full == pytest.approx(160 * 1.5 * 4000 * 16384 * (1 / 64e9 - 1 / 300e9), rel=1e-3)
 
 
 def test_heads_of_keys_are_shared_evenly_or_held_several_times():

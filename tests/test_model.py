@@ -6,6 +6,7 @@ from harness.errors import HarnessError
 from harness.predict import model as module
 from harness.predict.catalog import model_config, models
 from harness.predict.model import (
+    beyond_context,
     expert_hits,
     kv_bytes,
     kv_bytes_per_token,
@@ -275,6 +276,69 @@ def test_gpt_oss_is_as_large_as_its_files():
 def test_a_config_without_a_needed_figure_names_it():
     with pytest.raises(HarnessError, match="'toy' has no intermediate_size"):
         model({**LLAMA, "intermediate_size": None}, "toy")
+
+
+@pytest.mark.parametrize("figures", [{"num_key_value_heads": "8"}, {"num_key_value_heads": -8}, {"vocab_size": 0.5}])
+def test_a_figure_that_is_none_says_what_it_is(figures):
+    ((field, value),) = figures.items()
+    with pytest.raises(HarnessError) as raised:
+        model({**LLAMA, **figures}, "toy")
+    assert f"{field} of 'toy' is {value!r}, not a whole number above 0; " in str(raised.value)
+
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("made", "most"),
+    [
+        (shipped("all-minilm-l6-v2"), 512),
+        (shipped("bge-m3"), 8192),  # two of its 8194 positions belong to no token
+        (shipped("llama-3.1-8b"), 131_072),
+        (shipped("mistral-7b", sliding_window=4096), 32_768),  # a window says how far back, not how far
+        (
+            shaped(rope_scaling={"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}),
+            131_072,
+        ),
+        (shaped(rope_scaling={"type": "longrope", "long_factor": [1.0, 2.0]}), 131_072),
+        (shaped(rope_parameters={"rope_type": "default", "rope_theta": 500000.0}), 131_072),
+        (shipped("qwen2.5-7b", max_position_embeddings=131_072, rope_scaling=YARN), 131_072),
+    ],
+)
+def test_a_request_longer_than_the_model_is_refused(made, most):
+    assert beyond_context(made, most) == []
+    with pytest.raises(HarnessError) as raised:
+        beyond_context(made, most + 1)
+    refused = f"--input-tokens: a request of {most + 1:,} tokens is longer than {made.name} can take"
+    assert str(raised.value) == f"{refused}; at most {most:,}, prompt and answer together"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "most"),
+    [
+        ({"rope_scaling": YARN}, 131_072),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 65_536),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4}}, 131_072),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}, "other": None}}, 262_144),
+        ({"rope_scaling": {"type": "new"}}, 10**9),
+    ],
+)
+def test_positions_that_a_server_may_stretch_are_a_note_and_no_refusal(scaling, most):
+    stretched = shipped("qwen2.5-7b", **scaling)
+    assert beyond_context(stretched, 32_768) == []
+    for tokens in (32_769, most):
+        (note,) = beyond_context(stretched, tokens)
+        assert note.startswith(f"{tokens:,} tokens are more than the 32,768 of qwen2.5-7b unless ")
+    with pytest.raises(HarnessError, match=f"at most {most:,}"):
+        beyond_context(stretched, most + 1)
+
+
+@pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
+def test_a_rope_scaling_gone_wrong_is_read_or_left(field):
+    for junk in JUNK:
+        assert shaped(**{field: junk}).max_context == 131_072
+        for inner in ("type", "factor", "original_max_position_embeddings"):
+            assert shaped(**{field: {**YARN, inner: junk}}).max_context == 131_072
 
 
 def test_a_weight_files_size_gives_its_parameters():

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from harness.analysis import phases
 from harness.analysis.table import Floats
 from harness.predict import catalog, roofline
-from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step
+from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
+from harness.predict.step import prefill_compute
 from harness.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
 from tests import summaries
 
@@ -324,6 +325,26 @@ def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> 
     assert mbu is not None
     assert mbu.value == pytest.approx(by_hand)
     assert mbu.ci95 == pytest.approx((by_hand / 1.0098, by_hand / 0.9902), rel=1e-4)
+
+
+def test_a_step_of_one_request_reads_the_experts_of_one_token_and_no_more_than_a_window() -> None:
+    # gpt-oss-20b: 4 of 32 experts a token; 12 layers look back 128 tokens, 12 all the way; 2·8·64 bf16 numbers of KV
+    made, where = on_gpu("gpt-oss-20b", "h100-sxm")
+    step = phases.roof(made, where).step(4096)
+    read = weight_bytes_per_step(made) + 12 * 2048 * (4096 + 1) + 12 * 2048 * (128 + 1)
+    assert step == pytest.approx(read / 3.35e12)
+    assert weight_bytes_per_step(made) > 1.5 * weights(made).always
+    bare = msgspec.structs.replace(where, mbu=1.0, o_layer=0.0, o_step=0.0, o_req=0.0)
+    assert step == pytest.approx(roofline.decode_time(roofline.step_cost(made, bare), 1, 4096))
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b", "gemma-3-27b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("P", [100, 3000])
+def test_one_prompt_token_more_costs_the_slope_of_the_prefill(name: str, P: float) -> None:
+    made, where = on_gpu(name, "h200-sxm", mfu_prefill=1.0)
+    cost = roofline.step_cost(made, where)
+    rise = (prefill_compute(cost, P + 1, 0.0) - prefill_compute(cost, P - 1, 0.0)) / 2
+    assert phases.roof(made, where).token(P) == pytest.approx(rise)
 
 
 def test_overhead_lowers_mbu_below_what_the_gpu_reads_at() -> None:

@@ -107,6 +107,11 @@ def test_weights_weighed_by_hand_are_for_dense_models():
         predict(ask(model="mixtral-8x7b", figures={"tp": 2, "weight_bytes": 9e10}))
 
 
+def test_a_request_longer_than_the_context_is_refused():
+    with pytest.raises(HarnessError, match="at most 512"):
+        predict(ask(model="all-minilm-l6-v2", input_tokens=4000))
+
+
 def test_predicting_imports_nothing_heavy():
     code = "import sys, harness.predict.question, harness.predict.choice, harness.predict.golden; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout

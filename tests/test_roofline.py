@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.predict import roofline
+from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
 from harness.predict.roofline import (
@@ -20,11 +21,13 @@ from harness.predict.roofline import (
     limits,
     predict,
     prefill_time,
+    recomputed,
     roof,
     steady_state,
     step_cost,
     with_think_time,
 )
+from harness.predict.simulate import closed_loop
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -70,7 +73,34 @@ def test_the_binding_cap_is_the_smallest_by_name():
 
     assert binding(CHAT, max_num_seqs=16) == "max_num_seqs"
     assert binding(CHAT, kv_tokens=11_040) == "kv_memory"
-    assert binding(Workload(100, 64), max_num_seqs=1024) == "compute"
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "shape", "seqs", "flat"),
+    [
+        ("llama-3.1-8b", "h100-sxm", Workload(100, 64), 1024, True),  # 7,611 tok/s at 205, 7,880 at 1,024
+        ("llama-3.1-8b", "h100-sxm", Workload(10, 1000), 800, True),
+        ("qwen2.5-0.5b", "rtx4090", Workload(10, 1000), 256, False),  # 35,245 tok/s at 142, 39,134 at 256
+        ("qwen2.5-0.5b", "rtx4090", Workload(100, 64), 256, False),
+        ("qwen2.5-0.5b", "rtx4090", Workload(100, 64), 1024, True),  # far enough past it
+    ],
+)
+def test_compute_is_the_hinge_where_throughput_is_flat_from_there_on_and_else_a_bend(name, card, shape, seqs, flat):
+    served, there = model(model_config(name), name), deployment(gpu(card), max_num_seqs=seqs)
+    limit, cost = caps(served, there, shape), step_cost(served, there)
+    bend, stop = limit["compute"], batch_cap(limit)
+    here, end = (steady_state(cost, shape, B, stop).throughput for B in (bend, stop))
+    assert bend < stop
+    assert (math.log(end / here) < 0.1 * math.log(stop / bend)) == flat
+    found = predict(served, there, shape, [1])
+    assert found.binding_cap == ("compute" if flat else "max_num_seqs")
+    assert found.hinge_concurrency == (bend if flat else stop)
+    assert [each.name for each in limits(served, there, shape) if each.binds] == [found.binding_cap]
+
+
+def test_compute_that_would_only_bend_past_the_stop_binds_nothing():
+    assert caps(LLAMA, H100, Workload(10, 1000))["compute"] > 256
+    assert predict(LLAMA, H100, Workload(10, 1000), [1]).hinge_concurrency == 256
 
 
 def test_alone_a_request_takes_its_prefill_and_its_steps():
@@ -88,6 +118,39 @@ def test_below_the_cap_ttft_is_one_step_and_one_prefill_whatever_the_load():
     for C in (1, 4, 16):
         point = steady_state(cost, CHAT, C, 16)
         assert point.ttft == pytest.approx(decode_time(cost, C, C * 1100) + t_pre + 0.003)
+
+
+@pytest.mark.parametrize(("P", "G", "B"), [(100, 16, 256), (1000, 16, 64), (1000, 64, 256)])
+def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompts(P, G, B):
+    there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G)), Workload(P, G)
+    cost = step_cost(LLAMA, there)
+    point = steady_state(cost, shape, B, B)
+    t_dec, t_pre = decode_time(cost, B, B * (P + G / 2)), prefill_time(cost, P)
+    assert point.ttft == pytest.approx(t_dec + B / G * t_pre)
+    seen = closed_loop(Machine(LLAMA, there), shape, B, requests=8 * B, stagger=G * B / point.throughput)
+    # Prompts bunch, so that more of them come into a step than its share; one alone would be a third of it at most.
+    assert 1 < seen.ttft.mean / point.ttft < 1.6
+    assert seen.ttft.mean > 3 * (t_dec + t_pre)
+    assert seen.itl.mean == pytest.approx(point.itl, rel=0.03)
+
+
+@pytest.mark.parametrize("B", [1, 8, 32])
+def test_a_speculating_server_gives_its_first_tokens_after_a_whole_step(B):
+    there = on_h100(max_num_seqs=B, acceptance=0.8, draft_tokens=3, draft_s=1e-3)
+    cost, shape = step_cost(LLAMA, there), Workload(1000, 200)
+    point = steady_state(cost, shape, B, B)
+    assert point.ttft == pytest.approx(decode_time(cost, B, B * 1100) + prefill_time(cost, 1000))
+    seen = closed_loop(Machine(LLAMA, there), shape, B, requests=20 * B, stagger=200 * B / point.throughput)
+    assert seen.ttft.mean == pytest.approx(point.ttft, rel=0.2 if B > 1 else 0.01)
+    assert seen.itl.mean == pytest.approx(point.itl, rel=0.02)
+
+
+def test_an_answer_shorter_than_a_burst_takes_one_step_all_the_same():
+    cost = step_cost(LLAMA, on_h100(acceptance=0.8, draft_tokens=3))
+    assert cost.accepted > 2
+    point = steady_state(cost, Workload(100, 2), 1, 16)
+    assert point.itl == 0
+    assert point.ttft == pytest.approx(decode_time(cost, 1, 101) + prefill_time(cost, 100))
 
 
 def test_above_the_cap_ttft_rises_by_one_service_time_per_user():
@@ -269,6 +332,35 @@ def test_reserving_whole_answers_holds_fewer_requests():
     assert caps(LLAMA, on_h100(reserve=True), long)["kv_memory"] < caps(LLAMA, H100, long)["kv_memory"]
 
 
+@pytest.mark.parametrize("shape", [Workload(1000, 200), Workload(256, 256), Workload(256, 1024), Workload(4000, 1000)])
+@pytest.mark.parametrize("batch", [32, 128])
+def test_past_a_kv_cache_that_is_full_what_is_evicted_is_computed_again(shape, batch):
+    there = on_h100(max_num_seqs=1024, kv_tokens=int(batch * shape.context))
+    cost, cap = step_cost(LLAMA, there), caps(LLAMA, there, shape)["kv_memory"]
+    point = steady_state(cost, shape, 2 * cap, cap)
+    left = recomputed(cost, shape, cap)
+    machine, over = Machine(LLAMA, there), shape.output_tokens * point.itl
+    seen = closed_loop(machine, shape, int(2 * cap), requests=int(12 * cap), stagger=over)
+    assert seen.preemptions > 0
+    assert left < 0.96
+    assert seen.throughput / point.throughput == pytest.approx(left, abs=0.05)
+
+
+def test_what_is_computed_again_is_said_only_where_kv_on_demand_stops_the_batch_and_users_wait():
+    def said(levels, **figures):
+        notes = predict(LLAMA, on_h100(**figures), CHAT, levels).notes
+        return [note for note in notes if "evicts" in note]
+
+    (note,) = said([1, 16], kv_tokens=11_040)  # 10 requests
+    assert note == (
+        "past 10 in flight the KV cache is full, and what it evicts is computed again: "
+        "about 0.97 of the throughput that is shown"
+    )
+    assert said([1, 8], kv_tokens=11_040) == []
+    assert said([1, 16], kv_tokens=11_040, reserve=True) == []
+    assert said([1, 16], kv_tokens=11_040, max_num_seqs=8) == []
+
+
 def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
     found = roof(LLAMA, H100, CHAT, [1, 64])
     assert found.ridge == pytest.approx(989.4e12 / 3.35e12)
@@ -316,7 +408,7 @@ def test_littles_law_holds_at_every_point(server, workload, C, cap):
     point = steady_state(step_cost(*server), workload, C, cap)
     G = workload.output_tokens
     assert point.throughput / G * (point.ttft + (G - 1) * point.itl) == pytest.approx(C)
-    assert point.itl > 0
+    assert point.itl > 0 or server[1].draft_tokens >= G - 1  # all of the answer may be in its first burst
     assert point.ttft > 0
 
 

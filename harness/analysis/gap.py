@@ -380,7 +380,7 @@ def _achieved(
     P, assumed = prediction.input_tokens, prediction.assumptions
     if roof is not None and alone.itl:
         context = P + prediction.output_tokens / 2
-        least = roof.weights + (context + 1) * roof.kv
+        least = roof.step(context)
         mbu = Achieved(least / alone.itl, least / pace.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
     taken = _prefill_s(pace, alone)

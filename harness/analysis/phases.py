@@ -24,6 +24,7 @@ from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
+from harness.predict.step import WindowCost, work_of
 from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
@@ -34,14 +35,31 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: float  # one prompt token through the body: 2 body / F
     attend: float  # one prompt token more, per token before it: 4 L n_q d / F
-    weights: float  # reading the weights of one request's decode step: W(1) / BW
+    weights: float  # reading the weights and states of one request's decode step: W(1) / BW
     kv: float  # reading one token's KV: kv / BW
+    windows: tuple[WindowCost, ...] = ()  # layers that look back only so far, which are in neither attend nor kv
+
+    def step(self, context: float) -> float:
+        """One request's decode step: W(1) and the KV of its context and of its new token."""
+        windows = sum((min(context, each.tokens) + 1) * each.kv for each in self.windows)
+        return self.weights + (context + 1) * self.kv + windows
+
+    def token(self, P: float) -> float:
+        """One prompt token more, after P of them."""
+        windows = sum(2 * each.prompt_attend * min(P, each.tokens) for each in self.windows)
+        return self.prompt + P * self.attend + windows
 
 
 def roof(model: Model, deployment: Deployment) -> Roof:
     """The roof under which this deployment works, by the same formulas as its prediction (analytic.md §3)."""
     cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
-    return Roof(prompt=cost.prompt, attend=2 * cost.prompt_attend, weights=cost.weights, kv=cost.kv)
+    return Roof(
+        prompt=cost.prompt,
+        attend=2 * cost.prompt_attend,
+        weights=work_of(cost, 1, 0).weights + cost.state,
+        kv=cost.kv,
+        windows=cost.windows,
+    )
 
 
 def of_probe(
@@ -93,7 +111,7 @@ def prefill(
         tokens_per_s=_times(capacity, prompt / answer if answer else 0.0),
         seconds_per_token=slope,
         ttft_base_s=rise.base() if rise is not None else Value(None),
-        mfu=_share(roof.prompt + roof.attend * at, slope) if roof is not None else None,
+        mfu=_share(roof.token(at), slope) if roof is not None else None,
         lengths=sorted(zip(P.tolist(), t.tolist(), strict=True)),
     )
 
@@ -117,7 +135,7 @@ def decode(
         context = sum((s.input_tokens_mean or 0.0) + (s.output_tokens_mean or 0.0) / 2 for s in alone) / len(alone)
         error = math.sqrt(sum(_relative_error(s) ** 2 for s in alone)) / len(alone)
         ends = (itl * (1 - Z95 * error), itl * (1 + Z95 * error))
-        mbu = _share(roof.weights + (context + 1) * roof.kv, Value(itl, ends))
+        mbu = _share(roof.step(context), Value(itl, ends))
     return DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu)
 
 

@@ -8,6 +8,7 @@ own config.json.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float
     flops: dict[str, float]  # by compute dtype; a dtype without tensor cores is absent
     link: float | None = None  # bytes/s in one direction, to the other GPUs of its node
+    bridged: int | None = None  # GPUs that the bridge joins, where the link is one; more of them speak over PCIe
+    pcie: float | None = None  # bytes/s in one direction, beside a bridge
     certainty: str = ""  # high | medium | low
     source: str = ""
     vendor: str = "NVIDIA"
@@ -60,6 +63,17 @@ def gpus() -> list[Gpu]:
     return list(_gpus().values())
 
 
+def among(gpu: Gpu, n: int) -> Gpu:
+    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins.
+
+    >>> among(gpu("h100-pcie"), 2).link, among(gpu("h100-pcie"), 4).link, among(gpu("h100-sxm"), 4).link
+    (300000000000.0, 64000000000.0, 450000000000.0)
+    """
+    if gpu.bridged is None or n <= gpu.bridged:
+        return gpu
+    return msgspec.structs.replace(gpu, link=gpu.pcie)
+
+
 def doubts(gpu: Gpu) -> list[str]:
     """What makes a prediction on this card less sure than on others, in words."""
     out = []
@@ -69,6 +83,8 @@ def doubts(gpu: Gpu) -> list[str]:
         out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
     if gpu.certainty in ("medium", "low"):
         out.append(f"{gpu.key}: its data-sheet figures are of {gpu.certainty} certainty ({gpu.source})")
+    if gpu.bridged and gpu.link == gpu.pcie:
+        out.append(f"{gpu.key}: a bridge joins {gpu.bridged} of them, more are counted at the speed of PCIe")
     return out
 
 
@@ -94,6 +110,7 @@ def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
         bandwidth=gpu.bandwidth * eighths / 8,
         flops={dtype: peak * compute / 7 for dtype, peak in gpu.flops.items()},
         link=None,
+        bridged=None,
         usd_per_hour=None,
     )
 
@@ -152,11 +169,16 @@ def _gpu(row: dict[str, str]) -> Gpu:
         bandwidth=float(row["bw_gbs"]) * 1e9,
         flops={dtype: float(row[column]) * 1e12 for dtype, column in _PEAKS.items() if row[column]},
         link=float(row["link_bidir_gbs"]) * 1e9 / 2 if row["link_bidir_gbs"] else None,
+        bridged=int(row["bridge_gpus"]) if row["bridge_gpus"] else None,
+        pcie=float(row["pcie_bidir_gbs"]) * 1e9 / 2 if row["pcie_bidir_gbs"] else None,
         certainty=row["certainty"],
         source=row["source"],
         vendor=row["vendor"],
         usd_per_hour=(float(row["usd_hr_low"]), float(row["usd_hr_high"])) if row["usd_hr_low"] else None,
     )
+
+
+_FEW = 3  # names that an unknown one is answered with
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
@@ -176,7 +198,8 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
         return _read(path, place)
     if short in shipped:
         return dict(shipped[short])
-    way_out = nearest(short, shipped) + "; or give the path of its config.json"
+    near = difflib.get_close_matches(short, shipped, n=_FEW) or list(shipped)[:_FEW]
+    way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {', '.join(near)}"
     raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
 
 

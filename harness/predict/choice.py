@@ -55,6 +55,7 @@ def choose(
 ) -> list[Choice]:
     """Every card × tensor-parallel size, the best first, those that are out last with their reason.
 
+    The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
     rank "cost": the fewest dollars a million tokens; "speed": the most tokens/s. `prices` are USD per GPU-hour by
     key, `measured` tokens/s (requests/s where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
     """
@@ -84,18 +85,24 @@ def _sizes(
     measured: Mapping[tuple[str, int], float],
     figures: dict[str, Any],
 ) -> list[Choice]:
-    """A card in every size that fits; if none does, the largest one with the reason."""
+    """A card in every size that fits, and the largest that does not with the reason."""
     if price is None and card.usd_per_hour:
         price = sum(card.usd_per_hour) / 2
     sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or card.link is not None)]
-    found, why_not = [], ""
+    deployment(card, **figures)  # a mistake in what was asked is raised here: it is no reason against a card
+    found: list[Choice] = []
+    out: dict[int, str] = {}
     for tp in sizes:
         try:
             found.append(_best(model, card, tp, workload, slo, price, figures))
         except HarnessError as error:
-            why_not = error.fact
+            out[tp] = error.fact
     found = [_replaced(each, workload, measured.get((card.key, each.tp))) for each in found]
-    return found or [Choice(gpu=card.key, tp=sizes[-1], why_not=why_not, doubts=doubts(card))]
+    if out:
+        largest = max(out)
+        fits = f"; it fits from {found[0].tp} on" if found and found[0].tp > largest else ""
+        found.append(Choice(gpu=card.key, tp=largest, why_not=out[largest] + fits, doubts=doubts(card)))
+    return found
 
 
 def _best(
@@ -126,7 +133,7 @@ def _best(
         usd_per_hour=None if price is None else price * where.gpus,
         usd_per_million=level.usd_per_million.mid if level.usd_per_million else None,
         binding_cap=prediction.binding_cap,
-        doubts=doubts(card),
+        doubts=doubts(where.gpu),
     )
 
 

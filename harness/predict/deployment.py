@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.catalog import Gpu
+from harness.predict.catalog import Gpu, among
 from harness.predict.model import Model, kv_bytes, weight_bytes, weights
 from harness.predict.quantisation import Quantisation
 
@@ -63,7 +63,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     """A deployment with the MFU usual for that card; any field can be given.
 
-    The number of GPUs follows from tp · pp · dp; where it is given and larger than tp · pp, replicas fill it.
+    The number of GPUs follows from tp · pp · dp; where it is given and larger than tp · pp, replicas fill it. The card
+    has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
     one = figures.get("tp", 1) * figures.get("pp", 1)
@@ -71,7 +72,32 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     if "dp" not in figures and asked is not None and one > 1 and asked % one == 0:
         figures["dp"] = asked // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
-    return Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
+    gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
+    found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
+    _check_shares(found)
+    if found.draft_tokens and "acceptance" not in figures:
+        fact = f"nothing says how many of {found.draft_tokens} drafted tokens hold"
+        raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance, the share that does")
+    for place, given in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
+        if given and not found.draft_tokens:
+            raise HarnessError("no tokens are drafted", place=place, way_out="add --draft-tokens, how many a step")
+    return found
+
+
+def _check_shares(deployment: Deployment) -> None:
+    """What is reached may be more than a peak only where that peak was itself measured, on this machine."""
+    shares = [
+        ("--prefix-hit", deployment.prefix_hit),
+        ("--fused", deployment.fused),
+        ("--acceptance", deployment.acceptance),
+        ("--gpu-memory-utilization", deployment.gpu_memory_utilization),
+    ]
+    if deployment.gpu.certainty != "measured":
+        reached = (deployment.mfu_prefill, deployment.mfu_decode)
+        shares += [("--mbu", deployment.mbu), *(("--mfu", mfu) for mfu in reached)]
+    for place, share in shares:
+        if not 0 <= share <= 1:
+            raise HarnessError(f"a share of {share:g}", place=place, way_out="give one between 0 and 1")
 
 
 def check(model: Model, deployment: Deployment) -> None:
@@ -99,10 +125,6 @@ def check(model: Model, deployment: Deployment) -> None:
     if deployment.weight_bytes is not None and model.experts:
         fact = f"the experts of {model.name} are not all read by every step"
         raise HarnessError(fact, place="--weight-bytes", way_out="leave it out, or say --dtype")
-    shares = {"--prefix-hit": deployment.prefix_hit, "--fused": deployment.fused, "--acceptance": deployment.acceptance}
-    for place, share in shares.items():
-        if not 0 <= share <= 1:
-            raise HarnessError(f"a share of {share:g}", place=place, way_out="give one between 0 and 1")
 
 
 def _check_experts(model: Model, deployment: Deployment) -> None:

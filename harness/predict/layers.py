@@ -156,8 +156,9 @@ def figure(config: Mapping[str, Any], field: str, name: str) -> int:
         known = FAMILIES.get(str(config.get("model_type", "")))
         value = known.defaults.get(field) if known else None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        way_out = "give the config.json that lies beside the model's weights"
-        raise HarnessError(f"the config of {name!r} has no {field}", place=PLACE, way_out=way_out)
+        missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
+        fact = missing if value is None else f"{wrong}, not a whole number above 0"
+        raise HarnessError(fact, place=PLACE, way_out="give the config.json that lies beside the model's weights")
     if value > _MOST.get(field, 10**9):
         raise refused(field, f"{value:g}", name)
     return value

@@ -22,6 +22,9 @@ _SENSES = ("vision_config", "audio_config", "vision_tower")
 
 
 _LEARNT = {"bert", "roberta", "xlm-roberta"}  # their positions are a table
+_OFFSET, _OFFSETS = 2, {"roberta", "xlm-roberta"}  # the first rows of theirs belong to no token
+_COUNTED = (None, "default", "mrope", "llama3", "longrope", "su")  # no scaling, or max_position_embeddings has it in it
+_ENDLESS = 10**9  # tokens, where how far positions are stretched cannot be read
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     vocab: int
     tied: bool  # input and output embedding are one matrix
-    max_context: int
+    max_context: int  # tokens of prompt and answer
+    stretched: int = 0  # the same where a server stretches its positions, as the config allows; 0: it does not
     attention: tuple[Attention, ...]
     dense: int  # parameters of all dense MLPs
     experts: Experts | None = None
@@ -87,7 +91,8 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         head_dim=d,
         vocab=figure(text, "vocab_size", name),
         tied=bool(text.get("tie_word_embeddings", family.tied)),
-        max_context=longest,
+        max_context=longest - (_OFFSET if text["model_type"] in _OFFSETS else 0),
+        stretched=_stretched(text, longest),
         attention=layers.attention(text, name),
         dense=layers.dense(text, name, mixture.layers if mixture else 0),
         experts=mixture,
@@ -97,6 +102,38 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         kv_bits=kv_bits(text, kv_dtype),
         notes=(f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else (),
     )
+
+
+def _stretched(config: Mapping[str, Any], longest: int) -> int:
+    """Positions with the rope's scaling counted in, where it may not be: configs write them before it or after it."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(scaling, Mapping):
+        return 0
+    most = 0
+    for each in (scaling, *scaling.values()):  # newer configs may have one for each sort of layer
+        if isinstance(each, Mapping) and each.get("rope_type", each.get("type")) not in _COUNTED:
+            factor: Any = each.get("factor")
+            before: Any = each.get("original_max_position_embeddings") or longest
+            known = isinstance(factor, int | float) and isinstance(before, int | float)
+            most = max(most, int(before * factor) if known else _ENDLESS)
+    return most if most > longest else 0
+
+
+def beyond_context(model: Model, tokens: float) -> list[str]:
+    """Refuse a request of so many tokens, prompt and answer, that the model has no positions for.
+
+    Where its config leaves open how far they are stretched, a note says so instead.
+    """
+    if tokens <= model.max_context:
+        return []
+    if tokens <= model.stretched:
+        return [
+            f"{tokens:,.0f} tokens are more than the {model.max_context:,} of {model.name} "
+            "unless its server stretches them by the config's rope scaling"
+        ]
+    most = max(model.max_context, model.stretched)
+    fact = f"a request of {tokens:,.0f} tokens is longer than {model.name} can take"
+    raise HarnessError(fact, place="--input-tokens", way_out=f"at most {most:,}, prompt and answer together")
 
 
 def parameters(model: Model) -> Parameters:

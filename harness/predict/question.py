@@ -15,7 +15,15 @@ from harness.predict import claims, roofline, rules
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes, weight_bytes_per_step
+from harness.predict.model import (
+    Model,
+    beyond_context,
+    kv_bytes_per_token,
+    model,
+    parameters,
+    weight_bytes,
+    weight_bytes_per_step,
+)
 from harness.predict.roofline import Limit, Roof, Workload
 from harness.summary import Prediction
 
@@ -66,6 +74,7 @@ def setup(question: Question) -> tuple[Model, Deployment, Workload]:
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
     tokens = question.output_tokens if made.generates else 0.0
+    beyond_context(made, question.input_tokens + tokens)
     return made, deployment(card, **question.figures), Workload(question.input_tokens, tokens)
 
 
@@ -88,7 +97,10 @@ def predict(question: Question) -> Prediction:
         list(question.levels),
         slo=question.slo or None,
         price=question.price,
-        notes=claims.notes(made, where, workload, question.levels, question.peak_flops),
+        notes=[
+            *beyond_context(made, workload.input_tokens + workload.output_tokens),
+            *claims.notes(made, where, workload, question.levels, question.peak_flops),
+        ],
     )
 
 

@@ -35,6 +35,7 @@ _LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}
 _HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
 _BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
 _ASKED = "slo"  # neither: the operator stops there
+_FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, analytic.md §5
 _FAR = 1e7  # requests; what would bind only beyond is said never to bind
 
 
@@ -94,7 +95,7 @@ def _kv_batch(model: Model, deployment: Deployment, workload: Workload) -> float
 def _prefilling(cost: StepCost, workload: Workload, B: float) -> float:
     """Seconds of the prefills in one step."""
     P = workload.input_tokens
-    return B * cost.accepted / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B)
+    return B * _gain(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B)
 
 
 def _crossing(f: Callable[[float], float]) -> float | None:
@@ -118,6 +119,23 @@ def batch_cap(limits: Mapping[str, float | None]) -> float:
     )
 
 
+def hinges(cost: StepCost, workload: Workload, limits: Mapping[str, float | None]) -> dict[str, float]:
+    """The caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
+
+    From its crossover on a step grows with the batch, and X only as what does not (launching, the weights of prefills)
+    is shared by more: compute is a hinge where a measurement would call that a plateau, dlnX/dlnB from there to the
+    stop below 0.1, else a bend.
+    """
+    cap = batch_cap(limits)
+    found = {name: each for name, each in limits.items() if each is not None and name not in (*_BENDS, _ASKED)}
+    bend = limits.get("compute")
+    if bend is not None and bend < cap < math.inf:
+        here, there = (steady_state(cost, workload, B, cap).throughput for B in (bend, cap))
+        if math.log(there / here) < _FLAT * math.log(cap / bend):
+            found["compute"] = bend
+    return found
+
+
 # ---- steady state ---------------------------------------------------------------------------------------
 
 
@@ -136,13 +154,16 @@ def steady_state(cost: StepCost, workload: Workload, C: float, cap: float) -> Po
 
     X = B / (step + API/G) with B = min(C, cap), step = (1-w) serial + w fused, serial = t_dec(B) + B/G t_pre,
     fused = max(mem(B), comp(B) + B/G comp_pre) + comm + o. A prefill can only fuse with the decoding of others, so
-    (B-1)/B of w counts. TTFT follows by Little's law, C G / X - (G - 1) ITL, which is t_dec + t_pre + API below
-    the cap and rises by G/X per user above it. Speculation gains several tokens a step.
+    (B-1)/B of w counts. Speculation gains several tokens a step, but no more than a request has.
+
+    A first token leaves with the step that computes its prompt, which holds B/G prefills like every other where that
+    is more than one. Little's law has the rest: C G / X = TTFT + (G - 1) ITL. So TTFT is t_dec + t_pre + API below
+    the cap, for B up to G, and rises by G/X per user above it.
     """
     P, G = workload.input_tokens, workload.output_tokens
     if not G:
         return _without_decoding(cost, P, C, cap)
-    B, gain = min(C, cap), cost.accepted
+    B, gain = min(C, cap), _gain(cost, workload)
     work, cached = work_of(cost, B, B * workload.context), cost.cached * P
     t_dec, t_pre = work.all(max(work.memory, work.compute)), prefill_time(cost, P, cached, B)
     step = mixed_step(B * gain, G, t_dec, t_pre)
@@ -153,10 +174,14 @@ def steady_state(cost: StepCost, workload: Workload, C: float, cap: float) -> Po
         carried = admitted * (P - cached) * cost.sync_token
         step = (1 - w) * step + w * min(step, work.all(max(work.memory, computed), carried))
     X = B * gain / (step + gain * cost.api / G)
-    # While one request decodes its other G - 1 tokens, all prefills of a step but its own stand in its way.
-    prefilling = (step - t_dec) * G / gain
-    itl = t_dec / gain + (prefilling - t_pre) / (G - 1) if G > 1 else t_dec / gain
+    first = t_dec + max(t_pre, step - t_dec)
+    itl = max(0.0, step * G / gain - first) / (G - 1) if G > 1 else t_dec
     return Point(B, X, itl, C * G / X - (G - 1) * itl, X / G)
+
+
+def _gain(cost: StepCost, workload: Workload) -> float:
+    """Tokens that a request gains by one step."""
+    return min(cost.accepted, workload.output_tokens)
 
 
 def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> Point:
@@ -245,13 +270,11 @@ def predict(
     if not model.generates and workload.output_tokens:
         workload = Workload(workload.input_tokens, 0.0)
     one = caps(model, deployment, workload, slo)
-    limits = {name: None if each is None or each == math.inf else each * deployment.dp for name, each in one.items()}
-    stops = {name: each for name, each in limits.items() if each is not None and name not in ("kv_traffic", "prefill")}
-    binding = min(stops, key=lambda name: stops[name], default=None)
-    hinge = min((each for name, each in stops.items() if name != _ASKED), default=None)
     cap, dp, G = batch_cap(one), deployment.dp, workload.output_tokens
+    limits = {name: None if each is None or each == math.inf else each * dp for name, each in one.items()}
     costs = [step_cost(model, each) for each in _band(deployment)]
     mid = costs[1]
+    stops = hinges(mid, workload, one)
 
     def at(cost: StepCost, C: float) -> Point:
         busy = min(dp, C)
@@ -276,6 +299,10 @@ def predict(
         )
 
     top = cap * dp if cap < math.inf else float(max(levels, default=1))
+    again = []
+    if one["kv_memory"] == cap and not deployment.reserve and cap * dp < max(levels, default=0):
+        left = f"about {recomputed(mid, workload, cap):.2f} of the throughput that is shown"
+        again = [f"past {cap * dp:.0f} in flight the KV cache is full, and what it evicts is computed again: {left}"]
     return Prediction(
         model=model.name,
         gpu=deployment.gpu.key,
@@ -283,22 +310,43 @@ def predict(
         simulated=simulated,
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
-        binding_cap=binding,
+        binding_cap=_binding(stops, one),
         caps=limits,
         plateau_tokens_per_s=Band(*(at(cost, top).throughput for cost in costs)),
         single_stream_tokens_per_s=Band(*(at(cost, 1).throughput for cost in costs)),
-        hinge_concurrency=hinge,
+        hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[level(C) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
         scaling_efficiency=scaling_efficiency(model, deployment, workload),
-        notes=[*model.notes, *doubts(deployment.gpu), *_far_links(deployment), *notes],
+        notes=[*model.notes, *doubts(deployment.gpu), *_far_links(deployment), *again, *notes],
     )
+
+
+def _binding(stops: Mapping[str, float], limits: Mapping[str, float | None]) -> str | None:
+    """The least of the hinges, or what was asked where that comes first."""
+    asked = limits.get(_ASKED)
+    each = stops if asked is None or asked == math.inf else {**stops, _ASKED: asked}
+    return min(each, key=lambda name: each[name], default=None)
 
 
 def _experts_hit(cost: StepCost, B: float) -> float | None:
     """Experts of a layer that one pass reads; None where there are none."""
     tokens = B / max(1.0, min(cost.micro, B)) * cost.verified * cost.sharing
     return expert_hits(cost.experts, cost.per_token, tokens) if cost.experts else None
+
+
+def recomputed(cost: StepCost, workload: Workload, cap: float) -> float:
+    """The share of throughput that is left past the `cap` of a KV cache that is given out on demand.
+
+    There the cache is full, and each new token takes the room of one that has to be computed again: G a request. Those
+    who are evicted have any length from P to P + G, so that it is r = ∫ da / (P + a) = ln(1 + G/P) times a request,
+    of G/r tokens. The step machine of predict.batching evicts the youngest: more often where G is above P, and shorter
+    ones, which comes to much the same (docs/predict.md).
+    """
+    P, G = workload.input_tokens, workload.output_tokens
+    times = math.log1p(G / P)
+    again = times * prefill_time(cost, G / times, cost.cached * P, cap)
+    return 1 / (1 + steady_state(cost, workload, cap, cap).requests_per_s * again)
 
 
 _NODE = 8  # GPUs that the link of the table joins
@@ -371,15 +419,16 @@ class Limit(msgspec.Struct, frozen=True):
 def limits(
     model: Model, deployment: Deployment, workload: Workload, slo: Mapping[str, float] | None = None
 ) -> list[Limit]:
-    """Every named limit with its value, of all replicas together; exactly one of the stopping ones binds.
+    """Every named limit with its value, of all replicas together; one of them binds, if any does.
 
     weights: the slope per user at low load, BW MBU / W. kv_traffic, compute, prefill: rates that no batch exceeds,
     and where they take over. kv_memory, max_num_seqs, max_num_batched_tokens, slo: where the batch stops.
     """
     cost, one, dp = step_cost(model, deployment), caps(model, deployment, workload, slo), deployment.dp
-    P, ctx, cap, gain = workload.input_tokens, workload.context, batch_cap(one), cost.accepted
+    P, ctx, cap, gain = workload.input_tokens, workload.context, batch_cap(one), _gain(cost, workload)
+    binding = _binding(hinges(cost, workload, one), one)
     if not workload.output_tokens:
-        return [Limit(name, each, None, "stop", each == cap) for name, each in one.items() if each is not None]
+        return [Limit(name, each, None, "stop", name == binding) for name, each in one.items() if each is not None]
     far = work_of(cost, _FAR, _FAR * ctx)
     t_pre = prefill_time(cost, P, cost.cached * P, _FAR)
     ceilings = {
@@ -392,12 +441,11 @@ def limits(
     for name, each in one.items():
         where = None if each is None or each == math.inf else each * dp
         if name in ceilings:
-            found.append(Limit(name, where, dp * ceilings[name], "ceiling", False))
+            found.append(Limit(name, where, dp * ceilings[name], "ceiling", name == binding))
         elif each is not None:
             reached = steady_state(cost, workload, max(1.0, each), cap if name == _ASKED else each)
             tokens = dp * reached.throughput if 1 <= each < math.inf else None
-            least = each == min(cap, one.get(_ASKED) or math.inf)
-            found.append(Limit(name, where, tokens, "asked" if name == _ASKED else "stop", least))
+            found.append(Limit(name, where, tokens, "asked" if name == _ASKED else "stop", name == binding))
     return found
 
 
