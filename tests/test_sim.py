@@ -10,14 +10,19 @@ import sys
 import threading
 import time
 from array import array
+from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from harness.cli import cli
 from harness.errors import HarnessError
+from harness.predict import question, tune
 from harness.predict.batching import Machine, Request
 from harness.predict.roofline import Workload, batch_cap, caps, predict, steady_state, step_cost
+from harness.predict.step import decode_time
 from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
 from harness.sim.process import running, serving
 from harness.sim.profile import Pace, Profile, Reference, profile, reference
@@ -666,8 +671,8 @@ def test_the_process_ends_with_its_block_and_logs_what_it_cut(tmp_path):
         server.connect()
 
 
-def launched(*arguments, **more):
-    command = [sys.executable, "-m", "harness.sim", *arguments]
+def launched(*arguments, module="harness.sim", **more):
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
 
 
@@ -739,7 +744,9 @@ def test_a_profile_travels_unchanged(served):
     assert msgspec.json.decode(msgspec.json.encode(served), type=Profile | Reference) == served
 
 
-@pytest.mark.parametrize("figures", [{"max_num_seqs": 0}, {"speed": 0}])
+@pytest.mark.parametrize(
+    "figures", [{"max_num_seqs": 0}, {"speed": 0}, {"speed": float("nan")}, {"kv_tokens": 15}, {"tp": 0}, {"dp": 2}]
+)
 def test_a_profile_that_serves_nobody_is_refused(figures):
     with pytest.raises(HarnessError):
         profile(**figures)
@@ -751,3 +758,161 @@ def test_the_prediction_for_a_profile_names_its_max_num_seqs():
     assert prediction.binding_cap == "max_num_seqs"
     assert prediction.simulated
     assert Machine(served.model, served.deployment).max_num_seqs == prediction.hinge_concurrency == 16
+
+
+# ---- knee sim --------------------------------------------------------------------------------------------
+
+DEPLOYED = (
+    "--model-config", "qwen2.5-7b", "--gpu", "h200-sxm", "--tp", "2", "--dtype", "fp8", "--kv-dtype", "fp8",
+    "--max-num-seqs", "64", "--max-num-batched-tokens", "2048", "--draft-tokens", "2", "--acceptance", "0.5",
+    "--layer-overhead", "1ms", "--mfu", "0.3",
+)  # fmt: skip
+FIGURES = {
+    "tp": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "draft_tokens": 2, "acceptance": 0.5,
+    "o_layer": 1e-3, "mfu_prefill": 0.3, "mfu_decode": 0.3,
+}  # fmt: skip
+
+
+def asked(model="llama-3.1-8b", gpu="h100-sxm", **more):
+    """What a prediction takes for the same words: model and deployment."""
+    return question.setup(question.Question(model=model, gpu=gpu, input_tokens=1, output_tokens=1, **more))[:2]
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """What `knee sim` would serve."""
+
+    def ask(*arguments):
+        kept = []
+        with monkeypatch.context() as patched:
+            patched.setattr("harness.sim.endpoint.serve", lambda profile, *_, **__: kept.append(profile))
+            got = CliRunner().invoke(cli, ["sim", *arguments])
+        assert got.exit_code == 0, got.output
+        return kept[0]
+
+    return ask
+
+
+def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
+    served = chosen(*DEPLOYED)
+    made, where = asked("qwen2.5-7b", "h200-sxm", dtype="fp8", kv_dtype="fp8", figures=FIGURES)
+    assert (served.model, served.deployment) == (made, where)
+    assert (served.name, served.model_name) == ("qwen2.5-7b/h200-sxm", "qwen2.5-7b")
+    assert chosen(*DEPLOYED, "--speed", "3").deployment == msgspec.structs.replace(where, speed=3.0)
+
+
+def test_a_model_or_a_card_alone_is_beside_the_other_of_the_default(chosen):
+    served = chosen("--model-config", "qwen2.5-7b")
+    assert (served.model, served.deployment) == asked("qwen2.5-7b")
+    served = chosen("--gpu", "h200-sxm")
+    assert (served.model, served.deployment) == asked(gpu="h200-sxm")
+
+
+def test_a_profile_is_as_it_was_and_takes_the_other_figures(chosen):
+    assert chosen() == chosen("--profile", "llama-3.1-8b/h100-sxm") == profile(speed=1.0)
+    assert chosen("--max-num-seqs", "4", "--speed", "2") == profile(max_num_seqs=4, speed=2.0)
+    shared = chosen("--profile", "llama-3.1-70b/h100-sxm", "--tp", "4", "--dtype", "fp8")
+    assert shared == profile("llama-3.1-70b/h100-sxm", speed=1.0, tp=4, dtype="fp8")
+
+
+def test_a_config_json_is_called_by_its_folder(chosen, tmp_path):
+    config = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 2048,
+    }  # fmt: skip
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    for path in (folder, folder / "config.json"):
+        served = chosen("--model-config", str(path), "--gpu", "l4")
+        assert (served.name, served.max_model_len) == ("tiny/l4", 2048)
+
+
+@pytest.fixture
+def calibration(tmp_path):
+    """The profile file of a server that reads at half of its bandwidth, on two cards."""
+    made, where = asked(gpu="h200-sxm", figures={"tp": 2})
+    slow, shape = msgspec.structs.replace(where, mbu=0.4), Workload(1000, 200)
+    points = [
+        tune.Measured(
+            concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
+            itl_s=level.itl_s, ttft_s=level.ttft_s,
+        )
+        for level in predict(made, slow, shape, [1, 4, 16, 64]).levels
+    ]  # fmt: skip
+    path = tmp_path / "calibration.json"
+    path.write_text(tune.encode(tune.tune(made, where, shape, points, [1, 16], source="results/x")))
+    return str(path)
+
+
+def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
+    named = ("--model-config", "llama-3.1-8b", "--gpu", "h200-sxm", "--tp", "2")
+    sheet, slow = chosen(*named), chosen(*named, "--calibration", calibration)
+    figures = json.loads(Path(calibration).read_text())
+    assert all(getattr(slow.deployment, name) == figures[name] for name in tune.RANGES)
+    assert (slow.model, slow.deployment.tp) == (sheet.model, 2)
+    one_step = [Machine(each.model, each.deployment).cost for each in (sheet, slow)]
+    assert decode_time(one_step[1], 1, 1000) > 1.3 * decode_time(one_step[0], 1, 1000)
+    assert chosen("--profile", "llama-3.1-8b/h200-sxm", "--tp", "2", "--calibration", calibration).deployment == (
+        msgspec.structs.replace(slow.deployment, max_num_seqs=16)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--profile", "llama-3.1-8b/l4", "--gpu", "l4"], "--profile: it does not stand beside --gpu"),
+        (["--profile", "a/b", "--model-config", "c"], "--profile: it does not stand beside --model-config"),
+        (["--profile", ""], "--profile: '' is not MODEL/GPU"),
+        (["--hub"], "--hub: it says nothing without --model-config"),
+        (["--host-cpus", "0"], "--host-cpus: it says nothing without --gpu"),
+        (["--gpu", "l4", "--host-cpus", "0"], "--host-cpus: l4 has no cores of this machine"),
+        (["--model-config", "llama-3.1-9b"], "--model-config: unknown model 'llama-3.1-9b'"),
+        (["--model-config", "bge-m3"], "--model-config: bge-m3 is an encoder"),
+        (["--model-config", "llama-3.1-70b"], "--gpu: llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm"),
+        (["--gpu", "h1000"], "--gpu: unknown GPU 'h1000'"),
+        (["--dtype", "int3"], "--dtype: unknown precision 'int3'"),
+        (["--tp", "0"], "--tp, --pp, --dp, --ep: a split into less than 1 part"),
+        (["--tp", "3"], "--tp: 3 GPUs cannot share the 32 heads"),
+        (["--tp", "2", "--gpus", "4"], "--dp: 2 replicas, but the endpoint is one"),
+        (["--max-num-seqs", "0"], "--max-num-seqs: "),
+        (["--kv-tokens", "15"], "--kv-tokens: its KV cache is smaller than a block of 16 tokens"),
+        (
+            ["--max-num-batched-tokens", "2", "--draft-tokens", "4", "--acceptance", "0.5"],
+            "--max-num-batched-tokens: a step of 2 tokens cannot verify the 5 of one request",
+        ),
+        (["--speed", "nan"], "--speed: a clock at nan times never ticks"),
+        (["--layer-overhead", "soon"], "--layer-overhead: 'soon' is not a duration"),
+        (["--gpu", "l40s", "--calibration", "FILE"], "--calibration: it holds for llama-3.1-8b (16.1 GB) on h200-sxm"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line_and_status_1(arguments, line, calibration):
+    got = CliRunner().invoke(cli, ["sim", *(calibration if each == "FILE" else each for each in arguments)])
+    assert got.exit_code == 1, got.output
+    assert got.output.startswith(f"error: {line}")
+    assert got.output.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_servers_of_one_model_pace_their_streams_by_how_many_cards_share_it(tmp_path):
+    tokens, planned, measured = 200, [], []
+    for tp in (1, 4):
+        made, where = asked(figures={"tp": tp, "max_num_seqs": 64, "speed": 2.0})
+        machine = Machine(made, where)
+        machine.submit(Request(1, 5 + CHAT_OVERHEAD, tokens))
+        machine.step()
+        planned.append(sum(machine.step().duration for _ in range(tokens - 1)))
+        log, id = tmp_path / f"writes-{tp}", fresh_id()
+        named = ("--model-config", "llama-3.1-8b", "--gpu", "h100-sxm", "--tp", str(tp), "--max-num-seqs", "64")
+        with launched("sim", *named, "--speed", "2", "--port", "0", "--log", str(log), module="harness") as process:
+            server = Server(process.stdout.readline().split()[1], log)
+            _, raw = server.ask("/v1/models", None)
+            assert [card["id"] for card in json.loads(raw)["data"]] == ["llama-3.1-8b"]
+            assert server.stream(5, tokens, id=id, model="llama-3.1-8b")[-1]["usage"]["completion_tokens"] == tokens
+            writes = server.entry(id).writes_ns
+            process.terminate()
+            assert process.wait(5) == 0
+        measured.append((writes[-1] - writes[0]) / 1e9)
+    assert planned[0] > 1.5 * planned[1], "else they could not be told apart"
+    assert measured[0] / measured[1] == pytest.approx(planned[0] / planned[1], rel=0.1)
+    assert measured == pytest.approx(planned, rel=0.1)

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from harness.cli import deployed
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.sim.profile import Profile
 
 
 @click.command()
-@click.option("--profile", default="llama-3.1-8b/h100-sxm", show_default=True, metavar="MODEL/GPU")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=int, help="0 takes a free one.")
-@click.option("--max-num-seqs", default=16, show_default=True, type=int)
-@click.option("--speed", default=1.0, show_default=True, type=float, help="How much faster than life it runs.")
+@click.option("--profile", metavar="MODEL/GPU", help="Default llama-3.1-8b/h100-sxm, with --max-num-seqs 16.")
+@deployed.options
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was.")
+@click.option("--speed", default=1.0, show_default=True, type=float, help="How much faster than life it runs.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--log", metavar="FILE", help="Write log: a frame a request.")
 def sim(
-    profile: str, host: str, port: int, max_num_seqs: int, speed: float, calibration: str | None, log: str | None
+    profile: str | None, calibration: str | None, speed: float, host: str, port: int, log: str | None, **flags: Any
 ) -> None:
-    """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU."""
-    from harness.sim import endpoint
-    from harness.sim import profile as profiles
+    """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU.
 
-    chosen = profiles.profile(profile, max_num_seqs=max_num_seqs, speed=speed)
+    Which ones --profile says, or --model-config and --gpu: with these it is what `knee predict` predicts by the same
+    options, one replica of it.
+    """
+    from harness.sim import endpoint
+
+    chosen = _profile(profile, speed, flags)
     if calibration is not None:
         import msgspec
 
@@ -30,3 +43,23 @@ def sim(
         applied = tune.apply(chosen.model, chosen.deployment, hardware.calibration(calibration))
         chosen = msgspec.structs.replace(chosen, deployment=applied)
     endpoint.serve(chosen, host, port, log=log, ready=lambda url: print(f"ready {url}", flush=True))
+
+
+def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:
+    """What to serve; of a model and a card the one that is not named is the default's."""
+    from harness.sim import profile as profiles
+
+    for flag, of in (("hub", "model-config"), ("host_cpus", "gpu")):
+        if flags[flag] and flags[of.replace("-", "_")] is None:
+            place = f"--{flag.replace('_', '-')}"
+            raise HarnessError(f"it says nothing without --{of}", place=place, way_out=f"add --{of}")
+    asked = {**deployed.figures(flags), "speed": speed, "dtype": flags["dtype"], "kv_dtype": flags["kv_dtype"]}
+    named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
+    if not named:
+        return profiles.profile(profiles.DEFAULT if profile is None else profile, **asked)
+    if profile is not None:
+        fact = f"it does not stand beside --{named[0].replace('_', '-')}, for it names a model and a card"
+        raise HarnessError(fact, place="--profile", way_out="leave one of them out")
+    model, card = profiles.DEFAULT.split("/")
+    path, name = deployed.model(flags["model_config"] or model, hub=flags["hub"])
+    return profiles.served(path, deployed.card(flags["gpu"] or card, flags["host_cpus"]), name=name, **asked)

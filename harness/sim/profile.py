@@ -7,12 +7,17 @@ pace: the load generator itself is measured against it.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.catalog import gpu, model_config
+from harness.predict.batching import Machine
+from harness.predict.catalog import Gpu, gpu, model_config
+from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
-from harness.predict.roofline import Deployment, deployment, kv_capacity
+from harness.predict.question import short
 
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
@@ -70,16 +75,8 @@ def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = 
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
-def profile(
-    text: str = DEFAULT,
-    *,
-    max_num_seqs: int = 16,
-    kv_tokens: int | None = None,
-    speed: float = 4.0,
-    seed: int = 0,
-    api_key: str | None = None,
-) -> Profile:
-    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder.
+def profile(text: str = DEFAULT, *, max_num_seqs: int = 16, speed: float = 4.0, **asked: Any) -> Profile:
+    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `asked` see `served`.
 
     >>> profile("llama-3.1-8b/H100-SXM").name
     'llama-3.1-8b/h100-sxm'
@@ -88,17 +85,49 @@ def profile(
     which, slash, card = text.rpartition("/")
     if not slash or not which:
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
-    if max_num_seqs < 1:
-        raise HarnessError(f"{max_num_seqs} sequences serve nobody", place="--max-num-seqs", way_out="at least 1")
-    if speed <= 0:
-        raise HarnessError(f"a clock at {speed:g} times never ticks", place="--speed", way_out="above 0")
-    served = model(model_config(which, place), which.rstrip("/").removesuffix("/config.json").rsplit("/")[-1])
-    there = deployment(gpu(card, place), max_num_seqs=max_num_seqs, kv_tokens=kv_tokens, speed=speed)
+    return served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **asked)
+
+
+def served(
+    path: str,
+    card: Gpu,
+    *,
+    name: str = "",
+    place: str = "--model-config",
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
+    seed: int = 0,
+    api_key: str | None = None,
+    **figures: Any,
+) -> Profile:
+    """A profile of any model on any card, with `figures` of its Deployment; HarnessError where nothing could be served.
+
+    `path` is a shipped name, a config.json or its folder, `name` what to call it where that is not the same.
+    """
+    made = model(model_config(path, place), name or short(path), dtype=dtype, kv_dtype=kv_dtype)
+    if not made.generates:
+        raise HarnessError(f"{made.name} is an encoder: it streams no tokens", place=place, way_out="name another")
+    where = deployment(card, **figures)
+    if where.max_num_seqs < 1:
+        fact = f"{where.max_num_seqs} sequences serve nobody"
+        raise HarnessError(fact, place="--max-num-seqs", way_out="at least 1")
+    if not 0 < where.speed < math.inf:
+        raise HarnessError(f"a clock at {where.speed:g} times never ticks", place="--speed", way_out="above 0")
+    machine = Machine(made, where)
+    if where.dp > 1:
+        way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
+        raise HarnessError(f"{where.dp} replicas, but the endpoint is one", place="--dp", way_out=way_out)
+    if machine.max_num_seqs < 1:
+        fact = f"a step of {machine.budget} tokens cannot verify the {machine.cost.verified} of one request"
+        raise HarnessError(fact, place="--max-num-batched-tokens", way_out="give more, or draft fewer")
+    if machine.num_blocks < 1:
+        fact = f"its KV cache is smaller than a block of {where.block_size} tokens"
+        raise HarnessError(fact, place="--kv-tokens", way_out="give more, or a larger GPU")
     return Profile(
-        name=f"{served.name}/{there.gpu.key}",
-        model=served,
-        deployment=there,
-        max_model_len=min(served.max_context, kv_capacity(served, there)),
+        name=f"{made.name}/{card.key}",
+        model=made,
+        deployment=where,
+        max_model_len=min(made.max_context, machine.num_blocks * machine.block_size),
         seed=seed,
         api_key=api_key,
     )
