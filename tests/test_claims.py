@@ -1,12 +1,14 @@
 import doctest
 import re
 
+import msgspec
 import pytest
 
 from harness.predict import claims as module
-from harness.predict.catalog import gpu, model_config
-from harness.predict.claims import claims, facts, holding, holds, notes
+from harness.predict.catalog import gpu, model_config, models
+from harness.predict.claims import claims, facts, facts_of_run, holding, holds, notes
 from harness.predict.model import model
+from harness.predict.question import Question, predict, setup
 from harness.predict.roofline import Workload, deployment
 
 CHAT = Workload(1000, 200)
@@ -61,11 +63,15 @@ def test_fp8_doubles_only_where_the_card_multiplies_in_it():
 
 @pytest.mark.parametrize(
     ("name", "card", "figures"),
-    [("llama-2-7b", "a100-80-sxm", {}), ("llama-2-7b", "h100-sxm", {}), ("llama-3.1-70b", "a100-80-sxm", {"tp": 8})],
+    [
+        ("llama-2-7b", "a100-80-sxm", {}),
+        ("llama-2-7b", "h100-sxm", {"draft_tokens": 3, "acceptance": 0.7}),
+        ("llama-3.1-70b", "a100-80-sxm", {"tp": 8}),
+    ],
 )
 def test_a_rate_of_generated_tokens_is_no_claim_about_a_run_that_generates_none(name, card, figures):
     made, where = model(model_config(name), name), on(card, **figures)
-    rates = ("tok/s", "tokens/second", "Decode throughput")
+    rates = ("tok/s", "tokens/second", "Decode throughput", "million tokens", "concurrent sequences", "peculative")
 
     def said(workload):
         return [claim.id for claim in holding(facts(made, where, workload)) if any(x in claim.quote for x in rates)]
@@ -79,6 +85,50 @@ def test_the_speed_of_one_stream_is_no_claim_about_an_encoder():
     assert "decode-batch-1" in ids(holding(facts(SEVEN, on(), CHAT)))
     assert "decode-batch-1" not in ids(holding(facts(SEVEN, on(), Workload(1000, 0))))
     assert "decode-batch-1" not in ids(holding(facts(encoder, on("l4"), CHAT))), "whatever is asked, it generates none"
+
+
+@pytest.mark.parametrize("name", [name for name in models() if not model(model_config(name), name).generates])
+def test_nothing_is_said_of_an_encoder_or_a_reranker(name):
+    encoder = model(model_config(name), name)
+    assert holding(facts(encoder, on("l4"), CHAT)) == []
+    assert notes(encoder, on("l4"), CHAT) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "dtype", "figures"),
+    [
+        ("llama-2-7b", "a100-80-sxm", "auto", {}),
+        ("llama-3.1-70b", "h100-sxm", "fp8", {"tp": 8, "draft_tokens": 3, "acceptance": 0.7}),
+        ("llama-3.1-70b", "a100-80-sxm", "int4", {"tp": 2}),
+        ("mixtral-8x7b", "h100-sxm", "auto", {"tp": 2}),
+        ("llama-3.2-1b", "h100-sxm:3g.40gb", "fp8", {}),
+        ("bge-m3", "l4", "auto", {}),
+    ],
+)
+def test_a_run_walks_into_what_its_prediction_does_and_knows_that_it_was_measured(name, card, dtype, figures):
+    asked = Question(
+        model=name, gpu=card, dtype=dtype, input_tokens=500, output_tokens=200, levels=[1, 8], figures=figures
+    )
+    of_run = facts_of_run(predict(asked), "vLLM", None if dtype == "auto" else dtype)
+    expected = facts(*setup(asked)) | {"measured": "yes", "stack": "vllm"}
+    assert of_run == {key: value for key, value in expected.items() if key in of_run}
+    assert set(expected) - set(of_run) <= {"native"}, "of 16 bits"
+    assert "stack-vllm" in ids(holding(of_run))
+
+
+def test_what_is_said_of_one_gpu_is_not_said_of_a_machine_without_any():
+    machine = msgspec.structs.replace(gpu("h100-sxm"), key="host")
+    shown = ids(holding(facts(SEVEN, deployment(machine), CHAT)))
+    assert "tier-basic-7b" in shown
+    assert {"decode-batch-1", "7b-large-batch"}.isdisjoint(shown)
+
+
+def test_weights_of_an_unknown_format_have_no_claims_about_formats():
+    asked = Question(model="llama-3.1-70b", gpu="h100-sxm", dtype="fp8", input_tokens=500, output_tokens=200,
+                     figures={"tp": 4})  # fmt: skip
+    shown = facts_of_run(predict(asked))
+    assert shown["size"] == "70b"
+    assert {"weights", "native", "stack"}.isdisjoint(shown)
 
 
 def test_wrong_claims_are_never_shown_as_claims():
@@ -112,9 +162,15 @@ def test_a_70b_that_cannot_lie_on_one_card_is_said_before_it_fails():
 
 
 def test_fifty_users_of_a_70b_on_one_card_have_hardly_any_context():
-    # (81559 MiB · 0.9 - 72.653e9) / 50 / 163,840 = 526; by the label of 80 GB and 70 GB of weights it is 244
-    found = notes(seventy("fp8", kv_dtype="fp8"), on(), CHAT)
-    assert any("each would have 526 KV tokens" in note for note in found)
+    def said(made, where):
+        (note,) = (note for note in notes(made, where, CHAT) if "50 chat users" in note)
+        return note
+
+    small = seventy("fp8", kv_dtype="fp8")
+    # (81559 MiB · 0.97 - 72.653e9 - 5.65 GiB) / 163,840 = 25,846 in whole blocks, of 50
+    assert said(small, on(gpu_memory_utilization=0.97)).endswith("each would have 516 KV tokens")
+    assert said(small, on()).endswith("weights and activations leave no KV for any of them")
+    assert said(small, on(kv_tokens=100_000)).endswith("each would have 2,000 KV tokens")
 
 
 def test_thousands_of_conversations_are_not_all_in_flight():

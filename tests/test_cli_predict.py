@@ -156,6 +156,31 @@ def test_a_wrong_claim_that_an_input_walks_into_is_a_note() -> None:
     assert not any("sparse peak" in note for note in prediction(*CHAT, "--peak-flops", "989e12")["notes"])
 
 
+def test_what_does_not_fit_is_told_the_claims_that_it_walks_into_before_the_error() -> None:
+    got = knee("--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--dtype", "fp8", "--kv-dtype", "fp8", "--json")
+    assert (got.exit_code, got.stdout) == (1, "")
+    *notes, error = got.stderr.splitlines()
+    assert error.startswith("error: --gpu: llama-3.1-70b (73 GB of weights) does not fit on one h100-sxm")
+    assert all(note.startswith("note: ") for note in notes)
+    assert any("1.6 MB of KV a token; this one needs 163,840 B" in note for note in notes)
+    assert any("leave no KV for any of them" in note for note in notes)
+    plain = knee("--model", "llama-3.1-70b", "--gpu", "h100-sxm").stderr
+    assert "note: 141 GB of 16-bit weights do not fit on one h100-sxm" in plain
+
+
+def test_several_cards_are_told_of_an_encoder_as_one_is() -> None:
+    asked = ("--model", "bge-m3", "--price", "1", "--gpu")
+    one, several = knee(*asked, "l4").output, knee(*asked, "l4,a10").output
+    assert several.startswith("bge-m3, 512 tokens in; each card at its best load")
+    assert "$/1M in" in one
+    assert "$/1M in" in several
+    assert "the most requests first" in knee(*asked, "l4,a10", "--rank", "speed").output
+    decoding = knee("--model", "llama-3.1-8b", "--price", "1", "--gpu", "l4,a10", "--rank", "speed").output
+    assert decoding.startswith("llama-3.1-8b, 512 tokens in, 128 out; ")
+    assert "$/1M in" not in decoding
+    assert "the most tokens first" in decoding
+
+
 def test_an_encoder_has_requests_and_no_decoding() -> None:
     asked = ("--model", "bge-m3", "--gpu", "l4", "--levels", "1,8", "--price", "1")
     got = knee(*asked)
@@ -319,7 +344,6 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
     [
         (("--gpu", "h1000", "--model", "llama-3.1-8b"), "error: --gpu: unknown GPU 'h1000'"),
         (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model-config: unknown model 'lama-3.1-8b'"),
-        (("--gpu", "h100-sxm", "--model", "llama-3.1-70b"), "error: --gpu: llama-3.1-70b (141 GB of weights) does not"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a count"),
         ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: 0 tokens are too few"),

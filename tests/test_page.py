@@ -159,6 +159,16 @@ def test_the_markdown_tells_the_same_in_order() -> None:
     assert places == sorted(places)
 
 
+def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
+    title, heads = "Claims that are often made of such a setup, unsourced", "claimsaysmeasured here"
+    assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(seen("full").text)
+    text = page.markdown(full(), MANIFEST)
+    assert f"## {title}\n\n| claim | says | measured here |\n| --- | --- | --- |\n| vLLM: relative" in text
+    assert "| ~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
+    assert title not in seen("simulated").text + page.markdown(simulated(), SIMULATED_MANIFEST)
+    assert title not in seen("interrupted").text
+
+
 def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
     assert "# a\\|b\\_c" in page.markdown(full(), MANIFEST | {"model": "a|b_c"})
 

@@ -121,6 +121,47 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
     assert cells(columns, "from C")[3] == "never"
 
 
+def test_a_limit_says_what_it_does_to_the_curve() -> None:
+    found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
+    columns = limit_columns(found.limits, found.prediction)
+    said = dict(
+        zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
+    )
+    assert said["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
+    assert said["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
+    assert said["prefill"] == "no batch exceeds it; overtakes decoding from there"
+    assert said["SLO"] == "kept at any load"
+    never = of(slo={"itl": 0.02})
+    columns = limit_columns(never.limits, never.prediction)
+    assert cells(columns, "")[3] == "no batch exceeds it", "compute never overtakes"
+    assert cells(columns, "")[-1] == "the limits are kept up to there ← binds"
+
+
+@pytest.mark.parametrize(
+    ("figures", "said", "low", "high"),
+    [
+        ({}, "MBU 0.6–0.9, MFU 0.3–0.6, 50–0 µs", (0.6, 0.3, 50e-6), (0.9, 0.6, 0.0)),
+        (
+            {"mbu": 0.95, "mfu_prefill": 0.7, "mfu_decode": 0.7, "o_layer": 60e-6},
+            "MBU 0.6–0.95, MFU 0.3–0.7, 60–0 µs", (0.6, 0.3, 60e-6), (0.95, 0.7, 0.0),
+        ),
+    ],
+)  # fmt: skip
+def test_the_edges_in_the_head_are_those_of_low_and_high(
+    figures: dict[str, float], said: str, low: tuple[float, ...], high: tuple[float, ...]
+) -> None:
+    found = of(figures=figures)
+    line = next(line for line in predicted.sections(found)[0].lines if "low and high" in line)
+    assert line.endswith(f"low and high {said}")
+
+    def at(mbu: float, mfu: float, o_layer: float) -> float:
+        edge = {"mbu": mbu, "mfu_prefill": mfu, "mfu_decode": mfu, "o_layer": o_layer}
+        return of(figures=edge).prediction.plateau_tokens_per_s.mid
+
+    band = found.prediction.plateau_tokens_per_s
+    assert [at(*low), at(*high)] == pytest.approx([band.low, band.high])
+
+
 def test_a_file_gets_whole_lines_whatever_the_width() -> None:
     text = printed(predicted.sections(of()), width=40)
     assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high MBU" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from summaries import full, hollow, interrupted, simulated
+from summaries import MANIFEST, full, hollow, interrupted, simulated
 
 from harness.report import words
 from harness.summary import (
@@ -88,6 +88,48 @@ def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
     assert words.answer(summary)[0] == (
         "Knee: 12.4 requests in flight; 95 % interval 11.9–12.8; the highest load that keeps the limits"
     )
+
+
+def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
+    def said(kept: float) -> str:
+        sheet = full().prediction
+        assert sheet is not None
+        sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": kept})
+        facts = words.facts(msgspec.structs.replace(full(), prediction=sheet))
+        return next(fact.detail for fact in facts if fact.label == "Prediction")
+
+    assert said(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
+    assert said(0.0).endswith("knee at 16; the SLO is missed at any load")
+
+
+def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
+    """What is shown beside each claim of the full run, by its first words, with figures of an 8B in 16 bits."""
+    summary = full()
+    assert summary.prediction is not None
+    known = {"parameters": 8.03e9, "weight_bytes": 16.06e9}
+    sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
+    summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
+    return {quote.split()[0]: (says, found) for quote, says, found in words.claim_rows(summary, MANIFEST)}
+
+
+def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
+    decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=Value(0.62))
+    shown = claimed(phases=Phases(decode=decode))
+    assert shown["vLLM:"] == ("1", "–"), "a ratio to what was not measured"
+    assert shown["7B"] == ("2,000–5,000", "1,853 tok/s at the plateau")
+    assert shown["~30-100"] == ("30–100", "141 tok/s")
+    assert shown["Real-world"] == ("0.300–0.500", "MBU 0.62")
+    assert shown["Cost"] == ("0.0500–0.300", "$0.300")
+    assert shown["World-Class:"] == ("10,000 or more", "1,853 tok/s at the plateau")
+    below = claimed(curve=None)
+    assert below["7B"][1] == "1,872 tok/s at C = 24"
+    assert below["~30-100"][1] == below["Real-world"][1] == "–"
+
+
+def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
+    assert claimed()
+    assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
+    assert words.claim_rows(simulated(), MANIFEST) == []
 
 
 def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.predict.question import Answer, Question
+    from harness.predict.roofline import Workload
     from harness.report.predicted import Section
     from harness.summary import Prediction, SteppedLevel
 
@@ -137,7 +138,13 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
 
     from harness.predict import question as asking
 
-    found = asking.answer(question)
+    notes = asking.notes(question)
+    try:
+        found = asking.answer(question)
+    except HarnessError:  # a claim that it walks into may be why it was asked
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        raise
     if flags["calibration"] is None:
         return found
     from harness.experiment import hardware
@@ -221,13 +228,15 @@ def _choose(flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         print(msgspec.json.encode(found).decode())
     else:
-        head = predicted.Section("", lines=[_asked(asked, made.name)])
+        head = predicted.Section("", lines=[_asked(asked, made.name, workload)])
         _show([head, *predicted.choice_sections(found, flags["rank"])])
 
 
-def _asked(asked: Question, name: str) -> str:
+def _asked(asked: Question, name: str, workload: Workload) -> str:
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in asked.slo.items())
-    tokens = f"{asked.input_tokens:g} tokens in, {asked.output_tokens:g} out"
+    tokens = f"{workload.input_tokens:g} tokens in"
+    if workload.output_tokens:
+        tokens += f", {workload.output_tokens:g} out"
     return f"{name}, {tokens}" + (f", {limits}" if limits else "") + "; each card at its best load"
 
 

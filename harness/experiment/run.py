@@ -39,7 +39,7 @@ from harness.load import workers as crew
 from harness.load.driver import Done
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import model, roofline
+from harness.predict import claims, model, roofline
 from harness.predict.calibrated import calibrated
 from harness.record import FORMAT
 from harness.scenario import Scenario
@@ -531,7 +531,8 @@ def _predict(
     tokens = launch.input_tokens or scenario.workload.input_tokens
     workload = roofline.Workload(tokens, scenario.workload.output_tokens)
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price)
+    notes = claims.notes(of, where, workload, levels)
+    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
     both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)

@@ -2,26 +2,30 @@
 
 A claim is shown only where its condition holds, and marked unsourced; nothing is computed from it. The wrong ones
 come out as notes beside the right figure for what was asked. Conditions are `key=value` pairs that must all hold,
-with `|` between values; the keys are those of `facts`, and what a caller adds (stack, compare, plan, measured).
+with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from harness.predict import rules
-from harness.predict.deployment import Deployment
+from harness.errors import HarnessError
+from harness.predict import catalog, rules
+from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.roofline import Workload
+from harness.summary import Prediction
 
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
 _SIZES = {"7b": (6e9, 9e9), "70b": (65e9, 75e9)}
 _CARDS = ("a100-80", "h100")
+_SIXTEEN_BITS = 1.9  # bytes a parameter; what is quantised has less, whatever of it is left as it was
+_COMPUTE = {"fp8": "fp8", "int8": "int8", "int4": "bf16"}  # in which precision a server multiplies its --dtype
 _MANY = 1000  # users a GPU that are unlikely to be all in flight
 
 
@@ -34,6 +38,7 @@ class Claim(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     status: str  # unsourced | wrong | checked
+    figure: str  # of a run, what it is about: throughput | single_stream | utilization | usd_per_million | ""
 
 
 @cache
@@ -48,6 +53,7 @@ def claims() -> tuple[Claim, ...]:
                 low=float(row["low"]) if row["low"] else None,
                 high=float(row["high"]) if row["high"] else None,
                 status=row["status"],
+                figure=row["figure"],
             )
             for row in csv.DictReader(file)
         )
@@ -55,28 +61,57 @@ def claims() -> tuple[Claim, ...]:
 
 def facts(model: Model, deployment: Deployment, workload: Workload, users: Sequence[int] = ()) -> dict[str, str]:
     """What conditions are held against."""
-    count, gpus, key = parameters(model).total, deployment.gpus, deployment.gpu.key
-    found = {
-        "weights": model.stored.method,
-        "native": "yes" if model.stored.compute in deployment.gpu.flops else "no",
-        "gpus": str(gpus),
-        "tp": str(deployment.tp),
-        "card": next((card for card in _CARDS if key.startswith(card)), key),
-        "speculative": "yes" if deployment.draft_tokens else "no",
-        "decodes": "yes" if model.generates and workload.output_tokens else "no",
-    }
-    size = next((size for size, (low, high) in _SIZES.items() if low <= count <= high), None)
-    if size and not model.experts:
-        found["size"] = size
-    if max(users, default=0) >= _MANY * gpus:
+    dense = None if model.experts else parameters(model).total
+    decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
+    found = _facts(deployment.gpu.key, deployment.gpus, deployment.tp, dense, decodes=decodes, drafts=drafts)
+    found |= {"weights": model.stored.method, "native": _native(model.stored.compute, deployment.gpu.flops)}
+    if max(users, default=0) >= _MANY * deployment.gpus:
         found["users"] = "thousands"
     return found
+
+
+def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = None) -> dict[str, str]:
+    """The same of a measured run, by what its prediction was made of; `stack` and `dtype` as the manifest has them.
+
+    A prediction keeps the size of the weights but not their format: quantised ones of which `dtype` does not tell it
+    have neither `weights` nor `native`.
+    """
+    has = prediction.assumptions
+    count, held = has.get("parameters", 0.0), has.get("weight_bytes", 0.0)
+    dense = None if any(level.experts_hit for level in prediction.levels) else count
+    decodes, drafts = prediction.output_tokens > 0, has.get("draft_tokens", 0) > 0
+    tp = int(has.get("tp", 1))
+    found = _facts(prediction.gpu, prediction.gpus, tp, dense, decodes=decodes, drafts=drafts)
+    if count and held / count > _SIXTEEN_BITS:
+        found["weights"] = "none"
+    elif dtype in _COMPUTE:
+        cards = {card.key: card.flops for card in catalog.gpus()}
+        found |= {"weights": dtype, "native": _native(_COMPUTE[dtype], cards.get(prediction.gpu.partition(":")[0], ()))}
+    return found | {"measured": "yes"} | ({"stack": stack.lower()} if stack else {})
+
+
+def _facts(gpu: str, gpus: int, tp: int, dense: float | None, *, decodes: bool, drafts: bool) -> dict[str, str]:
+    """Those that predictions and runs have alike; `dense` is the parameters of a model without experts."""
+    found = {
+        "gpus": "0" if gpu == "host" else str(gpus),
+        "tp": str(tp),
+        "card": next((card for card in _CARDS if gpu.startswith(card)), gpu),
+        "decodes": "yes" if decodes else "no",
+        "speculative": "yes" if decodes and drafts else "no",
+    }
+    size = next((size for size, (low, high) in _SIZES.items() if low <= (dense or 0.0) <= high), None)
+    return found | ({"size": size} if size else {})
+
+
+def _native(compute: str, flops: Collection[str]) -> str:
+    return "yes" if compute in flops else "no"
 
 
 def holds(claim: Claim, facts: Mapping[str, str]) -> bool:
     """Whether every part of the claim's condition is so.
 
-    >>> holds(Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0, "unsourced"), {"size": "7b", "weights": "int4"})
+    >>> claim = Claim("a", "", "size=7b weights=int8|int4", 1.5, 2.0, "unsourced", "")
+    >>> holds(claim, {"size": "7b", "weights": "int4"})
     True
     """
     pairs = (part.partition("=") for part in claim.condition.split())
@@ -126,13 +161,20 @@ def notes(
             f"of {card.memory_bytes / 1e9:.0f} GB, whatever the batch"
         )
     if "users-70b-fp8" in walked:
-        each = rules.kv_share(card.memory_bytes, deployment.gpu_memory_utilization, weight_bytes(model), kv, 50)
-        out.append(
-            f"50 chat users of a 70B in fp8 on one {card.key} are said to work; each would have {each} KV tokens"
-        )
+        each = _kv_tokens(model, deployment, workload) // 50
+        left = f"each would have {each:,} KV tokens" if each else "weights and activations leave no KV for any of them"
+        out.append(f"50 chat users of a 70B in fp8 on one {card.key} are said to work; {left}")
     if "conversations-8" in walked:
         out.append(
             f"{max(users):,} conversations on {deployment.gpus} GPUs are not {max(users):,} requests in flight: "
             "with think time Z in flight is X/G·(R+Z), of which only X/G·R is load"
         )
     return out
+
+
+def _kv_tokens(model: Model, deployment: Deployment, workload: Workload) -> int:
+    """KV tokens of one replica, 0 where the model does not fit."""
+    try:
+        return kv_capacity(model, deployment, workload.context)
+    except HarnessError:
+        return 0

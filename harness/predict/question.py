@@ -97,11 +97,17 @@ def predict(question: Question) -> Prediction:
         list(question.levels),
         slo=question.slo or None,
         price=question.price,
-        notes=[
-            *beyond_context(made, workload.input_tokens + workload.output_tokens),
-            *claims.notes(made, where, workload, question.levels, question.peak_flops),
-        ],
+        notes=notes(question),
     )
+
+
+def notes(question: Question) -> list[str]:
+    """What is to be said of a question before it is answered, and even where it has no answer: nothing fits."""
+    made, where, workload = setup(question)
+    return [
+        *beyond_context(made, workload.input_tokens + workload.output_tokens),
+        *claims.notes(made, where, workload, question.levels, question.peak_flops),
+    ]
 
 
 def answer(question: Question) -> Answer:

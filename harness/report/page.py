@@ -18,9 +18,11 @@ from harness.report.format import plain
 from harness.report.plots import LATENCIES, curve_figure, latency_figure
 from harness.report.tables import legend, level_columns
 from harness.report.words import (
+    CLAIMS,
     Fact,
     Remark,
     answer,
+    claim_rows,
     facts,
     knee_rows,
     manifest_facts,
@@ -79,6 +81,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 .run th { text-align: left; font-weight: 400; color: var(--soft); padding: 3px 24px 3px 0; vertical-align: top;
   white-space: nowrap; }
 .run td { overflow-wrap: anywhere; padding: 3px 0; }
+.run td + td { padding-left: 24px; }
 code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px; margin: 10px 0;
   white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -136,6 +139,7 @@ def html(summary: Summary, manifest: Mapping[str, Any]) -> str:
         _verdicts(remarks(summary)),
         _knees(summary),
         _ramp(summary),
+        _claims(summary, manifest),
         _run(manifest),
         _footer(manifest),
     ]
@@ -235,6 +239,16 @@ def _ramp(summary: Summary) -> str:
     return f'<h2>Why these levels</h2>\n<table class="run">\n{chr(10).join(rows)}\n</table>' if rows else ""
 
 
+def _claims(summary: Summary, manifest: Mapping[str, Any]) -> str:
+    """What is often said of such a setup, beside what was measured of it."""
+    rows = [
+        f"<tr><td>{escape(quote)}</td><td>{escape(says)}</td><td>{escape(found)}</td></tr>"
+        for quote, says, found in claim_rows(summary, manifest)
+    ]
+    heads = "<tr><th>claim</th><th>says</th><th>measured here</th></tr>"
+    return f'<h2>{CLAIMS}</h2>\n<table class="run">\n{heads}\n{chr(10).join(rows)}\n</table>' if rows else ""
+
+
 def _run(manifest: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>\n" for label, text in manifest_facts(manifest)
@@ -284,6 +298,7 @@ def markdown(summary: Summary, manifest: Mapping[str, Any]) -> str:
         _markdown_verdicts(remarks(summary)),
         _markdown_knees(summary),
         _markdown_ramp(summary),
+        _markdown_claims(summary, manifest),
         _markdown_run(manifest),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -318,6 +333,12 @@ def _markdown_knees(summary: Summary) -> str:
 def _markdown_ramp(summary: Summary) -> str:
     lines = "\n".join(f"- {what}: {literal(why)}" for what, why in ramp_rows(summary))
     return f"## Why these levels\n\n{lines}" if lines else ""
+
+
+def _markdown_claims(summary: Summary, manifest: Mapping[str, Any]) -> str:
+    rows = [("claim", "says", "measured here"), ("---",) * 3]
+    rows += [(literal(quote), says, found) for quote, says, found in claim_rows(summary, manifest)]
+    return f"## {CLAIMS}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) if rows[2:] else ""
 
 
 def _markdown_run(manifest: Mapping[str, Any]) -> str:

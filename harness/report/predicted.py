@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.words import CLAIMS
 from harness.summary import Band, Calibrated, PredictedLevel, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
@@ -23,12 +24,7 @@ if TYPE_CHECKING:
     from harness.predict.roofline import Limit
     from harness.predict.tune import Calibration
 
-_KINDS = {
-    "slope": "rises by this a user at low load",
-    "ceiling": "no batch exceeds it; most of a step from there",
-    "stop": "the batch stops there",
-    "asked": "the limits are kept up to there",
-}
+_OVERTAKEN = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
     "mbu": "MBU",
@@ -102,7 +98,7 @@ def sections(answer: Answer) -> list[Section]:
         found.append(Section("Notes", lines=[plain(note) for note in prediction.notes]))
     if answer.claims:
         said = [f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]
-        found.append(Section("Claims that are often made of such a setup, unsourced", lines=said))
+        found.append(Section(CLAIMS, lines=said))
     return found
 
 
@@ -130,12 +126,22 @@ def _head(prediction: Prediction) -> list[str]:
     shares = f"MBU {has['mbu']:.2f}, MFU {has['mfu_prefill']:.2f}"
     assumed = f"{shares}, {number(has['layer_overhead_s'] * 1e6)} µs a layer and step"
     by = "by what these cores reach" if prediction.gpu == "host" else "by the data sheet"
-    lines.append(f"{by}: {assumed}; low and high MBU 0.6–0.9, MFU 0.3–0.6, 50–0 µs")
+    lines.append(f"{by}: {assumed}; low and high {_edges(has)}")
     if prediction.scaling_efficiency is not None:
         lines.append(f"scaling efficiency {percent(prediction.scaling_efficiency)} of {prediction.gpus} times one GPU")
     if prediction.calibrated is not None:
         lines.append(calibrated_line(prediction.calibrated))
     return lines
+
+
+def _edges(has: Mapping[str, float]) -> str:
+    """The figures of low and high: the usual edges (analytic.md §3), stretched by what was given outside of them."""
+
+    def share(assumed: str, low: float, high: float) -> str:
+        return f"{min(has[assumed], low):.3g}–{max(has[assumed], high):.3g}"
+
+    slow = number(max(50e-6, has["layer_overhead_s"]) * 1e6)
+    return f"MBU {share('mbu', 0.6, 0.9)}, MFU {share('mfu_prefill', 0.3, 0.6)}, {slow}–0 µs"
 
 
 def _band(band: Band) -> str:
@@ -226,11 +232,21 @@ def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Colum
         Column(unit, [number(each.tokens_per_s) for each in limits]),
         Column(
             "",
-            [_KINDS[each.kind] + (" ← binds" if each.name == prediction.binding_cap else "") for each in limits],
+            [_says(each) + (" ← binds" if each.name == prediction.binding_cap else "") for each in limits],
             words=True,
         ),
     ]
     return [column for column in columns if any(cell != MISSING for cell in column.cells)]
+
+
+def _says(limit: Limit) -> str:
+    """What a limit does to the curve, and what happens from the load beside it on, where there is one."""
+    if limit.kind == "ceiling":
+        from_there = f"; overtakes {_OVERTAKEN[limit.name]} from there"
+        return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
+    if limit.kind == "asked":
+        return "kept at any load" if limit.concurrency is None else "the limits are kept up to there"
+    return {"slope": "rises by this a user at low load", "stop": "the batch stops there"}[limit.kind]
 
 
 def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
@@ -262,7 +278,8 @@ def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
     """Every card that serves, the best first, and those that do not with the reason."""
     fit = [each for each in choices if not each.why_not]
     out = [each for each in choices if each.why_not]
-    by = {"cost": "the cheapest tokens first", "speed": "the most tokens first"}[rank]
+    most = "tokens" if _decodes(fit) else "requests"
+    by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank]
     found = [Section(f"Cards that serve it, {by}", _choice_columns(fit))] if fit else []
     if out:
         reasons = [
@@ -278,6 +295,10 @@ def _cards(choice: Choice) -> str:
     return f"{choice.tp} × {choice.gpu}"
 
 
+def _decodes(choices: Sequence[Choice]) -> bool:
+    return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
+
+
 def _choice_columns(choices: Sequence[Choice]) -> list[Column]:
     def money(value: float | None) -> str:
         return MISSING if value is None else f"{value:,.2f}"
@@ -285,7 +306,7 @@ def _choice_columns(choices: Sequence[Choice]) -> list[Column]:
     bands = [each.output_tokens_per_s for each in choices]
     columns = [
         Column("GPU", [_cards(each) for each in choices], words=True),
-        Column("$/1M", [number(each.usd_per_million) for each in choices]),
+        Column("$/1M" if _decodes(choices) else "$/1M in", [number(each.usd_per_million) for each in choices]),
         Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
         Column("req/s", [number(each.requests_per_s) for each in choices]),
         Column("at C", [number(each.concurrency) for each in choices]),

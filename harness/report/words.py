@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
-from harness.report.format import flat, interval, ms, number, percent, plain
+from harness.predict import claims
+from harness.report.format import MISSING, flat, interval, ms, number, percent, plain
 from harness.summary import Calibrated, Curve, Gap, Knees, LevelSummary, Prediction, RampStep, Summary, Value, Verdict
 
+CLAIMS = "Claims that are often made of such a setup, unsourced"
 BY_CONSTRUCTION = "agreement with the prediction is there by construction"
 SEVERITIES = ("invalid", "doubt", "note")
 _AGREES = "0.75–1.15 counts as agreement"  # analytic.md §3
@@ -260,6 +262,41 @@ def ramp_rows(summary: Summary) -> list[tuple[str, str]]:
     return [(what(step), plain(step.reason)) for step in summary.ramp]
 
 
+def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
+
+    The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
+    knows the model and the card, and for a simulated run, which measured no card.
+    """
+    prediction, top = summary.prediction, _fastest(summary)
+    if prediction is None or summary.simulated or prediction.simulated or top is None:
+        return []
+    curve, phases = summary.curve, summary.phases
+    plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
+    single = curve.single_stream_tokens_per_s.value if curve else None
+    price = summary.cost.usd_per_million_output_tokens if summary.cost else None
+    reached = prediction.gap.mbu if prediction.gap else None
+    probed = phases.decode.mbu if phases and phases.decode else None
+    mbu = probed.value if probed else reached.value if reached else None
+    highest = f"{number(top.output_tokens_per_s.mean)} tok/s at {load_of(top)}"
+    figures = {
+        "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
+        "single_stream": "" if single is None else f"{number(single)} tok/s",
+        "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
+        "usd_per_million": "" if price is None else f"${number(price)}",
+    }
+    stack = (manifest.get("server") or {}).get("name") or ""
+    dtype = ((manifest.get("scenario") or {}).get("hardware") or {}).get("dtype")
+    return [
+        (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
+        for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
+    ]
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return number(low) if low == high else interval((low, high))
+
+
 def worst(level: LevelSummary) -> str:
     """The gravest severity among the level's verdicts; "" when there are none."""
     return next((s for s in SEVERITIES if any(v.level == s for v in level.verdicts)), "")
@@ -311,14 +348,17 @@ def _plateau(summary: Summary) -> Fact:
         detail = _joined(_ci(plateau), ", ".join(more))
         return Fact("Plateau", f"{number(plateau.value)} output tok/s", detail)
     why = [v.message for v in [*(curve.verdicts if curve else []), *summary.verdicts] if "plateau" in v.code]
-    measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
-    top = max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
-    best = ""
+    top, best = _fastest(summary), ""
     if top:
         best = f"highest measured {number(top.output_tokens_per_s.mean)} output tok/s at {load_of(top)}"
     if is_open(summary):
         return Fact("Plateau", "not looked for", best)
     return Fact("Plateau", "not reached", _joined(plain(why[0]) if why else "", best))
+
+
+def _fastest(summary: Summary) -> LevelSummary | None:
+    measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
+    return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
 
 
 def _prediction(summary: Summary) -> list[Fact]:
@@ -331,7 +371,7 @@ def _prediction(summary: Summary) -> list[Fact]:
         f"band {number(band.low)}–{number(band.high)}",
         f"single stream {number(prediction.single_stream_tokens_per_s.mid)}",
         f"knee at {number(prediction.hinge_concurrency)}" if prediction.hinge_concurrency is not None else "no knee",
-        f"bound by {plain(cap)}{f' = {number(limit)}' if limit is not None else ''}" if cap else "no cap binds",
+        _binding(cap, limit),
     )
     out = [Fact("Prediction", f"plateau {number(band.mid)} output tok/s", detail)]
     ratio, where, beside = _ratios(summary, prediction)
@@ -339,6 +379,15 @@ def _prediction(summary: Summary) -> list[Fact]:
         because = f"{BY_CONSTRUCTION} (simulated)" if summary.simulated else _AGREES
         out.append(Fact("Measured / predicted", f"{ratio:.2f} {where}", _joined(beside, because)))
     return [*out, *_gap(prediction.gap), *_calibrated(summary, prediction.calibrated)]
+
+
+def _binding(cap: str | None, limit: float | None) -> str:
+    """What binds; an SLO makes no knee, it is missed before there is one."""
+    if cap is None:
+        return "no cap binds"
+    if cap == "slo":
+        return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+    return f"bound by {plain(cap)}" + (f" = {number(limit)}" if limit is not None else "")
 
 
 def _gap(gap: Gap | None) -> list[Fact]:
