@@ -89,9 +89,9 @@ def main() -> int:
             continue  # the command has had the same Ctrl-C and is writing down what it measured
     during = cores(first, sample(arguments.server))
     print(f"host during: load {os.getloadavg()[0]:.2f}, cores: {told(during)}", file=sys.stderr)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    figures = {"load_before": load_before, "cores_before": before, "cores_during": during}
-    arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.out.parent.is_dir():  # else the command was refused before it measured anything
+        figures = {"load_before": load_before, "cores_before": before, "cores_during": during}
+        arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
     return status if status >= 0 else 128 - status
 
 
