@@ -83,9 +83,6 @@ def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
     given |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:
         given |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
-    if given.get("draft_tokens", 0) < 0:
-        fact = f"{given['draft_tokens']} drafted tokens are too few"
-        raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")
     for name, flag in _RATIOS.items():
         if name in given and not given[name] > 0:
             raise HarnessError(f"{given[name]:g} reaches nothing", place=flag, way_out="give one above 0")

@@ -138,11 +138,10 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
 
     from harness.predict import question as asking
 
-    notes = asking.notes(question)
     try:
         found = asking.answer(question)
     except HarnessError:  # a claim that it walks into may be why it was asked
-        for note in notes:
+        for note in asking.notes(question):
             print(f"note: {note}", file=sys.stderr)
         raise
     if flags["calibration"] is None:

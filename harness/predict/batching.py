@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
 from harness.predict.step import (
@@ -136,6 +137,9 @@ class Machine:
             self.num_blocks = _UNLIMITED
         self.free_blocks = self.num_blocks
         self.budget = deployment.max_num_batched_tokens or _UNLIMITED  # tokens of one step
+        if self.budget < self.cost.verified:
+            fact = f"a step of {self.budget} tokens cannot verify the {self.cost.verified} of one request"
+            raise HarnessError(fact, place="--max-num-batched-tokens", way_out="give more, or draft fewer")
         self.max_num_seqs = min(deployment.max_num_seqs, self.budget // self.cost.verified)
         self.preemptions = 0
         self._reserve = deployment.reserve

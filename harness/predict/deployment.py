@@ -75,6 +75,9 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
     _check_shares(found)
+    if found.draft_tokens < 0:
+        fact = f"{found.draft_tokens} drafted tokens are too few"
+        raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")
     if found.draft_tokens and "acceptance" not in figures:
         fact = f"nothing says how many of {found.draft_tokens} drafted tokens hold"
         raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance, the share that does")

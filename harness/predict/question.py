@@ -89,7 +89,10 @@ def short(name: str) -> str:
 
 def predict(question: Question) -> Prediction:
     """The prediction alone."""
-    made, where, workload = setup(question)
+    return _predict(question, *setup(question))
+
+
+def _predict(question: Question, made: Model, where: Deployment, workload: Workload) -> Prediction:
     return roofline.predict(
         made,
         where,
@@ -97,13 +100,16 @@ def predict(question: Question) -> Prediction:
         list(question.levels),
         slo=question.slo or None,
         price=question.price,
-        notes=notes(question),
+        notes=_notes(question, made, where, workload),
     )
 
 
 def notes(question: Question) -> list[str]:
-    """What is to be said of a question before it is answered, and even where it has no answer: nothing fits."""
-    made, where, workload = setup(question)
+    """What is to be said of a question even where it has no answer: nothing fits."""
+    return _notes(question, *setup(question))
+
+
+def _notes(question: Question, made: Model, where: Deployment, workload: Workload) -> list[str]:
     return [
         *beyond_context(made, workload.input_tokens + workload.output_tokens),
         *claims.notes(made, where, workload, question.levels, question.peak_flops),
@@ -113,7 +119,7 @@ def notes(question: Question) -> list[str]:
 def answer(question: Question) -> Answer:
     """The prediction and every table."""
     made, where, workload = setup(question)
-    prediction = predict(question)
+    prediction = _predict(question, made, where, workload)
     return Answer(
         prediction=prediction,
         limits=roofline.limits(made, where, workload, question.slo or None),

@@ -117,9 +117,6 @@ def served(
     if where.dp > 1:
         way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
         raise HarnessError(f"{where.dp} replicas, but the endpoint is one", place="--dp", way_out=way_out)
-    if machine.max_num_seqs < 1:
-        fact = f"a step of {machine.budget} tokens cannot verify the {machine.cost.verified} of one request"
-        raise HarnessError(fact, place="--max-num-batched-tokens", way_out="give more, or draft fewer")
     if machine.num_blocks < 1:
         fact = f"its KV cache is smaller than a block of {where.block_size} tokens"
         raise HarnessError(fact, place="--kv-tokens", way_out="give more, or a larger GPU")
