@@ -138,6 +138,20 @@ def test_what_one_request_alone_does_not_show_is_software_s_or_the_host_s() -> N
     assert found.hinge_over_cap == pytest.approx(1.0)
 
 
+def test_parts_that_cancel_are_not_called_agreement_alone() -> None:
+    """One request alone takes three times as long, yet the plateau is as predicted: both stand in the sentence."""
+    prediction = predicted(P=64)
+    itl = prediction.levels[0].itl_s
+    assert itl is not None
+    levels = changed(as_predicted(prediction), 1, itl_s=spread(3 * itl), ttft_s=spread(3 * itl))
+    found = attributed(prediction, levels, plateau(prediction.plateau_tokens_per_s.mid, 16.0))
+    assert (found.largest, found.ratio) == (gap.NONE, pytest.approx(1.0))
+    slow, fast = found.factors[gap.BANDWIDTH], found.factors[gap.SOFTWARE]
+    assert f"by parts that cancel: bandwidth {slow:.2f} and {gap.SOFTWARE} {fast:.2f}; a token" in found.sentence
+    plain = attributed(prediction, as_predicted(prediction))
+    assert "cancel" not in plain.sentence
+
+
 def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:
     prediction = predicted()
     levels = faster([s for s in as_predicted(prediction) if s.concurrency != 1], 64, 0.5)

@@ -118,7 +118,7 @@ def attribute(
         mfu=mfu,
         factors=factors,
         largest=largest,
-        sentence=_sentence(top, ratio, largest, factors.get(largest), why.get(largest, "")),
+        sentence=_sentence(top, ratio, largest, factors, why),
     )
 
 
@@ -417,8 +417,15 @@ def _of_prefill(ratio: float | None, mfu: Achieved | None) -> str:
     return f"a prompt takes {ratio:.2f} × the predicted time to compute{figures}"
 
 
-def _sentence(top: _Top, ratio: float, largest: str, factor: float | None, why: str) -> str:
+def _sentence(top: _Top, ratio: float, largest: str, factors: Mapping[str, float], why: Mapping[str, str]) -> str:
     where = "at the plateau" if math.isinf(top.concurrency) else f"at C = {top.concurrency:.4g}"
-    if factor is None:
-        return f"Measured agrees with predicted {where}: {ratio:.2f} of it."
-    return f"Measured is {ratio:.2f} of predicted {where}; the largest part is {largest}, a factor {factor:.2f}: {why}."
+    if largest != NONE:
+        part = f"the largest part is {largest}, a factor {factors[largest]:.2f}: {why[largest]}"
+        return f"Measured is {ratio:.2f} of predicted {where}; {part}."
+    agrees = f"Measured agrees with predicted {where}: {ratio:.2f} of it"
+    low, high = AGREES
+    slow, fast = min(factors, key=lambda cause: factors[cause]), max(factors, key=lambda cause: factors[cause])
+    if factors[slow] >= low or factors[fast] <= high:
+        return f"{agrees}."
+    parts = f"{slow} {factors[slow]:.2f} and {fast} {factors[fast]:.2f}"
+    return f"{agrees}, by parts that cancel: {parts}; {why[slow]}."

@@ -396,7 +396,8 @@ def _gap(gap: Gap | None) -> list[Fact]:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
-    return [Fact("Gap", gap.largest, _joined(plain(gap.sentence), f"factors: {factors}", ", ".join(reached)))]
+    told = plain(gap.sentence).rstrip(".")
+    return [Fact("Gap", gap.largest, _joined(told, f"factors: {factors}", ", ".join(reached)))]
 
 
 def _calibrated(summary: Summary, own: Calibrated | None) -> list[Fact]:
