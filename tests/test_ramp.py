@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.analysis.held import ceiling
 from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, next_level
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
@@ -128,6 +129,16 @@ def test_after_errors_nothing_at_that_level_or_above_is_held_but_below_it_goes_o
         assert step.concurrency < 16
         levels.append(held(step.concurrency, min(step.concurrency, 8.0)))
     assert len(levels) > 5
+
+
+def test_errors_below_levels_that_went_without_any_forbid_nothing() -> None:
+    """Two connections that broke at 11, where 32 and 64 were fine: 11 is held once more, and the plateau stays open."""
+    levels = [held(C, server(C)) for C in (1, 2, 4, 8, 16, 32, 45)]
+    broke = held(11, server(11), error_rate=0.011, valid=False)
+    assert next_level([*levels, broke], search()) == Next(11, "11 again: the level was invalid")
+    assert ceiling([*levels, broke], search())[0] == 64
+    assert ceiling([*levels, broke, held(11, server(11))], search())[0] == 64
+    assert ceiling([*levels, broke, broke], search()) == (10, "the level of 11 was invalid twice")
 
 
 def test_ttft_past_its_bound_forbids_only_what_lies_above() -> None:
@@ -340,7 +351,9 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
         C = step.concurrency
         assert C is not None
         assert 1 <= C <= most
-        assert not any(h.error_rate > 0.01 and (h.concurrency or 0) <= C for h in levels)
+        assert ceiling(levels, asked)[0] >= C
+        clean = max((h.users for h in levels if h.counts), default=0)
+        assert not any(h.error_rate > 0.01 and clean < h.users <= C for h in levels)
         levels.append(held(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=said, ttft_p99_s=ttft))
     else:
         raise AssertionError("it did not end")

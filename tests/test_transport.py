@@ -100,6 +100,22 @@ def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
     assert (answers[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
 
 
+@every_wire
+def test_a_connection_that_idled_is_not_used_again(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers end what idles; a request sent at that moment would be lost. Here any time between two is too long."""
+    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+    monkeypatch.setattr("harness.load.httpclient.IDLE_S", 0.0)
+    sockets: list[socket.socket] = []
+
+    def script(r: Request) -> None:
+        sockets.append(r.sock)
+        r.stream(VLLM)
+
+    answers = exchange(script, wire, times=5)
+    assert [a.error for a in answers] == [""] * 5
+    assert len(set(map(id, sockets))) == 5
+
+
 @pytest.mark.parametrize("wire", SOCKETS)
 @pytest.mark.parametrize("ends", ["Connection: close", "HTTP/1.0"])
 def test_the_next_connection_is_open_before_a_server_that_closes_has_answered(wire: str, ends: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from harness.load import tls
 from harness.load.http1 import ProtocolError
 from harness.load.loop import HotSelector, now
-from harness.load.transport import Answer, Target
+from harness.load.transport import IDLE_S, Answer, Target
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +41,7 @@ def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> h
     chosen = target.transport == "httpx"
     # Without https nothing is to be trusted: a context that trusts nobody costs nothing to make.
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
     return httpx.AsyncClient(
         base_url=f"{target.scheme}://{target.authority}",

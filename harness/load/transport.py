@@ -7,7 +7,8 @@ their own figures. Nothing is retried: a failure is the request's story. One thi
 into a connection that the server had already closed after the answer before, though it promised to keep it. Those
 are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
 where that is certain (`Stream._untaken`): a server that may have read the request and closes without a word is a
-failure, `reset`, on a used connection as on a fresh one.
+failure, `reset`, on a used connection as on a fresh one. So that this does not happen where a server merely ends
+what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
 
 Where the server closes after each answer, every request that begins has the next connection opened, one for one:
 a request finds an open one, and a server that refuses is not stormed.
@@ -37,6 +38,7 @@ TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
 _PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
+IDLE_S = 4.0  # uvicorn and Node close a connection that idles for 5 s, and what is sent at that moment is lost
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
@@ -179,14 +181,14 @@ class Stream:
     """One connection; a hot socket of the loop."""
 
     __slots__ = (
-        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns", "used",
+        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
-        self.used = False  # by a request before
+        self.done_ns = 0  # when its last answer was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
         self._answer: Answer | None = None
@@ -249,7 +251,7 @@ class Stream:
         if answer is None:
             self.close()
             return
-        answer.stale = self.used and not answer.bytes_received and self._untaken(error)
+        answer.stale = bool(self.done_ns) and not answer.bytes_received and self._untaken(error)
         if error is not None or not answer.response.eof():
             if error is not None:
                 answer.fail("reset", str(error))
@@ -278,8 +280,7 @@ class Stream:
         answer, self._answer = self._answer, None
         assert answer is not None
         assert answer.over is not None
-        answer.done_ns = stamp
-        self.used = True
+        answer.done_ns = self.done_ns = stamp
         if not answer.response.keep_alive:
             self._pool.closes()
         if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
@@ -410,7 +411,7 @@ class SocketTransport:
     def _take(self) -> Stream | None:
         while self._free:
             stream = self._free.popleft()  # the longest open: servers take connections up in their order
-            if stream.open and (self.reuse or not stream.used):
+            if stream.open and (not stream.done_ns or (self.reuse and now() - stream.done_ns < IDLE_S * 1e9)):
                 return stream
             stream.close()
         return None
