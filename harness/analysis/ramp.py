@@ -21,15 +21,15 @@ What a level costs. One lasts some 25 request times and a request time is N·G/X
 in proportion to C. The flat levels at the end of the climb are its dearest: after the first one it goes on by √2,
 not 2. The rule is the same, elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what a level
 at the hinge does, instead of 4 to 8. And where levels are noisy, the elasticity between two of them falls below 5 %
-by luck only; so it is taken from the best level so far, and the climb also ends once the curve through all of them puts
-the hinge below 0.9 of the last level in 95 % of the draws. If either was too early, the last question goes on upwards.
+by luck only; so the climb also ends once the curve through all of them puts the hinge below 0.9 of the last level in
+95 % of the draws. If either was too early, the last question goes on upwards.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
         return Next(1, "the ramp begins with a single stream")
     if again := _again(held):
         return again
-    flat = _gained_nothing([h for h in held if h.counts])
+    flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda h: h.counts, held))]
     if flat[-2:] == [True, True]:
         return Next(None, f"throughput rose by less than {FLAT:.0%} per doubling, twice")
     top, bar = ceiling(held, search)
@@ -123,15 +123,6 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
     if flat and flat[-1]:
         return Next(min(round(last * math.sqrt(2)) + (last == 1), top), f"half a doubling: {last} gained nothing")
     return Next(min(2 * last, top), "doubling")
-
-
-def _gained_nothing(levels: Sequence[Held]) -> list[bool]:
-    """Whether each level but the first rose by less than FLAT per doubling, from the best before it.
-
-    Not from its neighbour: where that one came out low by chance, the next one seems to rise on the flat.
-    """
-    best: Iterable[Held] = itertools.accumulate(levels, lambda a, b: max(a, b, key=lambda h: h.output_tokens_per_s))
-    return [_elasticity(a, b) < FLAT for a, b in zip(best, levels[1:], strict=False)]
 
 
 def _again(held: Sequence[Held]) -> Next | None:
