@@ -85,17 +85,22 @@ def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
     assert (r.path, r.header("host")) == ("/v1/chat/completions", target.authority)
 
 
-@every_wire
-def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
+def over_how_many(wire: str, times: int) -> tuple[list[Answer], int]:
+    """The answers to requests one after the other, and how many connections they took."""
     sockets: list[socket.socket] = []
 
     def script(r: Request) -> None:
         sockets.append(r.sock)
         r.stream(VLLM)
 
-    answers = exchange(script, wire, times=5)
+    return exchange(script, wire, times=times), len(set(map(id, sockets)))
+
+
+@every_wire
+def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
+    answers, connections = over_how_many(wire, 5)
     assert [a.error for a in answers] == [""] * 5
-    assert len(set(map(id, sockets))) == 1
+    assert connections == 1
     assert [a.connect_ns for a in answers[1:]] == [0] * 4
     assert (answers[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
 
@@ -105,15 +110,9 @@ def test_a_connection_that_idled_is_not_used_again(wire: str, monkeypatch: pytes
     """Servers end what idles; a request sent at that moment would be lost. Here any time between two is too long."""
     monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
     monkeypatch.setattr("harness.load.httpclient.IDLE_S", 0.0)
-    sockets: list[socket.socket] = []
-
-    def script(r: Request) -> None:
-        sockets.append(r.sock)
-        r.stream(VLLM)
-
-    answers = exchange(script, wire, times=5)
+    answers, connections = over_how_many(wire, 5)
     assert [a.error for a in answers] == [""] * 5
-    assert len(set(map(id, sockets))) == 5
+    assert connections == 5
 
 
 @pytest.mark.parametrize("wire", SOCKETS)

@@ -147,7 +147,7 @@ def look(held: Sequence[Held], search: Search, climbed: int) -> Seen:
     )  # fmt: skip
 
 
-def failed(level: Held, held: Sequence[Held]) -> bool:
+def overloaded(level: Held, held: Sequence[Held]) -> bool:
     """Whether its errors are the server's answer to so many at once: as many, or more, never went without errors."""
     return level.error_rate > ERRORS and not any(h.counts and h.users >= level.users for h in held)
 
@@ -158,7 +158,7 @@ def ceiling(held: Sequence[Held], search: Search) -> tuple[int, str]:
     spoiled = Counter(h.users for h in held if not h.valid) - Counter(h.users for h in held if h.valid)
     bars += [(C - 1, f"the level of {C} was invalid twice") for C, times in spoiled.items() if times > 1 < C]
     for h in held:
-        if failed(h, held):
+        if overloaded(h, held):
             bars.append((h.users - 1, h.failure))
         elif search.max_ttft_s is not None and (h.ttft_p99_s or 0.0) > search.max_ttft_s:
             bars.append((h.users, f"TTFT p99 of {h.ttft_p99_s:.3g} s at {h.users} is past {search.max_ttft_s:g} s"))

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.analysis import curve, slo_search, telling
-from harness.analysis.held import ERRORS, Seen, ceiling, failed, look
+from harness.analysis.held import ERRORS, Seen, ceiling, look, overloaded
 from harness.analysis.held import Held as Held
 from harness.analysis.held import Next as Next
 from harness.analysis.held import Search as Search
@@ -128,7 +128,7 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
 def _again(held: Sequence[Held]) -> Next | None:
     """An invalid level is held once more, as what spoiled it may have passed, unless its errors are the answer."""
     last = held[-1]
-    if last.valid or failed(last, held) or [h.concurrency for h in held].count(last.concurrency) > 1:
+    if last.valid or overloaded(last, held) or [h.concurrency for h in held].count(last.concurrency) > 1:
         return None
     return Next(last.concurrency, f"{last.concurrency} again: the level was invalid")
 
