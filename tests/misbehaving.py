@@ -274,7 +274,9 @@ class Served(msgspec.Struct, frozen=True):
     ca_file: str = ""
 
     def written(self) -> dict[str, Wrote]:
-        return {line[0]: Wrote(*line) for line in map(json.loads, Path(self.log).read_text().splitlines())}
+        """What the log says so far; its last line may be half written while other levels still run."""
+        whole = Path(self.log).read_text().rpartition("\n")[0]
+        return {line[0]: Wrote(*line) for line in map(json.loads, whole.splitlines())}
 
 
 @contextlib.contextmanager

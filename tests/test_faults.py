@@ -14,7 +14,7 @@ import pytest
 from tests import matrix
 from tests.faults import ROWS, RUNS, Row, Run
 from tests.matrix import EVERYTHING, Chosen, Line
-from tests.misbehaving import EVERY, NUMBER, marked
+from tests.misbehaving import EVERY, NUMBER, Served, Wrote, marked
 
 Lines = dict[tuple[str, int | str], Line]
 
@@ -90,3 +90,12 @@ def test_every_row_has_a_name_of_its_own() -> None:
 def test_every_eighth_request_is_marked() -> None:
     assert [n for n in range(3 * EVERY) if marked(f"run-0-{n}")] == [NUMBER + i * EVERY for i in range(3)]
     assert not marked("knee-check")
+
+
+def test_a_line_of_the_log_that_is_half_written_is_not_read_yet(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    served = Served(0, str(log))
+    log.write_text("")
+    assert served.written() == {}
+    log.write_text('["run-0-3", 5, 9]\n["run-0-11", 6, 1')
+    assert served.written() == {"run-0-3": Wrote("run-0-3", 5, 9)}
