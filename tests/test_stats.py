@@ -187,6 +187,17 @@ def test_a_level_too_short_for_four_batches_assumes_its_error() -> None:
     assert fit_error(*series([0] * 30), 0.0, 30.0, 1.0, 0) == (None, True)
 
 
+def test_past_the_knee_answers_that_fit_four_times_stand_in_for_requests_that_wait() -> None:
+    """3 request times fit, of which an answer streams a quarter: its error is measured as if these were requests."""
+    counts = series([90, 110, 90, 110, 100, 90, 110, 100, 90, 110, 100, 100])
+    waiting = fit_error(*counts, 0.0, 12.0, 4.0, 40, 1.0)
+    assert waiting == fit_error(*counts, 0.0, 12.0, 1.0, 40)
+    assert not waiting[1]
+    assert fit_error(*counts, 0.0, 12.0, 4.0, 40, 3.5) == fit_error(*counts, 0.0, 12.0, 4.0, 40)
+    assert fit_error(*counts, 0.0, 12.0, 4.0, 40, 0.0)[1], "one token has no length"
+    assert fit_error(*counts, 0.0, 12.0, 2.0, 40, 0.5) == fit_error(*counts, 0.0, 12.0, 2.0, 40)
+
+
 def poisson(rng: np.random.Generator, seconds: float) -> tuple[np.ndarray, np.ndarray]:
     times = rng.uniform(0, seconds, rng.poisson(50 * seconds))
     return times, np.ones(len(times))

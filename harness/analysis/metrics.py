@@ -157,7 +157,8 @@ def level_summary(
     if gpu is not None and gpu.energy_j is not None and rate.mean and gpus in (None, gpu.gpus):
         gpu = msgspec.structs.replace(gpu, joules_per_output_token=gpu.energy_j / (rate.mean * T))
     done = table.ok & (table.done >= start) & (table.done < end)
-    se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()))
+    answer_s = spread((table.last - table.first)[good]).mean
+    se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()), answer_s)
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
     hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts

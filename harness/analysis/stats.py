@@ -184,17 +184,27 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
 
 
 def fit_error(
-    times: Floats, amounts: Floats, start: float, end: float, request_s: float | None, completions: int
+    times: Floats,
+    amounts: Floats,
+    start: float,
+    end: float,
+    request_s: float | None,
+    completions: int,
+    answer_s: float | None = None,
 ) -> tuple[float | None, bool]:
     """One standard error of the rate for the fit, and whether it had to be assumed (analytic.md §5).
 
     Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal
-    so that few batches do not feign precision, at least 0.5 %; else max(2 %, 1/sqrt(completions)), assumed.
+    so that few batches do not feign precision, at least 0.5 %. Past the knee a request time is mostly the wait for a
+    seat, which holds no token up; where 4 of them do not fit, batches of the time from an answer's first token to its
+    last have to do. Else max(2 %, 1/sqrt(completions)), assumed.
     """
     mean = float(batches(times, amounts, start, end, 1)[0])
     if mean <= 0:
         return None, True
     n = _fitting(end - start, 1, request_s)
+    if n < _FEW_BATCHES:
+        n = min(_MOST_BATCHES, _fitting(end - start, 1, answer_s))
     if n < _FEW_BATCHES:
         return mean * max(_ASSUMED, 1 / math.sqrt(max(completions, 1))), True
     x = _uncorrelated(lambda n: batches(times, amounts, start, end, n), n, 2 * _FEW_BATCHES)
