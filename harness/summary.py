@@ -170,7 +170,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     asymptote_tokens_per_s: Value | None = None  # of a pure hyperbola: 1/b, what no load would exceed
     usl: dict[str, float] | None = None  # the alternative to a dip, beside it: a, b, k, peak_concurrency, score
     weights: dict[str, float]
-    parameters: dict[str, float]  # a, b, P, d as the family has them; lack_of_fit (relative σ)
+    parameters: dict[str, float]  # a, b, P, d as the family has them; drift, lack_of_fit (relative σ)
     verdicts: list[Verdict]
 
 

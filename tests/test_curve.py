@@ -149,6 +149,37 @@ def test_repeats_of_a_level_are_pooled() -> None:
     assert width[1] < width[0]
 
 
+def drifting(*levels: tuple[float, float]) -> list[Point]:
+    """Levels of (concurrency, tok/s) that each know themselves to 1 %."""
+    return [Point(C, C, X, se=0.01 * X) for C, X in levels]
+
+
+def test_what_repeats_differ_by_beyond_their_errors_is_counted_at_every_level() -> None:
+    still = curve.pool(drifting((1, 100), (1, 101), (2, 200), (4, 400), (4, 398)))
+    assert still.drift == 0
+    assert still.sigma == pytest.approx([0.01 / math.sqrt(2), 0.01, 0.01 / math.sqrt(2)])
+    moved = curve.pool(drifting((1, 100), (1, 110), (2, 200), (4, 400), (4, 360), (4, 380)))
+    assert 0.04 < moved.drift < 0.08
+    one = math.hypot(0.01, moved.drift)
+    assert moved.sigma == pytest.approx([one / math.sqrt(2), one, one / math.sqrt(3)])
+    assert pytest.approx([105, 200, 380], rel=1e-3) == moved.X
+
+
+def test_drift_widens_the_interval_of_levels_that_were_held_once() -> None:
+    rise = [(C, capped(C, 0.01, 0.0001, 12.0)) for C in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
+    still, moved = (fit(drifting(*rise, (1, X), (16, Y))) for X, Y in ((rise[0][1], rise[7][1]), (90.0, 1000.0)))
+    assert still.curve.parameters["drift"] == 0
+    assert moved.curve.parameters["drift"] > 0.03
+    width = [ci[1] - ci[0] for f in (still, moved) if (ci := f.curve.hinge_concurrency.ci95) and ci[0] and ci[1]]
+    assert width[1] > 1.5 * width[0]
+
+
+def test_a_level_that_was_once_held_without_an_error_has_none() -> None:
+    pooled = curve.pool([*drifting((1, 100), (2, 200), (2, 190)), Point(1, 1, 110)])
+    assert math.isnan(pooled.sigma[0])
+    assert pytest.approx([105, 195], rel=1e-2) == pooled.X
+
+
 def test_levels_without_errors_are_fitted_from_their_scatter() -> None:
     points = [
         Point(p.concurrency, None, p.output_tokens_per_s) for p in measured(GRIDS["tens"], 0.01, 0.0001, 48.0, 0.01)

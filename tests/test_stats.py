@@ -14,6 +14,7 @@ from harness.analysis.stats import (
     Z95,
     batch_means,
     batches,
+    between,
     fit_error,
     incomplete_beta,
     lag1,
@@ -221,3 +222,21 @@ def test_the_fit_s_error_covers_like_a_standard_error_even_from_four_batches() -
             assert not assumed
             hits += abs(len(times) / seconds - 50) <= Z95 * se
         assert 0.92 <= hits / 400 <= 0.98, seconds
+
+
+def test_what_lies_between_the_values_of_a_group_is_found_beyond_their_errors() -> None:
+    rng = np.random.default_rng(3)
+    group = np.repeat(np.arange(400), 3)
+    errors = rng.uniform(0.01, 0.05, len(group))
+    values = group + rng.normal(0, errors)
+    assert between(values, errors, group) < 0.01
+    assert between(values + rng.normal(0, 0.08, len(group)), errors, group) == pytest.approx(0.08, rel=0.1)
+
+
+def test_a_group_of_one_and_one_without_an_error_tell_nothing() -> None:
+    group = np.array([0, 1, 1, 2, 2])
+    values = np.array([5.0, 1.0, 3.0, 9.0, 11.0])
+    errors = np.array([0.1, math.nan, 0.1, 1.0, 1.0])
+    assert between(values, errors, group) == pytest.approx(1.0)
+    assert between(values[:3], errors[:3], group[:3]) == 0
+    assert between(values[:0], errors[:0], group[:0]) == 0

@@ -24,7 +24,7 @@ import numpy as np
 
 from harness.analysis import hyperbolas, verdicts
 from harness.analysis.hyperbolas import COEFFICIENTS, PAST, Curves, Solved, criterion, least_squares, solve
-from harness.analysis.stats import FLOOR, Z95, t_quantile
+from harness.analysis.stats import FLOOR, Z95, between, t_quantile
 from harness.analysis.table import Bools, Floats, Ints
 from harness.summary import Curve, Knees, LevelSummary, Value, Verdict
 
@@ -64,6 +64,7 @@ class Levels(msgspec.Struct, frozen=True):
     sigma: Floats
     held: Bools  # as many in flight as were asked for
     times: Ints  # how often each was measured
+    drift: float = 0.0  # relative σ between repeats of one level, beyond their own errors
 
 
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
@@ -161,7 +162,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         asymptote_tokens_per_s=value("most", shown=True, on_c=False) if family == HYPERBOLA else None,
         usl=_usl(levels, best, known),
         weights=dict(zip(FAMILIES, _weights(best).tolist(), strict=False)),
-        parameters=_parameters(N, best),
+        parameters=_parameters(levels, best),
         verdicts=found,
     )
     # Output rises up to the hinge and not past it, dip or none: the least load that gives the most.
@@ -212,30 +213,30 @@ def _best(N: Floats, y: Floats, sigma: Floats | None) -> tuple[Solved, list[str]
 def pool(points: Sequence[Point]) -> Levels:
     """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
 
-    Repeats that differ by more than their errors make the pooled error larger (Birge's ratio), never smaller.
+    A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
+    them beyond their errors is counted at every level, at one that was held once too.
     """
-    repeats: dict[float, list[Point]] = {}
-    for p in points:
-        if p.valid and p.output_tokens_per_s > 0 and p.concurrency > 0:
-            repeats.setdefault(p.concurrency, []).append(p)
-    rows = []
-    for C, same in repeats.items():
-        N = np.array([p.in_flight or C for p in same])
-        X = np.array([p.output_tokens_per_s for p in same])
-        se = np.array([np.nan if p.se is None else max(p.se, FLOOR * p.output_tokens_per_s) for p in same])
-        sigma = np.nan
-        w = np.ones(len(same))
-        if not np.isnan(se).any():
-            w = se**-2.0
-            pooled = np.average(X, weights=w)
-            birge = ((X - pooled) ** 2 @ w) / max(len(same) - 1, 1)
-            sigma = math.sqrt(max(birge, 1.0) / w.sum()) / pooled
-        held = all(p.in_flight_ok for p in same)
-        rows.append((np.average(N, weights=w), C, np.average(X, weights=w), sigma, held, len(same)))
-    rows.sort()
-    column = np.array(rows, dtype=np.float64).reshape(-1, 6).T
-    N, C, X, error = column[:4]
-    return Levels(N, C, X, error, held=column[4].astype(np.bool_), times=column[5].astype(np.int64))
+    valid = [p for p in points if p.valid and p.output_tokens_per_s > 0 and p.concurrency > 0]
+    C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
+    N = np.array([p.in_flight or p.concurrency for p in valid])
+    X = np.array([p.output_tokens_per_s for p in valid])
+    sigma = np.array([math.nan if p.se is None else p.se for p in valid]) / X
+    sigma = np.maximum(sigma, FLOOR)
+    drift = between(np.log(X), sigma, at)
+    w = 1 / (sigma**2 + drift**2)
+    blind = np.isnan(np.bincount(at, w, len(C)))  # a level that was once held without an error has none
+    w[blind[at]] = 1.0
+    total = np.bincount(at, w, len(C))
+    held = np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0
+    return Levels(
+        N=np.bincount(at, w * N, len(C)) / total,
+        C=C,
+        X=np.bincount(at, w * X, len(C)) / total,
+        sigma=np.where(blind, math.nan, total**-0.5),
+        held=held,
+        times=times,
+        drift=drift,
+    )
 
 
 def concurrency_at(levels: Levels, N: float) -> float:
@@ -265,18 +266,18 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
     }  # fmt: skip
 
 
-def _parameters(N: Floats, best: Solved) -> dict[str, float]:
-    """Coefficients of the chosen family, lack of fit, and the leave-one-out error, relative rms.
+def _parameters(levels: Levels, best: Solved) -> dict[str, float]:
+    """Coefficients of the chosen family, drift, lack of fit, and the leave-one-out error, relative rms.
 
     The last is the error at each level of the family fitted, with the same weights, to all the others.
     """
-    chosen, family, n = best.chosen, int(best.chosen.family[0]), len(N)
+    N, chosen, family, n = levels.N, best.chosen, int(best.chosen.family[0]), len(levels.N)
     found = {"a": float(chosen.a[0]), "b": float(chosen.b[0])}
     if family >= CAPPED:
         found["P"] = float(chosen.plateau[0])
     if family == DIP:
         found["d"] = float(chosen.d[0])
-    found |= {"lack_of_fit": float(best.tau[0]), "lack_of_fit_low": float(best.tau_low[0])}
+    found |= {"drift": levels.drift, "lack_of_fit": float(best.tau[0]), "lack_of_fit_low": float(best.tau_low[0])}
     y = best.y[0]
     others = least_squares(N, np.broadcast_to(y, (n, n)), (1 - np.eye(n)) * best.weights[0], family)
     return found | {"leave_one_out": float(np.sqrt(np.mean((np.diagonal(others.y(N)) / y - 1) ** 2)))}

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from harness.analysis.table import Floats
+from harness.analysis.table import Floats, Ints
 from harness.summary import Estimate, Spread
 
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
@@ -26,6 +26,7 @@ _CORRELATED = 0.2  # lag-1 correlation above which batches are doubled
 _EVEN = 0.01  # batches that lie within this share of their mean carry an interval even if they are correlated
 _CLOSE_TO_1 = 0.9  # of a correlation, beyond which it says nothing of how much wider the interval has to be
 FLOOR = 0.005  # no throughput is known better than this, relative
+_NEWTON = 50  # steps at most; a handful do
 _ASSUMED = 0.02  # relative error of a level too short to have measured its own
 
 
@@ -181,6 +182,31 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
     # Slots of equal requests drift so slowly that batches of any length are correlated, and hardly differ: all of them.
     apart = float(np.abs(batched(_BATCHES) - mean).max())
     return Estimate(mean, (mean - apart, mean + apart) if apart <= _EVEN * mean else None)
+
+
+def between(values: Floats, errors: Floats, group: Ints) -> float:
+    """Standard deviation between the values of a group, beyond their own errors; 0 where these suffice.
+
+    The one that brings χ² around the groups' means down to its degrees of freedom (Paule and Mandel 1982), by Newton:
+    χ² falls ever more slowly, so that from 0 no step goes too far. Left out: groups of one, and with an error of nan.
+
+    >>> round(between(np.array([9.0, 11.0]), np.array([1.0, 1.0]), np.array([0, 0])), 9)
+    1.0
+    """
+    counts = np.bincount(group)
+    told = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
+    values, errors, group = values[told], errors[told], group[told]
+    n, freedom, variance = len(counts), len(values) - len(np.unique(group)), 0.0
+    for _ in range(_NEWTON):
+        w = 1 / (errors**2 + variance)
+        total = np.bincount(group, w, n)
+        mean = np.bincount(group, w * values, n) / np.where(total > 0, total, 1.0)
+        r2 = (values - mean[group]) ** 2
+        surplus = float(w @ r2) - freedom
+        if surplus <= 0:
+            break
+        variance += surplus / float(w**2 @ r2)
+    return math.sqrt(variance)
 
 
 def fit_error(

@@ -58,13 +58,14 @@ def most(seen: Seen, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Float
 def _adds(seen: Seen, fit: curve.Fit, levels: Sequence[int], N: Floats) -> Floats:
     """Square of the relative error with which one more holding of each level counts, shape [levels].
 
-    Its own error and what the family lacks there, which is more at low N. Holding a level again narrows the former
-    only: n holdings have the variance v(n) = s²/n + τ², and the next one is worth 1/v(n + 1) - 1/v(n).
+    Its own error with the drift between holdings, and what the family lacks there, which is more at low N. Holding a
+    level again narrows the former only: n holdings have the variance v(n) = s²/n + τ², and the next one is worth
+    1/v(n + 1) - 1/v(n).
     """
     of = fit.curve.parameters
     B = np.array(min(of["a"] / (1 / of["P"] - of["b"]), _FAR * seen.N[-1]) if "P" in of else _FAR * seen.N[-1])
     tau2 = of.get("lack_of_fit", 0.0) ** 2 + (of.get("lack_of_fit_low", 0.0) * excused(N, B)) ** 2
-    n, own = np.array([seen.times.get(C, 0) for C in levels]), seen.typical() ** 2
+    n, own = np.array([seen.times.get(C, 0) for C in levels]), seen.typical() ** 2 + of["drift"] ** 2
     again, now = own / (n + 1) + tau2, own / np.maximum(n, 1) + tau2
     return np.where(n > 0, again * now / np.where(n > 0, now - again, 1.0), again)
 
