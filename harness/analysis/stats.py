@@ -26,7 +26,7 @@ _CORRELATED = 0.2  # lag-1 correlation above which batches are doubled
 _EVEN = 0.01  # batches that lie within this share of their mean carry an interval even if they are correlated
 _CLOSE_TO_1 = 0.9  # of a correlation, beyond which it says nothing of how much wider the interval has to be
 FLOOR = 0.005  # no throughput is known better than this, relative
-_NEWTON = 50  # steps at most; a handful do
+_NEWTON = 50  # steps at most; far from the answer one doubles the variance, near it they converge at once
 _ASSUMED = 0.02  # relative error of a level too short to have measured its own
 
 
