@@ -64,7 +64,7 @@ class Levels(msgspec.Struct, frozen=True):
     sigma: Floats
     held: Bools  # as many in flight as were asked for
     times: Ints  # how often each was measured
-    drift: float = 0.0  # relative σ between repeats of one level, beyond their own errors
+    drift: float  # relative σ between repeats of one level, beyond their own errors
 
 
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
@@ -220,8 +220,7 @@ def pool(points: Sequence[Point]) -> Levels:
     C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
     N = np.array([p.in_flight or p.concurrency for p in valid])
     X = np.array([p.output_tokens_per_s for p in valid])
-    sigma = np.array([math.nan if p.se is None else p.se for p in valid]) / X
-    sigma = np.maximum(sigma, FLOOR)
+    sigma = np.maximum(np.array([math.nan if p.se is None else p.se for p in valid]) / X, FLOOR)
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     blind = np.isnan(np.bincount(at, w, len(C)))  # a level that was once held without an error has none
