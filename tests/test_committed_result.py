@@ -1,4 +1,4 @@
-"""The committed measurement of a real vLLM: small, complete, and its summary follows from its records."""
+"""The committed measurements of a real vLLM: small, complete, and their summaries follow from their records."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from harness.summary import Summary
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "results" / "live-vllm"
+VERSUS = [ROOT / "results" / f"live-vllm-versus-{kind}" for kind in ("adaptive", "fixed")]
 
 
 def figures(value: Any, place: str = "") -> dict[str, Any]:
@@ -68,10 +69,22 @@ def test_its_report_is_made_anew_by_the_command(tmp_path: Path) -> None:
     same((tmp_path / "copy" / "summary.json").read_bytes(), (RESULT / "summary.json").read_bytes())
 
 
-def test_it_is_small_and_tells_nothing_of_the_machine_s_paths() -> None:
-    files = sorted(p for p in RESULT.iterdir() if p.name != "report.html")
+def test_the_comparison_is_made_anew_from_its_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/live_versus.py", "table", *map(str, VERSUS), "--knee", "6"],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    docs = (ROOT / "docs" / "knee.md").read_text().replace(" %", "%")
+    for row in done.stdout.splitlines()[2:4]:
+        assert row in docs
+
+
+@pytest.mark.parametrize("result", [RESULT, *VERSUS], ids=lambda path: path.name)
+def test_it_is_small_and_tells_nothing_of_the_machine_s_paths(result: Path) -> None:
+    files = sorted(p for p in result.iterdir() if p.name != "report.html")
     assert {p.name for p in files} >= {"manifest.json", "requests.parquet", "summary.json", "report.md", "curve.png"}
     assert all(p.stat().st_size < 1_000_000 for p in files)
     for name in ("manifest.json", "report.md"):
-        text = (RESULT / name).read_text()
+        text = (result / name).read_text()
         assert not any(path in text for path in ("/root", "/home", "/tmp", "/work"))
