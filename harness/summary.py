@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2  # 2: Curve.state
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -124,6 +124,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     output_tokens_per_s: Estimate
     output_tokens_per_s_se: float | None  # the fit's own error, one standard error, apart from ci95
+    output_tokens_per_s_se_assumed: bool = False  # by the number of requests: a weight, whose scale the fit finds
     output_tokens_per_s_per_gpu: float | None
     tokens_per_s_per_user: float | None
     peak_output_tokens_per_s: float | None
@@ -157,9 +158,33 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict]
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """The fitted curve y = N/X (analytic.md §5) and what follows from it."""
+class Settle(msgspec.Struct, frozen=True):
+    """What would turn a provisional answer, or one beyond the levels, into a found one."""
 
+    levels: list[int]  # concurrencies to measure, those measured already among them
+    seconds: float | None = None  # that they would take; None where nothing is known of time
+
+
+FOUND, PROVISIONAL, BEYOND, NONE = "found", "provisional", "beyond", "none"
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The fitted curve y = N/X (analytic.md §5) and what follows from it.
+
+    `state` says how much of an answer it is:
+
+        found        hinge and plateau, and the plateau is reached
+        provisional  hinge and plateau are the best estimate; `reasons` say what is missing, `settle` what would help
+        beyond       throughput still rises at the last level: no plateau up to `at_least_concurrency`
+        none         the levels do not suffice for any of these; `reasons` say why
+    """
+
+    state: str = NONE
+    reasons: list[str] = []  # why it is not "found", a sentence each without its period
+    settle: Settle | None = None
+    at_least_concurrency: float | None = None  # state "beyond": the highest concurrency measured
+    expected_concurrency: float | None = None  # state "beyond": where the plateau would begin
+    expected_by: str | None = None  # asymptote | prediction: what says so
     family: str | None  # hyperbola | capped_hyperbola | dip | None when it was not identifiable
     single_stream_tokens_per_s: Value
     slope_tokens_per_s: Value | None = None  # 1/a: what each more in flight adds while the curve is straight

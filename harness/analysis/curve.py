@@ -47,6 +47,7 @@ class Point(msgspec.Struct, frozen=True):
     se: float | None = None
     valid: bool = True
     in_flight_ok: bool = True
+    assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
 
 
 class Fit(msgspec.Struct, frozen=True):
