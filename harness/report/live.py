@@ -69,6 +69,8 @@ class Progress:
         in_flight: float | None,
         output_tokens_per_s: float | None,
         errors: int,
+        ttft_s: float | None = None,
+        left_s: float | None = None,
     ) -> None:
         """Redraw the line: the phase (warm-up, window, cooldown), its time, and how the level runs."""
         self._last = (in_flight, output_tokens_per_s, errors)
