@@ -16,7 +16,7 @@ from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupte
 
 from harness.report import format as fmt
 from harness.report import tables, words
-from harness.summary import GpuView, Knees, Summary, Verdict
+from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
 def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST) -> str:
@@ -104,9 +104,12 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
     answer = words.answer(nothing)
-    assert answer[0] == "Knee: none; requests were sent at given rates: no concurrency was held"
-    assert "2 req/s" in answer[1]
+    assert answer[0] == "Knee: not measured: requests were sent at fixed rates"
+    assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
+    assert answer[1].endswith(" output tok/s at 2 req/s")
     heads = [column.head for column in tables.level_columns(nothing)]
     assert heads[0] == ("asked", "req/s")
     assert ("lag ms", "p99") in heads
     assert words.load(True, 1, 2.5) == "1, 2.5 req/s"
+    limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
+    assert words.answer(limits)[0] == "Knee: 2 requests per second keep the limits, 3 miss them"

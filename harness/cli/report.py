@@ -52,11 +52,14 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.analysis import curve
     from harness.report import tables, words
 
-    found = curve.fit(_points(source), seed=seed)
+    measured = _points(source)
+    found = curve.fit(measured, seed=seed)
     if as_json:
         print(msgspec.json.encode(found.curve).decode())
     else:
-        tables.print_rows(words.fit_rows(found.curve, found.knees), Console())
+        tables.print_rows(
+            words.fit_rows(found.curve, found.knees, [point.concurrency for point in measured]), Console()
+        )
 
 
 def _points(source: str) -> list[Point]:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number
-from harness.report.words import SEVERITIES, Remark, facts, is_open, remarks, simulated_words, subject, worst
+from harness.report.headline import is_open
+from harness.report.words import SEVERITIES, Remark, facts, remarks, simulated_words, subject, worst
 from harness.summary import LevelSummary, PredictedLevel, Summary
 
 MARKS = {"invalid": "✗", "doubt": "?", "note": "·"}
