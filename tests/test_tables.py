@@ -15,13 +15,13 @@ from rich.console import Console
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, simulated
 
 from harness.report import format as fmt
-from harness.report import tables, words
+from harness.report import headline, tables, words
 from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
-def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST) -> str:
-    out = io.StringIO()
-    tables.print_summary(summary, manifest, [("page", "out/report.html")], Console(file=out, width=width))
+def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST, *, verbose: bool = False) -> str:
+    out, paths = io.StringIO(), [("page", "out/report.html")]
+    tables.print_summary(summary, manifest, paths, Console(file=out, width=width), verbose=verbose)
     return out.getvalue()
 
 
@@ -64,6 +64,25 @@ def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> Non
 
 def test_without_a_prediction_its_columns_are_absent() -> None:
     assert [c.head for c in tables.level_columns(interrupted()) if "pred" in "".join(c.head)] == []
+
+
+def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_others_are() -> None:
+    notes = [Verdict(f"note_{i}", "note", f"remark {i}") for i in range(3)]
+    summary = msgspec.structs.replace(full(), verdicts=notes)
+    text = printed(summary, 100)
+    assert re.findall(r"^(invalid|doubt|note) ", text, re.M) == ["invalid", "doubt", "note"]
+    assert "2 more remarks: --verbose, or report.md" in text
+    every = printed(summary, 100, verbose=True)
+    assert len(re.findall(r"^(invalid|doubt|note) ", every, re.M)) == 5
+    assert "more remark" not in every + printed(full(), 100)
+    assert "1 more remark: " in printed(msgspec.structs.replace(full(), verdicts=notes[:2]), 100)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
+    text = " ".join(printed(SITUATIONS[name](), 100).split())
+    for fact in headline.headline(SITUATIONS[name]()):
+        assert f"{fact.label} {fact.text}" in text
 
 
 def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
