@@ -51,7 +51,8 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     levels: list[int] | None = None  # None: doubling up to max_concurrency
     max_concurrency: int = 1024
     level_seconds: float | None = None  # of every window; None: until it is precise
-    precision: float = 0.02  # half-width of a level's 95 % interval, relative, at which its window may end
+    precision: float | None = None  # half-width of a level's 95 % interval, relative, at which its window may end
+    quick: bool = False  # end the ramp at its first answer, found or provisional
     max_ttft: float | None = None  # seconds; the ramp ends where TTFT p99 passes it
     max_seconds: float | None = None
     max_requests: int | None = None
@@ -262,7 +263,8 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
     for name, limit in scenario.slo.items():
         units.known_limit(name, f"{place}: $.slo")
         must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
-    must(0 < ramp.precision <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
+    half = 0.5 if ramp.precision is None else ramp.precision
+    must(0 < half <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
     must(
         ramp.max_ttft is None or 0 < ramp.max_ttft < math.inf,
         "ramp.max_ttft", "a bound is above 0", "write it like '2s' or '500ms'",

@@ -349,6 +349,17 @@ def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None
     )
 
 
+def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if "stalled" not in notes:
+        return None
+    return _invalid(
+        "stalled",
+        f"no token arrived for so long that the level was ended; {s.in_flight or 0:.0f} requests were waiting",
+        "see the server's log; measure again once it answers",
+        s,
+    )
+
+
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     if "cooldown_cut" in notes:
         return _doubt(
@@ -483,6 +494,7 @@ def of_level(
         schedule_not_kept(s, median_lag_s),
         unstable(s, trend),
         None if trend is not None and trend.rising else little_mismatch(s, little),
+        stalled(s, notes),
         not_settled(s, notes),
         not_precise(s, notes, precision, drift),
         cut_short(s, notes),

@@ -37,6 +37,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "max_concurrency": ("ramp", "max_concurrency"),
     "level_seconds": ("ramp", "level_seconds"),
     "precision": ("ramp", "precision"),
+    "quick": ("ramp", "quick"),
     "max_ttft": ("ramp", "max_ttft"),
     "probe": ("ramp", "probe"),
     "max_seconds": ("ramp", "max_seconds"),
@@ -83,8 +84,9 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--seed", type=int, help="Of the prompts; default another one each run.")
 @click.option("--levels", metavar="1,2,4", help="Concurrency levels to hold.")
 @click.option("--max-concurrency", metavar="N", help="Without --levels: look up to here; default 1024.")
-@click.option("--level-seconds", metavar="TIME", help="Steady window of every level; default: until it is precise.")
-@click.option("--precision", type=float, metavar="SHARE", help="Half-width at which a window may end; default 0.02.")
+@click.option("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs.")
+@click.option("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02.")
+@click.option("--quick", is_flag=True, default=None, help="End the ramp at its first answer.")
 @click.option("--max-ttft", metavar="TIME", help="No level above one whose TTFT p99 passes this.")
 @click.option(
     "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; looks for their knee."

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.analysis import grade, metrics, ramp, slo
+from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.table import Table
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             gpus=manifest.get("gpus"),
             input_tokens=workload.get("input_tokens"),
             output_tokens=workload.get("output_tokens"),
-            precision=None if asked.get("level_seconds") else asked.get("precision"),
+            precision=None if asked.get("level_seconds") else asked.get("precision") or precision.DEFAULT,
             limits=tuple(slo.limits(scenario.get("slo", {}))),
             client=_client(manifest.get("client", {})),
         )
@@ -109,6 +109,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         in_flight=made.in_flight,
         output_tokens_per_s=made.output_tokens_per_s.mean or 0.0,
         se=made.output_tokens_per_s_se,
+        assumed=made.output_tokens_per_s_se_assumed,
         error_rate=made.error_rate or 0.0,
         seconds=seconds,
         requests=round(made.requests * seconds / made.window_s),
@@ -118,6 +119,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         ttft_p99_s=_p99_at_least(made.ttft_s),
         slo=slo.outcome(made.slo) if made.slo else None,
         unstable="unstable" in invalid,
+        stalled="stalled" in level.notes,
     )
 
 
