@@ -75,6 +75,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None
+    keep_going: bool = False  # of given levels: one that fails does not end them
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
 
 
