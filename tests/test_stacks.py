@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,11 @@ import pytest
 
 from harness import scenario, store
 from harness.errors import HarnessError
-from harness.experiment import launch, levels, run
+from harness.experiment import launch, levels
 from harness.load import length
 from harness.summary import Summary
 from tests import stacks
 from tests.servers import Request, certified, serving
-from tests.test_levels import Quiet
 
 
 def spec(asked: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
@@ -256,9 +259,63 @@ def test_figures_that_are_not_where_they_were_said_to_be_are_a_mistake() -> None
 # Whole runs
 
 
-def measured(script: stacks.Script, folder: Path, given: scenario.Scenario, path: str = "") -> tuple[Summary, Any]:
+KNEE = [sys.executable, "-m", "harness", "run", "--quiet", "--no-plots", "--input-tokens", "20", "--output-tokens", "4"]
+
+
+def measured(script: stacks.Script, out: Path, *arguments: str, path: str = "") -> tuple[Summary, dict[str, Any]]:
+    """A run's summary and manifest; these servers write a whole answer at once, so nothing is claimed of its pace."""
     with serving(script) as port:
-        target = msgspec.structs.replace(given.target, url=f"http://127.0.0.1:{port}{path}")
-        run.run(msgspec.structs.replace(given, target=target), str(folder), Quiet(), "knee run")
-    found = store.read(folder)
-    return msgspec.json.decode((folder / store.SUMMARY).read_bytes(), type=Summary), found.manifest
+        command = [*KNEE, "--url", f"http://127.0.0.1:{port}{path}", "--out", str(out), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (out / store.SUMMARY).exists(), done.stderr
+    summary = msgspec.json.decode((out / store.SUMMARY).read_bytes(), type=Summary)
+    return summary, store.read(out).manifest
+
+
+@pytest.mark.slow
+def test_a_server_that_closes_after_each_stream_is_loaded_past_its_slots(tmp_path: Path) -> None:
+    at_once = threading.Semaphore(4)
+
+    def script(r: Request) -> None:
+        if r.path != "/v1/chat/completions":
+            stacks.llama(r)
+            return
+        with at_once:
+            time.sleep(0.02)
+            stacks.llama(r)
+
+    summary, manifest = measured(script, tmp_path / "out", "--levels", "2,4,8", "--level-seconds", "1")
+    assert [s.errors for s in summary.levels] == [0, 0, 0]
+    assert all((s.in_flight or 0) > 0.9 * (s.concurrency or 0) for s in summary.levels)
+    assert (manifest["server"]["slots"], manifest["workload"]["prompt_tokens"]) == (4, 20)
+    assert all(s.cached_input_fraction == pytest.approx(5 / 20) for s in summary.levels)
+
+
+@pytest.mark.slow
+def test_azure_is_measured_from_its_whole_address(tmp_path: Path) -> None:
+    summary, manifest = measured(
+        stacks.azure, tmp_path / "out", "--model", "gpt", "--levels", "1,2", "--level-seconds", "1", path=AZURE
+    )
+    assert [s.errors for s in summary.levels] == [0, 0]
+    assert (manifest["api"], manifest["workload"]["sampling"]["temperature"]) == ("chat", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_run_goes_on_past_a_level_that_fails_where_that_is_asked(tmp_path: Path, keep_going: bool) -> None:
+    at_once = threading.Semaphore(2)
+
+    def script(r: Request) -> None:
+        if r.path != "/v1/chat/completions":
+            stacks.llama(r)
+        elif at_once.acquire(blocking=False):
+            time.sleep(0.02)
+            stacks.llama(r)
+            at_once.release()
+        else:
+            stacks.refuse(r, 429, "too many")
+
+    flags = ["--keep-going"] if keep_going else []
+    summary, manifest = measured(script, tmp_path / "out", "--levels", "8,1", "--level-seconds", "1", *flags)
+    assert [s.concurrency for s in summary.levels] == ([8, 1] if keep_going else [8])
+    assert manifest["scenario"]["ramp"]["keep_going"] == keep_going
