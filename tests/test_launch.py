@@ -263,8 +263,14 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
-    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"):
+    monkeypatch.setattr(launch, "_HANDSHAKE_S", 0.1)
+    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
         asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
+    ):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
 
 
 def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ _PROBES = 6  # tries to meet the asked prompt length
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _CONNECT_S = 10.0  # TLS included
 _HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
+_NO_TLS = "it does not speak TLS", "is it http://?"
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
 _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
 
@@ -247,6 +248,8 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
             learnt = await _first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
             found = await asking
         except httpx.ConnectTimeout:
+            if await _speaks_http(where, wire):
+                raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
             speaks = " and does it speak TLS" if where.scheme == "https" else ""
             raise HarnessError(
                 f"no connection within {_CONNECT_S:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
@@ -327,6 +330,8 @@ async def _unreachable(error: httpx.TransportError, place: str, where: Address, 
     for cause in httpclient.causes(error):
         if isinstance(cause, ssl.SSLError):
             fact, way_out = tls.explained(cause)
+            if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(where, wire):
+                fact, way_out = _NO_TLS
             return HarnessError(fact, place=place, way_out=way_out)
     if isinstance(error, httpx.ProxyError):
         return HarnessError(
@@ -355,6 +360,24 @@ async def _speaks_tls(where: Address, wire: Target) -> bool:
         return False
     writer.transport.abort()
     return True
+
+
+async def _speaks_http(where: Address, wire: Target) -> bool:
+    """Whether what was taken for https is http: it answers a request in the clear, not with 400 as TLS servers do."""
+    if where.scheme != "https" or wire.transport != "socket":
+        return False
+    writer = None
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = await reader.readline()
+            return answer.startswith(b"HTTP/") and b" 400 " not in answer
+    except (OSError, TimeoutError, ValueError):  # the last: a line without end
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
 
 
 def _is_https(place: str) -> HarnessError:
