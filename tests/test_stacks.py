@@ -111,6 +111,19 @@ def test_words_of_mixed_cost_come_within_two_percent() -> None:
     assert got.input_tokens == pytest.approx(700, rel=0.02)
 
 
+def test_words_of_different_cost_come_out_exactly_for_every_prompt() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            words = json.loads(r.body)["messages"][0]["content"].split()
+            stacks.chat(r, 6 + sum(1 + len(word) // 5 for word in words))
+        else:
+            stacks.llama(r, n_ctx=4096)
+
+    for asked in (64, 300, 1500):
+        got = check(script, spec(asked))
+        assert got.input_tokens == pytest.approx(asked, abs=2)
+
+
 def test_a_prompt_that_overflows_the_context_is_tried_shorter() -> None:
     got = check(stacks.counting(lambda words: 5 + 3 * words, context=2048), spec(1900))
     assert got.input_tokens == pytest.approx(1900, abs=3)

@@ -486,7 +486,7 @@ async def _first_requests(
 
     async def ask(words_now: int, output_tokens: int) -> _Reply:
         nonlocal drop, used, notes
-        text = Prompts(words, words_now, seed).text(used)
+        text = Prompts(words, words_now, seed, alike=workload.tokenizer is None).text(used)
         reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes

@@ -276,6 +276,7 @@ class Levels:
             words=launch.words,
             prompt_words=launch.prompt_words,
             seed=scenario.workload.seed or 0,
+            alike=not launch.exact_words,
             first_prompt=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
