@@ -50,6 +50,22 @@ def test_the_server_s_counters_are_held_against_ours_between_the_same_scrapes() 
     assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
 
 
+def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
+    page = "llamacpp:prompt_tokens_total 700\nllamacpp:tokens_predicted_total 64\nllamacpp:requests_processing 4\n"
+    page += "llamacpp:requests_deferred 2\n"
+    names = {"computed_prompt_tokens": 700.0, "ended_generation_tokens": 64.0, "running": 4.0, "waiting": 2.0}
+    assert server.parse(page) == names
+    samples = series("computed_prompt_tokens", (0.0, 0.0), (10.0, 300 * 90.0))
+    samples += series("ended_generation_tokens", (0.0, 0.0), (10.0, 300 * 64.0))
+    times = [i / 30 for i in range(300)]
+    prompts, computed, ended = ([(t, tokens) for t in times] for tokens in (100.0, 90.0, 64.0))
+    got = server.view(samples, (0.0, 10.0), [], [], prompts, steps_per_s=None, computed=computed, ended=ended)
+    assert got is not None
+    assert got.prompt_tokens_ratio == pytest.approx(1.0)
+    assert got.generation_tokens_ratio == pytest.approx(1.0)
+    assert (got.prompt_tokens_per_s, got.generation_tokens_per_s) == (2700.0, 1920.0)
+
+
 def test_a_counter_that_was_reset_or_seen_once_says_nothing() -> None:
     once = server.view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
     reset = server.view(series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)

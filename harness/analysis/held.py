@@ -86,6 +86,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None
+    keep_going: bool = False  # of given levels: one that fails does not end them
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
     seconds: float | None = None  # that the whole run may take
     paced: bool = False  # levels last as long as `precision.pace` says, not one as long as the other

@@ -74,9 +74,9 @@ def next_level(held: Sequence[Held], search: Search) -> Next:
     if stalled := _stalled(held):
         return stalled
     if search.rates is not None:
-        return _failed(held) or _given(held, rates=search.rates)
+        return _failed(held, search) or _given(held, rates=search.rates)
     if search.levels is not None:
-        return _failed(held) or _given(held, levels=search.levels)
+        return _failed(held, search) or _given(held, levels=search.levels)
     if search.search_rate:
         return slo_search.by_rate(held, search, REFINEMENTS + SLO_LEVELS)
     climbed, step = _climbed(held, search)
@@ -114,8 +114,8 @@ def _given(held: Sequence[Held], levels: Sequence[int] = (), rates: Sequence[flo
     return Next(None, f"all given {'levels' if levels else 'rates'} are held")
 
 
-def _failed(held: Sequence[Held]) -> Next | None:
-    if not held or held[-1].error_rate <= ERRORS:
+def _failed(held: Sequence[Held], search: Search) -> Next | None:
+    if search.keep_going or not held or held[-1].error_rate <= ERRORS:
         return None
     return Next(None, f"stopped: {held[-1].failure}")
 

@@ -76,9 +76,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, manifest: dict[str, Any]) -> Asked:
         return cls(
             facts=look.Facts.of(manifest),
-            predicted_hinge=(manifest.get("prediction") or {}).get("hinge_concurrency"),
+            predicted_hinge=(manifest.get("prediction") or {}).get("hinge_concurrency") or _slots(manifest),
             probes=tuple(manifest.get("workload", {}).get("probe_lengths", ())),
         )
+
+
+def _slots(manifest: dict[str, Any]) -> int | None:
+    """How many requests the server says that it runs at once: a hint, like a prediction."""
+    slots = (manifest.get("server") or {}).get("slots")
+    return slots if isinstance(slots, int) else None
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -155,6 +161,7 @@ def search(scenario: Scenario, asked: Asked, spent: budget.Spent, e2e_s: float |
         max_ttft_s=spec.max_ttft,
         predicted_hinge=asked.predicted_hinge,
         seed=scenario.workload.seed or 0,
+        keep_going=spec.keep_going,
         seconds_left=budget.seconds_left(spec, spent),
         requests_left=budget.requests_left(spec, spent),
         first_rate=1 / e2e_s if e2e_s else None,
@@ -291,7 +298,7 @@ class Levels:
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
         before, after = dialects.body(
-            scenario.target.api,
+            launch.api,
             launch.model,
             scenario.workload.output_tokens,
             drop=launch.drop,
@@ -309,6 +316,7 @@ class Levels:
             words=launch.words,
             prompt_words=launch.prompt_words,
             seed=scenario.workload.seed or 0,
+            alike=not launch.exact_words,
             first_prompt=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
@@ -335,10 +343,11 @@ class Levels:
 
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
-        async with httpclient.client(self._launch.target, timeout=5.0) as http:
+        where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
+        async with httpclient.client(where, timeout=5.0) as http:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
-                    page = await http.get(self._launch.address.prefix + "/metrics")
+                    page = await http.get(where.path)
                     if page.status_code == 200:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
                 await asyncio.sleep(every)

@@ -180,6 +180,8 @@ def _server(
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
     prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
+    fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
+    ended = (table.last >= window[0]) & (table.last <= window[1]) & ~np.isnan(table.output_tokens)
     return server.view(
         samples,
         window,
@@ -187,4 +189,6 @@ def _server(
         array("i", table.tokens[order].tobytes()),
         list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
         steps_per_s=1.0 / itl if itl else None,
+        computed=list(zip(table.first[prompts].tolist(), fresh[prompts].tolist(), strict=True)),
+        ended=list(zip(table.last[ended].tolist(), table.output_tokens[ended].tolist(), strict=True)),
     )

@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     prompt_words: int
     seed: int
+    alike: bool = False  # prompts of one length hold the same words
     first_prompt: int  # numbers below were used by the launch checks
     request_timeout_s: float
     max_rps: float | None  # this worker's share
@@ -149,7 +150,7 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed)
+        self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed, alike=plan.alike)
         self._number = plan.first_prompt + plan.worker
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
         self._ahead: int | None = None  # words of the prompts that are built ahead; None: the plan's
