@@ -19,7 +19,7 @@ from harness.analysis.table import Table
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
 from harness.store import Sample
-from harness.summary import ClientSummary, LevelSummary, ServerView, Spread, Verdict
+from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it
 
@@ -44,16 +44,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             output_tokens=workload.get("output_tokens"),
             precision=None if asked.get("level_seconds") else asked.get("precision"),
             limits=tuple(slo.limits(scenario.get("slo", {}))),
-            client=_client(manifest.get("client", {})),
+            client=_client(manifest.get("client", {}), len(manifest.get("host", {}).get("cpus_allowed", []))),
         )
 
 
-def _client(facts: dict[str, Any]) -> ClientSummary:
-    """The load generator as the manifest has it; a calibration says what one worker follows."""
+def _client(facts: dict[str, Any], processors: int) -> ClientSummary:
+    """The load generator as the manifest has it; a calibration says what one worker follows on a processor of its own.
+
+    `processors` are those that it was allowed, 0 where that is not known.
+    """
     workers, known = facts.get("workers", 1), facts.get("calibration") or {}
     single = known.get("single") or {}
     return ClientSummary(
-        events_per_s_ceiling=single["per_s"] * workers if single else None,
+        events_per_s_ceiling=single["per_s"] * min(workers, processors or workers) if single else None,
         ceiling_is_lower_bound=single["limited_by"] != "client" if single else None,
         timestamp_error_p99_s=max((row["error_p99_s"] for row in known.get("timing", [])), default=None),
         timestamp_source=facts.get("timestamp_source"),
@@ -76,7 +79,7 @@ def summary(
         table,
         level,
         server=_server(samples, table, window, itl),
-        client=client.view(samples, window),
+        client=_load_generator(samples, window, facts),
         gpu=gpu.view(samples, window),
         gpus=facts.gpus,
         slo=slo.per_request(facts.limits),
@@ -85,6 +88,7 @@ def summary(
         input_tokens_asked=facts.input_tokens,
         output_tokens_asked=facts.output_tokens,
         precision=facts.precision,
+        stamps_late_s=client.mean_delay(samples, window),
     )
     made = msgspec.structs.replace(
         made,
@@ -92,6 +96,13 @@ def summary(
         verdicts=[*_pauses(samples, level), *made.verdicts, *_said(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
+
+
+def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:
+    """By its telemetry; whose stamps it had also by its transport, since a short window has little telemetry."""
+    seen = client.view(samples, window)
+    known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
+    return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
 
 
 def held(made: LevelSummary, level: Level) -> ramp.Held:
