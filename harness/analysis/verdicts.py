@@ -238,12 +238,13 @@ def server_lumps(s: LevelSummary, events_at_once: float | None) -> Verdict | Non
 def too_few_steps(s: LevelSummary, gaps: int) -> Verdict | None:
     """Why there is no p99 of many gaps, and how long a window gives it."""
     n = s.icl_s.n
-    if not n or n >= SAMPLES[99] or gaps < SAMPLES[99]:
+    if not n or n >= SAMPLES[99] or gaps < SAMPLES[99] or s.icl_s.p50 is None:
         return None
+    name = "ICL" if s.itl_s.p50 is None else "ITL"
     seconds = SAMPLES[99] * s.window_s / n
     return _note(
         "too_few_steps",
-        f"ITL p99 left out: the {gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
+        f"{name} p99 left out: the {gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
         f"hold the level for {seconds:.3g} s: --level-seconds {math.ceil(seconds)}",
         s,
     )

@@ -21,7 +21,7 @@ from harness.record import Level, Record
 from harness.store import Sample
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
 
-PAUSED = 0.01  # of a window, above which a worker that stood still voids it
+PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def summary(
     made = msgspec.structs.replace(
         made,
         slo=slo.attainments(facts.limits, table, level) if facts.limits else [],
-        verdicts=[*_pauses(samples, level), *made.verdicts, *_said(records, level)],
+        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_said(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
 
@@ -138,8 +138,11 @@ def _p99_at_least(spread: Spread) -> float | None:
     return next((value for value in carried if value is not None), None)
 
 
-def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
-    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for."""
+def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list[Verdict]:
+    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for.
+
+    That voids it where requests were sent late for it, or arrivals have the clock's stamps, which it has moved.
+    """
     assert level.window_start_s is not None
     assert level.window_end_s is not None
     start, end = level.window_start_s, level.window_end_s
@@ -161,7 +164,8 @@ def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
             said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
             out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
         else:
-            grave = "invalid" if seconds > PAUSED * window else "doubt"
+            harm = client.limited or client.timestamp_source == "user"
+            grave = "invalid" if harm and seconds > PAUSED * window else "doubt"
             said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
             out.append(
                 Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)

@@ -259,9 +259,10 @@ class Stream:
             answer.fail(error.error, str(error))
         if pieces:
             # One read, one stamp: its pieces travel together, and several events in them count as merged.
-            # In a read that came in time they were sent together, as those of one chunk always were (`lone`).
+            # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            selector.debt.append((Late(answer) if selector.late_look else answer, stamp, piece))
+            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
+            selector.debt.append((Late(answer) if apart else answer, stamp, piece))
         if answer.response.over or answer.error:
             self._finish(stamp)
 

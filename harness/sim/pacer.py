@@ -37,8 +37,8 @@ class _Unlimited:
 class Pacer(_Unlimited):
     """Streams at one ITL, spread over its phases: step k gives `lump` tokens to every stream of group k mod groups.
 
-    A step lasts itl_s · lump / groups. A new stream goes to the smallest group; its first token leaves in the first step
-    of that group that ends `ttft_s` or more after the stream came, so at most one lump's ITL and one step later.
+    A step lasts itl_s · lump / groups. A new stream goes to the smallest group; its first token leaves in the first
+    step of that group that ends `ttft_s` or more after the stream came, so at most one lump's ITL and one step later.
     """
 
     def __init__(self, ttft_s: float, itl_s: float, groups: int, lump: int = 1) -> None:

@@ -1,9 +1,9 @@
 """Does a disturbed client void what is wrong, and only that? Throughput by Knee against the server's own log.
 
 The simulated endpoint is on the first core, `knee run` on the second; meanwhile a process a core takes both for half
-of every second, at a higher priority where that is permitted. Each level is held against the endpoint's log of what it wrote
-when: its throughput in its window, and the time of its request slots between the last write of an answer and the next
-send. A level that moved by more than 2 % has to be void, and no other may be; else this exits 1.
+of every second, at a higher priority where that is permitted. Each level is held against the endpoint's log of what it
+wrote when: its throughput in its window, and the time of its request slots between the last write of an answer and the
+next send. A level that moved by more than 2 % has to be void, and no other may be; else this exits 1.
 """
 
 from __future__ import annotations
