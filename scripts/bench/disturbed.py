@@ -83,6 +83,7 @@ class Row(NamedTuple):
     said: float | None  # the same by the summary
     invalid: tuple[str, ...]
     lumps: bool  # said to be the server's
+    busy: bool  # doubted: processor, ceiling, merged or late reads
 
     @property
     def moved(self) -> bool:
@@ -142,6 +143,7 @@ def compared(folder: Path, log: Path, lump: int) -> list[Row]:
                 said=s.client.late_fraction,
                 invalid=tuple(v.code for v in s.verdicts if v.level == "invalid"),
                 lumps=any(v.code == "server_lumps" for v in s.verdicts),
+                busy=any(v.code == "client_busy" for v in s.verdicts),
             )
         )
     return rows
@@ -224,6 +226,8 @@ def main() -> None:
     print(line("all", rows, sum(exits.values(), Counter())))
     codes = Counter(code for row in rows for code in row.invalid)
     print(f"\ninvalid: {', '.join(f'{code} {n}' for code, n in codes.most_common()) or 'none'}")
+    doubted = [row for row in rows if row.busy]
+    print(f"doubted as busy: {len(doubted)}, of these moved by more than 2 %: {sum(r.moved for r in doubted)}")
     apart = [abs(row.said - row.late) for row in rows if row.said is not None]
     print(
         f"share sent late, by the summary against the log: at most {max(apart, default=0.0):.2%} of the slots' time "
