@@ -173,7 +173,12 @@ class HttpxTransport:
             async for piece in response.aiter_raw():
                 answer.bytes_received += len(piece)
                 # Decoded at once: a debt would make the loop sleep by ticks, and httpx must be woken by its events.
-                self._selector.events += answer.take(now(), piece)
+                stamp = now()
+                self._selector.unstamped_read(stamp)
+                carried = answer.take(stamp, piece)
+                self._selector.events += carried
+                if carried > 1 and self._selector.late_look:
+                    answer.merged_late += carried
                 if answer.error:  # it cannot be read on
                     break
             answer.done_ns = now()
