@@ -30,7 +30,7 @@ from harness.summary import (
 )
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
-_WHY = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that say it where the curve has no reasons
+REASONS = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that repeat why the answer is not found
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -200,7 +200,8 @@ def _reasons(curve: Curve | None) -> str:
     """Why the answer is not found."""
     if curve is None:
         return ""
-    return "; ".join(map(plain, curve.reasons or [v.message for v in curve.verdicts if v.code in _WHY]))
+    messages = [v.message.partition(": ")[2] or v.message for v in curve.verdicts if v.code in REASONS]
+    return "; ".join(map(plain, curve.reasons or messages))
 
 
 def _few(levels: int) -> str:
