@@ -308,16 +308,16 @@ class Processes:
             )
         self._running.append((name, process))
 
-    def wait_ready(self, url: str, headers: dict[str, str] | None = None, ca_file: Path | None = None) -> float:
-        """Seconds until `url` answers 200."""
+    def wait_ready(self, url: str, ca_file: Path | None = None) -> None:
+        """Until `url` answers 200."""
         began = time.monotonic()
-        while (waited := time.monotonic() - began) < READY_WITHIN:
+        while time.monotonic() - began < READY_WITHIN:
             for name, process in self._running:
                 if process.poll() is not None:
                     raise ServerError(f"{name} ended with {process.returncode}; see {LIVE}/log/{name}.log")
             try:
-                with fetch(url, headers=headers or {}, ca_file=ca_file, timeout=2.0):
-                    return waited
+                with fetch(url, ca_file=ca_file, timeout=2.0):
+                    return
             except OSError:  # URLError and refused connections are
                 time.sleep(0.3)
         raise ServerError(f"{url} did not answer within {READY_WITHIN:g} s; see {LIVE}/log")
@@ -539,7 +539,7 @@ def knee_run(target: Target, out: Path, options: list[str]) -> tuple[int, float,
     command = ["taskset", "-c", "1", KNEE, "run", "--url", target.url, *target.options]
     command += ["--input-tokens", str(INPUT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS), "--out", str(out)]
     began, last = time.monotonic(), ""
-    interrupted = signal.signal(signal.SIGINT, lambda *_: None)  # knee has it too, and writes down what it measured
+    usual = signal.signal(signal.SIGINT, lambda *_: None)  # knee has it too, and writes down what it measured
     process = subprocess.Popen(
         [*command, *options],
         env={**os.environ, **target.env},
@@ -556,7 +556,7 @@ def knee_run(target: Target, out: Path, options: list[str]) -> tuple[int, float,
         if process.poll() is None:
             process.terminate()
             process.wait()
-        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGINT, usual)
 
 
 def measure(name: str, target: Target, out: Path, options: list[str], live: Live) -> Run:
@@ -585,16 +585,25 @@ def measure_server(name: str, prefix: str, options: list[str], max_seconds: floa
             for i in range(1, repeat + 1):
                 ramp = measure(name, target, Path(f"{prefix}-vllm-ramp-{i}"), options, live)
                 runs.append(ramp)
+                if interrupted(ramp):
+                    break
                 window = sweep_seconds(ramp.live.seconds or max_seconds, rates(ramp.summary), SWEEP)
                 fixed = ["--levels", ",".join(map(str, SWEEP)), "--level-seconds", f"{window:.1f}"]
                 beside = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
                 runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, beside))
+                if interrupted(runs[-1]):
+                    break
     except ServerError as error:
         print(f"{name}: {error}", file=sys.stderr)
         if not runs:
             write(first, msgspec.structs.replace(live, error=str(error)))
             runs = [read(first)]
     return runs
+
+
+def interrupted(run: Run) -> bool:
+    """Whether a signal ended it: the runs after it are not wanted."""
+    return run.live.status is not None and (run.live.status < 0 or run.live.status in (129, 130, 143))
 
 
 def folders(name: str, prefix: str, repeat: int) -> list[Path]:
@@ -630,9 +639,11 @@ def main() -> None:
         bound = None if arguments.short else arguments.max_seconds or SERVERS[name].max_seconds
         options = ["--levels", "1,2", "--level-seconds", "2"] if bound is None else ["--max-seconds", f"{bound:g}"]
         runs += measure_server(name, prefix, options, bound, repeat)
-        if any(run.live.status in (129, 130, 143) for run in runs):
-            sys.exit(130)
+        if interrupted(runs[-1]):
+            break
     print(f"\n{report(runs)}")
+    if interrupted(runs[-1]):
+        sys.exit(130)
 
 
 if __name__ == "__main__":
