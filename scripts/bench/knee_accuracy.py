@@ -12,9 +12,7 @@ import math
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +22,7 @@ from multiprocessing import get_context
 
 import knee_peers
 import knee_short
+import knee_sockets
 import knee_truths
 import msgspec
 import numpy as np
@@ -34,7 +33,7 @@ from harness.analysis import stats
 from harness.analysis.curve import Point, fit
 from harness.analysis.precision import window
 from harness.analysis.ramp import Held
-from harness.summary import Summary, Value
+from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)
 SAID, PAST = 0.95, 3.0  # "plateau reached" is to be said in so many ramps that went so many hinges far
@@ -52,9 +51,6 @@ GRIDS = {
     "one below": list(range(20, 301, 40)),  # a single level on the rise of knees at 48 and 30
 }
 KNEES = (48.0, 30.0, 75.0, 100.0)  # peers are compared at the first
-# Seats of the endpoint behind the socket, tokens of an answer, and how much faster than real time it runs: what the
-# closed loop misses is to be small against the interval, and 96 streams are to keep the load generator below its limit.
-BEHIND_SOCKET, OFF = ((24, 192, 3), (48, 192, 3), (96, 96, 2)), 0.05
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -405,45 +401,6 @@ def fit_speed(work: Work) -> Iterator[Line]:
     )  # fmt: skip
 
 
-def end_to_end(work: Work) -> Iterator[Line]:
-    """The whole program against the simulated endpoint: real processes, real sockets, real time.
-
-    A closed loop misses up to one step a request, so its hinge lies up to 1 + 1/G above --max-num-seqs, G being the
-    tokens of an answer.
-    """
-    for cap, tokens, speed in BEHIND_SOCKET:
-        asked = (
-            f"knee run --url sim: --max-num-seqs {cap} --max-concurrency 512 --input-tokens 64 "
-            f"--output-tokens {tokens} --speed {speed} --seed {work.given.seed}"
-        )
-        with tempfile.TemporaryDirectory() as out:
-            quiet = ["--json", "--quiet", "--no-plots", "--out", f"{out}/run"]
-            command = [sys.executable, "-m", "harness", *asked.split()[1:], *quiet]
-            began = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            taken = time.monotonic() - began
-        what, reach = f"hinge of `{asked}`", "± 5 %, in its interval"
-        if done.returncode not in (0, 3):
-            yield Line(f"socket-{cap}", what, reach, "failed", False, done.stderr[-300:].replace("\n", " "))
-            continue
-        summary = msgspec.json.decode(done.stdout, type=Summary)
-        curve = summary.curve
-        hinge = curve.hinge_concurrency if curve is not None else Value(None)
-        off = abs(hinge.value / cap - 1) if hinge.value else math.inf
-        invalid = sorted({v.code for v in summary.verdicts if v.level == "invalid"})
-        yield Line(
-            f"socket-{cap}", what, reach,
-            f"{hinge.value or math.nan:.2f} [{_ends(hinge)}]", off <= OFF and covers(hinge, cap) is True,
-            f"{len(summary.levels)} levels in {taken:.0f} s, exit {done.returncode}, plateau "
-            f"{'reached' if curve is not None and curve.plateau_reached else 'not reached'}"
-            + (f"; invalid: {', '.join(invalid)}" if invalid else ""),
-        )  # fmt: skip
-
-
-def _ends(value: Value) -> str:
-    return "none" if value.ci95 is None else " … ".join("∞" if end is None else f"{end:.2f}" for end in value.ci95)
-
-
 ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
     "fit": fit_speed,
     "grids": grids,
@@ -453,7 +410,7 @@ ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
     "machine": machine,
     "level": level,
     **knee_short.ROWS,
-    "socket": end_to_end,
+    **knee_sockets.ROWS,
 }
 
 

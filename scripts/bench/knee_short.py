@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+import knee_published
 import knee_windows
 import msgspec
 import numpy as np
@@ -224,4 +225,5 @@ ROWS: dict[str, Callable[[Bench], Iterator[Line]]] = {
     "cut-5": partial(cut, 5),
     "cut-7": partial(cut, 7),
     **{f"budget-{seconds}": partial(budget, float(seconds)) for seconds in (60, 120, 240)},
+    "published": knee_published.published,
 }

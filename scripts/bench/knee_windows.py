@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import knee_truths
 import msgspec
 import numpy as np
+from knee_table import state_of
 from knee_truths import Curve, Floats
 
 from harness.analysis import curve, precision, stats
@@ -29,7 +30,7 @@ from harness.analysis.ramp import Held, Search, next_level
 from harness.experiment.levels import LONGEST_WINDOW_S, SHORTEST_WINDOW_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
-from harness.summary import FOUND, NONE, Value
+from harness.summary import NONE, Value
 
 ITL = 0.015  # seconds a token of a single stream, of the closed server
 PROMPTS = (0.02, 0.10)  # share of a request's steps before its first token
@@ -272,7 +273,7 @@ class Answer(msgspec.Struct, frozen=True):
 def answer(levels: Sequence[Sample], seed: int = 0, draws: int = 400) -> Answer:
     """The fit through the levels."""
     found = curve.fit([level.point for level in levels], seed=seed, draws=draws).curve
-    return Answer(FOUND if found.plateau_reached else found.state, found.hinge_concurrency, found.plateau_tokens_per_s)
+    return Answer(state_of(found), found.hinge_concurrency, found.plateau_tokens_per_s)
 
 
 class Step(NamedTuple):
