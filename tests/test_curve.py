@@ -109,13 +109,17 @@ def test_a_hyperbola_has_no_hinge_or_an_unbounded_one() -> None:
         assert not found.curve.plateau_reached
 
 
-def test_five_levels_are_too_few_for_a_hinge_and_say_so() -> None:
+def test_five_levels_are_too_few_for_a_found_hinge_and_say_so() -> None:
     found = fit(measured([1, 4, 16, 64, 256], 0.01, 0.0001, 48.0))
-    assert found.curve.hinge_concurrency.value is None
+    assert found.curve.state == "provisional"
+    assert hinge(found) == pytest.approx(48.0, rel=0.01)
+    assert found.curve.reasons == ["5 levels, 6 are needed"]
     assert any(v.code == "knee_not_identifiable" for v in found.curve.verdicts)
     nothing = fit(measured([1, 4], 0.01, 0.0001, 48.0))
     assert nothing.curve.family is None
-    assert fit([]).curve.family is None
+    assert nothing.curve.state == "beyond"
+    assert nothing.curve.at_least_concurrency == 4
+    assert fit([]).curve.state == "none"
 
 
 def test_invalid_levels_are_left_out_of_the_fit() -> None:
@@ -174,10 +178,9 @@ def test_drift_widens_the_interval_of_levels_that_were_held_once() -> None:
     assert width[1] > 1.5 * width[0]
 
 
-def test_a_level_that_was_once_held_without_an_error_has_none() -> None:
-    pooled = curve.pool([*drifting((1, 100), (2, 200), (2, 190)), Point(1, 1, 110)])
-    assert math.isnan(pooled.sigma[0])
-    assert pytest.approx([105, 195], rel=1e-2) == pooled.X
+def test_a_level_without_an_error_among_others_has_an_assumed_one() -> None:
+    pooled = curve.pool([*drifting((1, 100), (2, 200), (2, 190), (4, 400), (8, 800)), Point(16, 16, 1100)])
+    assert pooled.assumed.tolist() == [False, False, False, False, True]
 
 
 def test_levels_without_errors_are_fitted_from_their_scatter() -> None:

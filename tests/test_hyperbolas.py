@@ -138,10 +138,9 @@ def test_throughput_that_never_rises_has_its_hinge_at_the_first_level() -> None:
 
 def test_scores_by_hand() -> None:
     # χ² = 5, k = 3, n = 10: 5 + 6 + 24/6 = 15.
-    assert criterion(np.array([[5.0]]), np.array([3]), 10, None)[0, 0] == pytest.approx(15.0)
-    # χ² = 7 with σ = 0.02: RSS = 7·0.0004 = 0.0028; 10·ln 0.00028 + 2·4 + 2·4·5/5 = -81.807 + 16.
-    got = criterion(np.array([[7.0]]), np.array([3]), 10, np.full((1, 10), 0.02))
-    assert got[0, 0] == pytest.approx(-65.807, abs=1e-3)
+    assert criterion(np.array([[5.0]]), np.array([3]), 10)[0, 0] == pytest.approx(15.0)
+    # Below 6 levels the correction is that of two more: n = 4, k = 3: 5 + 6 + 24/2 = 23.
+    assert criterion(np.array([[5.0]]), np.array([3]), 4)[0, 0] == pytest.approx(23.0)
 
 
 def test_a_tie_goes_to_the_plainer_family() -> None:

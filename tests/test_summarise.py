@@ -56,11 +56,11 @@ def test_where_a_ramp_chose_its_levels_those_that_told_it_to_turn_back_void_noth
     assert status(failing) == 3, "there is nothing else"
 
 
-def test_an_invalid_level_that_the_ramp_held_again_voids_nothing() -> None:
+def test_an_invalid_level_that_the_ramp_chose_is_left_out_and_voids_no_other() -> None:
     limited = summaries.level(8, reason="doubling", verdicts=[BAD])
     assert status(limited, summaries.level(8, reason="8 again")) == 0
-    assert status(limited, summaries.level(16, reason="doubling")) == 3
-    assert status(limited, msgspec.structs.replace(limited, reason="8 again")) == 3
+    assert status(limited, summaries.level(16, reason="doubling")) == 0
+    assert status(limited, msgspec.structs.replace(limited, reason="8 again")) == 3, "there is nothing else"
 
 
 def test_a_missed_slo_is_status_99_where_that_is_asked_for_and_3_wins() -> None:
@@ -108,9 +108,11 @@ def test_cost_is_the_price_of_all_gpus_over_the_best_rate(tmp_path: Path) -> Non
     assert got.cost.usd_per_million_output_tokens == pytest.approx(0.002 / rate * 1e6)
 
 
-def test_a_folder_without_a_finished_level_has_no_answer_and_no_curve(tmp_path: Path) -> None:
+def test_a_folder_without_a_finished_level_says_that_nothing_was_measured(tmp_path: Path) -> None:
     got = folder(tmp_path, [Level(0, 2, 0, 0.0)])
-    assert (got.levels, got.curve, got.knee_concurrency, got.cost) == ([], None, None, None)
+    assert (got.levels, got.knee_concurrency, got.cost) == ([], None, None)
+    assert got.curve is not None
+    assert (got.curve.state, got.curve.reasons) == ("none", ["no level was measured"])
 
 
 WHOLE = Level(0, 2, 0, 0.0, 5.0, 25.0, 26.0)
@@ -200,7 +202,8 @@ def test_a_probe_s_levels_are_no_points_of_the_curve(tmp_path: Path) -> None:
     scenario = {"ramp": {"probe": "prefill"}}
     got = folder(tmp_path, probes, scenario=scenario, workload={"input_tokens": 64, "output_tokens": 1})
     assert [s.input_tokens_asked for s in got.levels] == [64, 128, 256, 512, 1024, 2048]
-    assert got.curve is None
+    assert got.curve is not None
+    assert got.curve.reasons == ["no level was measured"]
     assert got.phases is not None
     assert got.phases.decode is None
 

@@ -22,74 +22,29 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import hyperbolas, verdicts
-from harness.analysis.hyperbolas import COEFFICIENTS, PAST, Curves, Solved, criterion, least_squares, solve
-from harness.analysis.stats import FLOOR, Z95, between, t_quantile
-from harness.analysis.table import Bools, Floats, Ints
-from harness.summary import Curve, Knees, LevelSummary, Value, Verdict
+from harness.analysis import answer, hyperbolas, verdicts
+from harness.analysis.answer import past
+from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve
+from harness.analysis.points import Levels, pool
+from harness.analysis.points import Point as Point
+from harness.analysis.points import points_of as points_of
+from harness.analysis.table import Floats
+from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
 DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, held twice, to be confirmed
 
-_ASSUMED = 0.02  # error of a level that has none when others have theirs
-_ELASTICITY, _SURE, _BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
+_FEWEST = 3  # levels that any family needs, for a provisional answer
+_CAPPED_FEWEST = 4
 
 Draws = Curves  # of the bootstrap: what else the measured levels may have meant
 HYPERBOLA, CAPPED, DIP, FAMILIES = hyperbolas.HYPERBOLA, hyperbolas.CAPPED, hyperbolas.DIP, hyperbolas.FAMILIES
 
 
-class Point(msgspec.Struct, frozen=True):
-    """A measured level. `in_flight` None: nothing but C is known; `se`: one standard error, tok/s."""
-
-    concurrency: float
-    in_flight: float | None
-    output_tokens_per_s: float
-    se: float | None = None
-    valid: bool = True
-    in_flight_ok: bool = True
-    assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
-
-
 class Fit(msgspec.Struct, frozen=True):
     curve: Curve
     knees: Knees
-    draws: Draws | None = None  # None where no family is identifiable
-
-
-class Levels(msgspec.Struct, frozen=True):
-    """Distinct levels in order of N, repeats pooled; sigma is the relative error, nan where there is none."""
-
-    N: Floats
-    C: Floats
-    X: Floats
-    sigma: Floats
-    held: Bools  # as many in flight as were asked for
-    times: Ints  # how often each was measured
-    drift: float  # relative σ between repeats of one level, beyond their own errors
-
-
-def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
-    """The measured levels as points; a level that is invalid for anything but in flight is not valid.
-
-    Levels of an open loop are none: what is in flight there follows from the rate and wanders. Nor are those that a
-    probe holds before its ramp, whose prompts have lengths of their own.
-    """
-    out = []
-    for s in levels:
-        if s.concurrency is None or s.input_tokens_asked is not None:
-            continue
-        codes = {v.code for v in s.verdicts if v.level == "invalid"}
-        out.append(
-            Point(
-                s.concurrency,
-                s.in_flight,
-                s.output_tokens_per_s.mean or math.nan,
-                s.output_tokens_per_s_se,
-                valid=not codes - {"in_flight_low"},
-                in_flight_ok="in_flight_low" not in codes,
-            )
-        )
-    return out
+    draws: Draws | None = None  # None where no family can be fitted
 
 
 def throughput(curve: Curve, N: Floats) -> Floats:
@@ -114,76 +69,108 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     """
     levels = pool(points)
     N, n = levels.N, len(levels.N)
-    if n < COEFFICIENTS[HYPERBOLA] + MORE_LEVELS:
-        return Fit(_unfitted(n), Knees())
-    known = not np.isnan(levels.sigma).all()
-    sigma = np.where(np.isnan(levels.sigma), _ASSUMED, np.maximum(levels.sigma, FLOOR)) if known else None
-    best, refused = _best(N, N / levels.X, sigma)
-
+    if n < _FEWEST:
+        return _unfitted(levels)
+    best, refused = _best(levels)
     rng = np.random.default_rng(seed)
-    # Without errors the scatter itself is only known to n - 3 degrees of freedom.
-    spread = 1.0 if known else t_quantile(0.975, n - 3) / Z95
-    many = _bootstrap(N, best, sigma, spread, draws, rng)
+    many = _bootstrap(levels, best, draws, rng)
     one, all_ = _derived(best.chosen, N), _derived(many.chosen, N)
     # What the family lacks at low N it lacks at N = 1 and at the slope there too.
     low = best.tau_low[0] if N[0] < best.chosen.hinge[0] / 4 else 0.0
     lacking = np.exp(rng.normal(0.0, 1.0, draws) * low)
     all_ |= {name: all_[name] * lacking for name in ("single", "slope")}
 
-    def value(name: str, *, shown: bool, on_c: bool) -> Value:
-        if not shown:
-            return Value(None)
-        lo, hi = interval(all_[name])
-        if name == "hinge":
-            lo = min(lo, float(N[-1]))  # "beyond the last level" is all that an infinite hinge says
-        ends = [_end(concurrency_at(levels, x) if on_c else x) for x in (float(one[name][0]), lo, hi)]
-        return Value(ends[0], (ends[1], ends[2]))
-
     family = int(best.chosen.family[0])
-    doubts = _not_reached(levels, best, many.chosen, known)
-    reached = not doubts
-    identifiable = len(best.fits) > CAPPED
-    hinge = value("hinge", shown=identifiable, on_c=True)
-    depth = value("depth", shown=family == DIP, on_c=False)
+    depth = _value(levels, one, all_, "depth") if family == DIP else Value(None)
     unconfirmed = _unconfirmed(levels, best.chosen, depth) if family == DIP else refused
-    confirmed = family == DIP and not unconfirmed
-    found: list[Verdict] = [] if identifiable else [verdicts.knee_not_identifiable(n)]
+    dip = family == DIP and not unconfirmed
+    found = answer.of_fit(levels, best, many.chosen, dip=dip)
+    bends = found.state != BEYOND
+    if bends and family == HYPERBOLA:
+        one, all_ = _without_corner(levels, best, one, all_)
+
+    def value(name: str, *, on_c: bool = False) -> Value:
+        return _value(levels, one, all_, name, on_c=on_c)
+
+    hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
+    said: list[Verdict] = [] if n >= answer.LEVELS else [verdicts.knee_not_identifiable(n)]
     if unconfirmed:
-        found.append(verdicts.dip_unconfirmed(depth.value, unconfirmed))
-    if not reached:
-        found.append(verdicts.plateau_not_reached(doubts, float(N[-1])))
+        said.append(verdicts.dip_unconfirmed(depth.value, unconfirmed))
+    if found.state != FOUND:
+        said.append(verdicts.plateau_not_reached(found.reasons, float(N[-1])))
     curve = Curve(
+        state=found.state,
+        reasons=found.reasons,
+        settle=found.settle,
+        at_least_concurrency=found.at_least,
+        expected_concurrency=found.expected,
+        expected_by="asymptote" if found.expected is not None else None,
         family=FAMILIES[family],
-        single_stream_tokens_per_s=value("single", shown=True, on_c=False),
-        slope_tokens_per_s=value("slope", shown=True, on_c=False),
+        single_stream_tokens_per_s=value("single"),
+        slope_tokens_per_s=value("slope"),
         hinge_concurrency=hinge,
-        plateau_tokens_per_s=value("plateau", shown=reached, on_c=False),
-        plateau_reached=reached,
-        dip=depth if confirmed else None,
-        asymptote_tokens_per_s=value("most", shown=True, on_c=False) if family == HYPERBOLA else None,
-        usl=_usl(levels, best, known),
+        plateau_tokens_per_s=value("plateau") if bends else Value(None),
+        plateau_reached=found.state == FOUND and not dip,
+        dip=depth if dip else None,
+        asymptote_tokens_per_s=value("most") if family == HYPERBOLA else None,
+        usl=_usl(levels, best),
         weights=dict(zip(FAMILIES, _weights(best).tolist(), strict=False)),
         parameters=_parameters(levels, best),
-        verdicts=found,
+        verdicts=said,
     )
     # Output rises up to the hinge and not past it, dip or none: the least load that gives the most.
     knees = Knees(
-        hinge=hinge if hinge.value is not None else None,
-        plateau95=value("plateau95", shown=True, on_c=True) if reached else None,
-        half_point=value("half", shown=True, on_c=True) if reached else None,
-        peak=hinge if reached or confirmed else None,
+        hinge=hinge if bends else None,
+        plateau95=value("plateau95", on_c=True) if bends else None,
+        half_point=value("half", on_c=True) if bends else None,
+        peak=hinge if found.state == FOUND else None,
     )
     return Fit(curve, knees, many.chosen)
 
 
-def _bootstrap(
-    N: Floats, best: Solved, sigma: Floats | None, spread: float, draws: int, rng: np.random.Generator
-) -> Solved:
+def _value(levels: Levels, one: dict[str, Floats], all_: dict[str, Floats], name: str, *, on_c: bool = False) -> Value:
+    """The figure of the fitted curve with its interval; an end that is unbounded is None."""
+    lo, hi = interval(all_[name])
+    if name == "hinge":
+        lo = min(lo, float(levels.N[-1]))  # "beyond the last level" is all that an infinite hinge says
+    ends = [_end(levels.concurrency_at(x) if on_c else x) for x in (float(one[name][0]), lo, hi)]
+    return Value(ends[0], (ends[1], ends[2]))
+
+
+def _without_corner(
+    levels: Levels, best: Solved, one: dict[str, Floats], all_: dict[str, Floats]
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
+
+    Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
+    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse.
+    """
+    N = levels.N
+    if answer.flat(levels, best.chosen):
+        first = {"hinge": N[0], "plateau95": N[0], "half": N[0] / 2}
+        alike = {name: np.minimum(np.where(np.isinf(x), first.get(name, np.inf), x), first.get(name, np.inf))
+                 for name, x in all_.items()}  # fmt: skip
+        one = one | {name: np.array([x]) for name, x in first.items()} | {"plateau": one["most"]}
+        return one, alike | {"plateau": all_["most"]}
+    saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
+    all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}
+    if one["most95"][0] > N[-1] and len(best.fits) > CAPPED:
+        capped = _derived(best.fits[CAPPED], N)
+        return one | {name: capped[name] for name in saturated}, all_
+    return one | {name: one[of] for name, of in saturated.items()}, all_
+
+
+def _bootstrap(levels: Levels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:
     """So many data sets that the levels might have been, solved."""
-    noise = rng.normal(0.0, 1.0, (draws, len(N))) * best.sigma[0] * spread
+    N = levels.N
+    noise = rng.normal(0.0, 1.0, (draws, len(N))) * best.sigma[0] * levels.widening
     parents = np.concatenate([found.y(N) for found in best.fits])
     which = rng.choice(len(parents), draws, p=_weights(best))
-    return solve(N, parents[which] * np.exp(noise), sigma, len(best.fits) - 1)
+    return _solve(levels, parents[which] * np.exp(noise), len(best.fits) - 1)
+
+
+def _solve(levels: Levels, Y: Floats, richest: int) -> Solved:
+    return solve(levels.N, Y, levels.sigma, richest, excuse_low=not levels.assumed.all())
 
 
 def _weights(best: Solved) -> Floats:
@@ -192,60 +179,26 @@ def _weights(best: Solved) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _best(N: Floats, y: Floats, sigma: Floats | None) -> tuple[Solved, list[str]]:
+def _best(levels: Levels) -> tuple[Solved, list[str]]:
     """The measured levels' own fit, with the families that they admit: n >= k + 3, a dip also by the levels past it.
 
-    Beside it why a dip that would have been chosen was not admitted.
+    With 4 and 5 levels the capped hyperbola takes part too, for a provisional answer. Beside it why a dip that would
+    have been chosen was not admitted.
     """
-    n = len(N)
-    richest = max(family for family, k in enumerate(COEFFICIENTS) if n >= k + MORE_LEVELS)
-    best = solve(N, y[None], sigma, richest)
-    past = int(np.count_nonzero(_past(N, best.fits[-1])))
-    if richest < DIP or past >= DIP_LEVELS:
+    N, Y, n = levels.N, (levels.N / levels.X)[None], len(levels.N)
+    richest = max(family for family, k in enumerate(COEFFICIENTS) if n >= k + MORE_LEVELS or family == HYPERBOLA)
+    if n >= _CAPPED_FEWEST:
+        richest = max(richest, CAPPED)
+    best = _solve(levels, Y, richest)
+    beyond = int(np.count_nonzero(past(N, float(best.fits[-1].hinge[0]))))
+    if richest < DIP or beyond >= DIP_LEVELS:
         return best, []
     refused = (
-        [f"{past} level{'s' * (past != 1)} past the hinge, {DIP_LEVELS} are needed"]
+        [f"{beyond} level{'s' * (beyond != 1)} past the hinge, {DIP_LEVELS} are needed"]
         if best.chosen.family[0] == DIP
         else []
     )
-    return solve(N, y[None], sigma, CAPPED), refused
-
-
-def pool(points: Sequence[Point]) -> Levels:
-    """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
-
-    A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
-    them beyond their errors is counted at every level, at one that was held once too.
-    """
-    valid = [p for p in points if p.valid and p.output_tokens_per_s > 0 and p.concurrency > 0]
-    C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
-    N = np.array([p.in_flight or p.concurrency for p in valid])
-    X = np.array([p.output_tokens_per_s for p in valid])
-    sigma = np.maximum(np.array([math.nan if p.se is None else p.se for p in valid]) / X, FLOOR)
-    drift = between(np.log(X), sigma, at)
-    w = 1 / (sigma**2 + drift**2)
-    blind = np.isnan(np.bincount(at, w, len(C)))  # a level that was once held without an error has none
-    w[blind[at]] = 1.0
-    total = np.bincount(at, w, len(C))
-    held = np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0
-    return Levels(
-        N=np.bincount(at, w * N, len(C)) / total,
-        C=C,
-        X=np.bincount(at, w * X, len(C)) / total,
-        sigma=np.where(blind, math.nan, total**-0.5),
-        held=held,
-        times=times,
-        drift=drift,
-    )
-
-
-def concurrency_at(levels: Levels, N: float) -> float:
-    """C that holds N in flight: interpolated between the levels, in proportion beyond them."""
-    first, last = levels.N[0], levels.N[-1]
-    if first < N < last:
-        return float(np.interp(N, levels.N, levels.C))
-    edge = -1 if first < N else 0
-    return float(N * levels.C[edge] / levels.N[edge])
+    return _solve(levels, Y, CAPPED), refused
 
 
 # What follows from the coefficients
@@ -260,9 +213,10 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
         )
         depth = np.where(s.family == DIP, 1 - s.throughput(last)[:, 0] / P, 0.0)
         most_of_all = np.where(np.isinf(P), 1 / s.b, P)  # what no load exceeds
+        bend = s.a / s.b  # N where a hyperbola has half of it
     return {
         "single": s.throughput(np.ones(1))[:, 0], "slope": 1 / s.a, "hinge": s.hinge, "plateau": P, "half": half,
-        "plateau95": most, "depth": depth, "most": most_of_all,
+        "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend, "most95": 19 * bend,
     }  # fmt: skip
 
 
@@ -277,13 +231,15 @@ def _parameters(levels: Levels, best: Solved) -> dict[str, float]:
         found["P"] = float(chosen.plateau[0])
     if family == DIP:
         found["d"] = float(chosen.d[0])
+    if levels.assumed.any():
+        found["error_scale"] = levels.scale
     found |= {"drift": levels.drift, "lack_of_fit": float(best.tau[0]), "lack_of_fit_low": float(best.tau_low[0])}
     y = best.y[0]
     others = least_squares(N, np.broadcast_to(y, (n, n)), (1 - np.eye(n)) * best.weights[0], family)
     return found | {"leave_one_out": float(np.sqrt(np.mean((np.diagonal(others.y(N)) / y - 1) ** 2)))}
 
 
-def _usl(levels: Levels, best: Solved, known: bool) -> dict[str, float] | None:
+def _usl(levels: Levels, best: Solved) -> dict[str, float] | None:
     """y = a + bN + kN² (Gunther's USL) under the same weights; None below 6 levels. Never chosen.
 
     Its peak is at N = √(a/k). The score compares with those that the families were chosen by.
@@ -298,8 +254,8 @@ def _usl(levels: Levels, best: Solved, known: bool) -> dict[str, float] | None:
     a, b, k = (float(v) for v in x / N[-1] ** np.arange(3))
     found = {"a": a, "b": b, "k": k}
     if k > 0 and a > 0:
-        found["peak_concurrency"] = concurrency_at(levels, math.sqrt(a / k))
-    score = criterion(chi2[None, None], np.array([3]), n, None if known else best.sigma)
+        found["peak_concurrency"] = levels.concurrency_at(math.sqrt(a / k))
+    score = criterion(chi2[None, None], np.array([3]), n)
     return found | {"score": float(score[0, 0])}
 
 
@@ -314,42 +270,10 @@ def _end(x: float) -> float | None:
     return x if math.isfinite(x) else None
 
 
-def _not_reached(levels: Levels, best: Solved, draws: Curves, known: bool) -> list[str]:
-    """Why the plateau counts as not reached (analytic.md §5); empty: it is reached."""
-    N, B = levels.N, float(best.chosen.hinge[0])
-    if math.isinf(B):
-        return ["throughput still rises with load"]
-    reasons = []
-    past: Ints = np.flatnonzero(_past(N, best.chosen))
-    if len(past) < 2:
-        reasons.append(f"{len(past)} level{'s' * (len(past) != 1)} past the hinge, 2 are needed")
-    sure = float(np.mean(draws.hinge / N[-1] < _BELOW_LAST))
-    if sure < _SURE:
-        reasons.append(f"the hinge lies below {_BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
-    if len(past) >= 2:
-        s = best.sigma[0, past]
-        x = np.log(N[past])
-        w = s**-2.0
-        x = x - np.average(x, weights=w)
-        lever = float(w @ x**2)
-        quantile = Z95 if known else t_quantile(0.975, max(len(N) - 3, 1))
-        slope, half = float((w * x) @ np.log(levels.X[past])) / (lever or 1.0), quantile / math.sqrt(lever or 1e-9)
-        if abs(slope) + half > _ELASTICITY:
-            reasons.append(f"elasticity past the hinge is {slope:+.2f} ± {half:.2f}, not within ±{_ELASTICITY:g}")
-    if not levels.held[past].all():
-        reasons.append(f"fewer in flight than {verdicts.IN_FLIGHT:.0%} of what was asked")
-    return reasons
-
-
-def _past(N: Floats, curve: Curves) -> Bools:
-    """Which levels lie past the hinge of a single curve."""
-    return np.asarray(N / curve.hinge >= PAST)
-
-
 def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
     """Why a dip that was chosen is not confirmed; empty: it is."""
-    past = _past(levels.N, chosen)
-    repeated = int(np.count_nonzero(levels.times[past] >= TWICE))
+    beyond = past(levels.N, float(chosen.hinge[0]))
+    repeated = int(np.count_nonzero(levels.times[beyond] >= TWICE))
     reasons = []
     if repeated < DIP_REPEATED:
         reasons.append(
@@ -360,16 +284,23 @@ def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
     return reasons
 
 
-def _unfitted(n: int) -> Curve:
-    nothing = Value(None)
-    return Curve(
+def _unfitted(levels: Levels) -> Fit:
+    """The answer of fewer levels than any family needs; what they show of a plateau is theirs."""
+    n, found, nothing = len(levels.N), answer.of_few(levels), Value(None)
+    bends = found.state == PROVISIONAL
+    curve = Curve(
+        state=found.state,
+        reasons=found.reasons,
+        settle=found.settle,
+        at_least_concurrency=found.at_least,
         family=None,
         single_stream_tokens_per_s=nothing,
-        hinge_concurrency=nothing,
-        plateau_tokens_per_s=nothing,
+        hinge_concurrency=Value(float(levels.C[0]), (None, None)) if bends else nothing,
+        plateau_tokens_per_s=Value(float(levels.X.mean()), (None, None)) if bends else nothing,
         plateau_reached=False,
         dip=None,
         weights={},
         parameters={},
         verdicts=[verdicts.knee_not_identifiable(n)],
     )
+    return Fit(curve, Knees(hinge=curve.hinge_concurrency if bends else None))

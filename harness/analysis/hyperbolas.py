@@ -30,7 +30,6 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from harness.analysis.stats import FLOOR
 from harness.analysis.table import Bools, Floats, Ints
 
 HYPERBOLA, CAPPED, DIP = range(3)
@@ -44,6 +43,7 @@ _HARDLY = 0.02  # τ where a rung starts
 _HUBER, _HUBER_MEAN, _HUBER_LEVELS, _ROUNDS = 1.345, 0.7101, 8, 3  # 0.7101 = E min(z², 1.345²), z normal
 _FALSE_POSITIONS = 9  # on the way to τ
 _TIE = 2.0
+_IDENTIFIABLE = 6  # levels that three coefficients need: n >= k + 3
 _SINGULAR = 1e-12
 
 
@@ -86,61 +86,54 @@ class Solved(msgspec.Struct, frozen=True, eq=False):
     weights: Floats  # [D, n]: of the squares that every family was fitted by
 
 
-def solve(N: Floats, Y: Floats, sigma: Floats | None, richest: int) -> Solved:
-    """Fit, reweight and select for every data set Y [D, n]; sigma None: one common error, from the residuals.
+def solve(N: Floats, Y: Floats, sigma: Floats, richest: int, *, excuse_low: bool = True) -> Solved:
+    """Fit, reweight and select for every data set Y [D, n]; sigma [n] is the relative error of each level.
 
-    N rises. The families up to `richest` take part; with a common error it is the capped one, or what is poorer,
-    whose scatter it is.
+    N rises. The families up to `richest` take part. Without `excuse_low` low levels are as good as others: where all
+    errors follow from the scatter, what the family lacks at low N is in them already.
     """
     D, n = Y.shape
     huber = np.ones((D, n))
-    tau = tau_low = np.zeros(D)
-    fitting = richest if sigma is not None else min(richest, CAPPED)
-    if sigma is None:
-        total = np.ones((D, n))
-        best = least_squares(N, Y, 1 / Y**2, fitting)
-        best = least_squares(N, Y, 1 / best.y(N) ** 2, fitting)
-    else:
-        best, total, tau, tau_low = _lack_of_fit(N, Y, sigma, fitting)
+    best, total, tau, tau_low = _lack_of_fit(N, Y, sigma, richest, _LADDER if excuse_low and richest else _LADDER[:1])
     for _ in range(_ROUNDS):
         y = best.y(N)
         r = Y / y - 1
-        if sigma is None:
-            scatter = np.sqrt((huber * r**2).sum(1) / max(n - COEFFICIENTS[CAPPED], 1))
-            total = np.broadcast_to(np.maximum(scatter, FLOOR)[:, None], (D, n))
         if n >= _HUBER_LEVELS:
             huber = _HUBER / np.maximum(np.abs(r) / total, _HUBER)
-        best = least_squares(N, Y, huber / (y * total) ** 2, fitting)
+        best = least_squares(N, Y, huber / (y * total) ** 2, richest)
 
     # The same weights judge every family.
     w = huber / (best.y(N) * total) ** 2
     sums = _Sums(N, Y, w)
     fits = [_least_squares(sums, family) for family in range(richest + 1)]
     chi2 = np.stack([(w * (Y - found.y(N)) ** 2).sum(1) for found in fits], axis=1)
-    score = criterion(chi2, np.array(COEFFICIENTS[: richest + 1]), n, total if sigma is None else None)
+    score = criterion(chi2, np.array(COEFFICIENTS[: richest + 1]), n)
     simplest = np.argmax(score < score.min(1, keepdims=True) + _TIE, axis=1)
     return Solved(_taken(fits, simplest), fits, Y, score, tau, tau_low, total, w)
 
 
-def criterion(chi2: Floats, k: Ints, n: int, scatter: Floats | None) -> Floats:
-    """χ² + 2k + 2k(k+1)/(n-k-1) where errors are known; else ordinary AICc, whose k counts the scatter too."""
-    if scatter is not None:
-        rss = np.maximum(chi2 * scatter[:, :1] ** 2, 1e-24)
-        chi2, k = n * np.log(rss / n), k + 1
+def criterion(chi2: Floats, k: Ints, n: int) -> Floats:
+    """χ² + 2k + 2k(k+1)/(n-k-1), the errors of the levels being known.
+
+    Fewer than 6 levels carry no found answer, only a provisional one; the correction, which has a pole there, is that
+    of two levels more.
+    """
+    n = n if n >= _IDENTIFIABLE else n + 2
     return np.asarray(chi2 + 2 * k + 2 * k * (k + 1) / (n - k - 1))
 
 
 # The lack of fit
 
 
-def _lack_of_fit(N: Floats, Y: Floats, sigma: Floats, family: int) -> tuple[Curves, Floats, Floats, Floats]:
+def _lack_of_fit(
+    N: Floats, Y: Floats, sigma: Floats, family: int, steps: Floats
+) -> tuple[Curves, Floats, Floats, Floats]:
     """The family's curves with the lack of fit they need, total error [D, n], τ [D] and τ_low [D].
 
     All rungs of the ladder at once: data set i on rung r is row r·D + i.
     """
     D, n = Y.shape
     robust = n >= _HUBER_LEVELS
-    steps = _LADDER if family else _LADDER[:1]
     Z, step = np.tile(Y, (len(steps), 1)), np.repeat(steps, D)[:, None]
     best = _starts(N, Y, sigma, steps) if family else least_squares(N, Z, (Z * sigma) ** -2.0, family)
     for _ in range(2):  # τ, and which levels are low, follow the curve that they allow

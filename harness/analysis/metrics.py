@@ -194,6 +194,7 @@ def level_summary(
         cancelled=int(cancelled.sum()),
         output_tokens_per_s=rate,
         output_tokens_per_s_se=se,
+        output_tokens_per_s_se_assumed=assumed,
         output_tokens_per_s_per_gpu=rate.mean / gpus if gpus and rate.mean is not None else None,
         tokens_per_s_per_user=1 / itl_mean if itl_mean else None,
         peak_output_tokens_per_s=peak_rate(arrival, tokens, start, end),

@@ -27,7 +27,7 @@ _EVEN = 0.01  # batches that lie within this share of their mean carry an interv
 _CLOSE_TO_1 = 0.9  # of a correlation, beyond which it says nothing of how much wider the interval has to be
 FLOOR = 0.005  # no throughput is known better than this, relative
 _NEWTON = 50  # steps at most; far from the answer one doubles the variance, near it they converge at once
-_ASSUMED = 0.02  # relative error of a level too short to have measured its own
+ASSUMED = 0.02  # relative error of a level too short to have measured its own
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
@@ -232,7 +232,7 @@ def fit_error(
     if n < _FEW_BATCHES:
         n = min(_MOST_BATCHES, _fitting(end - start, 1, answer_s))
     if n < _FEW_BATCHES:
-        return mean * max(_ASSUMED, 1 / math.sqrt(max(completions, 1))), True
+        return mean * max(ASSUMED, 1 / math.sqrt(max(completions, 1))), True
     x = _uncorrelated(lambda n: batches(times, amounts, start, end, n), n, 2 * _FEW_BATCHES)
     se = float(x.std(ddof=1)) / math.sqrt(len(x)) * t_quantile(0.975, len(x) - 1) / Z95
     return max(se, FLOOR * mean), False

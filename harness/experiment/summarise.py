@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from harness.analysis import curve, gap, grade, phases, slo, verdicts
 from harness.analysis.table import Table
@@ -14,6 +15,9 @@ from harness.decide import cost
 from harness.experiment import look
 from harness.store import Run
 from harness.summary import (
+    BEYOND,
+    FOUND,
+    PROVISIONAL,
     Cost,
     Curve,
     Knees,
@@ -25,8 +29,6 @@ from harness.summary import (
     Verdict,
 )
 
-_LEARNT = {"errors_above_1_percent", "unstable"}  # invalids that are what a ramp was looking for
-
 
 def summarise(run: Run) -> Summary:
     """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
@@ -34,9 +36,9 @@ def summarise(run: Run) -> Summary:
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [look.summary(run.records, table, run.samples, level, facts) for level in finished]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
-    points = curve.points_of([s for s in of_ramp if s.output_tokens_per_s.mean])
-    fit = curve.fit(points) if points else None
-    fitted = fit.curve if fit else None
+    # Every run with slots ends in an answer; one with a schedule has no curve over concurrency.
+    fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
+    fitted = _with_times(fit.curve, run) if fit else None
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
@@ -61,11 +63,34 @@ def summarise(run: Run) -> Summary:
     )
 
 
+def _has_slots(run: Run) -> bool:
+    asked = run.manifest.get("scenario", {}).get("ramp", {})
+    return not (asked.get("rates") or asked.get("search_rate") or any(level.rate is not None for level in run.levels))
+
+
+def _with_times(fitted: Curve, run: Run) -> Curve:
+    """The curve, with how long the levels that would settle it take and where the prediction puts the hinge."""
+    if fitted.settle is not None:
+        spans = sorted(
+            (level.concurrency, level.end_s - level.begin_s)
+            for level in run.levels
+            if level.concurrency is not None and level.end_s is not None and level.input_tokens is None
+        )
+        if spans:
+            C, seconds = zip(*spans, strict=True)
+            each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
+            fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
+    hinge = (run.manifest.get("prediction") or {}).get("hinge_concurrency")
+    if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
+        fitted = msgspec.structs.replace(fitted, expected_concurrency=hinge, expected_by="prediction")
+    return fitted
+
+
 def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
-    """The knee unqualified: the SLO's if one was `asked`, else the hinge if the plateau was reached (contract.md)."""
+    """The knee unqualified: the SLO's if one was `asked`, else the hinge, found or provisional (contract.md)."""
     if asked:
         return knees.slo.value if knees.slo else None
-    return knees.hinge.value if fitted and fitted.plateau_reached and knees.hinge else None
+    return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None
 
 
 def _ramp(run: Run) -> list[RampStep]:
@@ -117,24 +142,16 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     """The levels that the answer rests on.
 
-    Not those at which a ramp learnt that it must not go on: the last of each repeat if its errors ended it, and where
-    the ramp chose its levels any that failed or queued up without end. Nor one that it held again because it was
-    invalid, if the second time was better.
+    Not those at which a ramp learnt that it must not go on: the last of each repeat if its errors ended it. And where
+    the ramp chose its levels none that is invalid: the curve leaves them out.
     """
     last = {level.repeat: level for level in levels}
-    valid = {_where(s) for s in levels if not _invalid(s)}
 
     def counts(s: LevelSummary) -> bool:
         chosen, codes = s.reason not in ("", "given"), _invalid(s)
-        if last[s.repeat] is s and "errors_above_1_percent" in codes:
-            return False
-        return not (chosen and codes and (codes <= _LEARNT or _where(s) in valid))
+        return not (codes and (chosen or (last[s.repeat] is s and "errors_above_1_percent" in codes)))
 
     return [s for s in levels if counts(s)]
-
-
-def _where(s: LevelSummary) -> tuple[int | float | None, int | None]:
-    return (s.concurrency if s.rate is None else s.rate), s.input_tokens_asked
 
 
 def _invalid(s: LevelSummary) -> set[str]:

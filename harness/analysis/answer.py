@@ -1,0 +1,159 @@
+"""How much of an answer a fitted curve is: found, provisional, beyond or none, why, and what would settle it.
+
+    found        the plateau is reached (analytic.md §5)
+    provisional  a hinge inside the levels, but its interval is wide or its tail short
+    beyond       throughput still rises at the last level, by more than the levels' errors
+    none         fewer than two levels
+
+A figure that the levels support is never withheld: what is missing is said beside it. Left out: the figures (`curve`),
+and how long the levels that would settle it take (`experiment.summarise`, which knows how long levels took).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from harness.analysis import verdicts
+from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
+from harness.analysis.points import Levels
+from harness.analysis.stats import Z95, t_quantile
+from harness.analysis.stats import slope as slope_of
+from harness.analysis.table import Bools, Floats, Ints
+from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
+
+LEVELS = 6  # distinct ones that a found hinge needs (analytic.md §5: n >= k + 3)
+ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
+SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
+
+_LAST = 2.1  # levels within this factor of the last one tell whether throughput still rises
+_APART = 1.4  # least factor between two of them
+_UP = 1.5, 2.5  # levels past the hinge that would settle it, in hinges
+_FAR = 100.0  # an asymptote that is reached so many times further up says nothing of where
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The state, why it is not found, and what follows from it."""
+
+    state: str
+    reasons: list[str] = []
+    settle: Settle | None = None
+    at_least: float | None = None  # concurrency
+    expected: float | None = None  # concurrency where the asymptote puts 95 % of it
+
+
+def of_fit(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> Answer:
+    """The answer that a fitted curve is; `draws` is its bootstrap, `dip` whether a fall past the hinge is confirmed."""
+    family = int(best.chosen.family[0])
+    if family == HYPERBOLA and not flat(levels, best.chosen):
+        slope, half = last_elasticity(levels)
+        if slope - half > 0:
+            return _beyond(levels, best, slope)
+        reasons = [f"throughput rises by {slope:+.2f} ± {half:.2f} of load at the last levels, which may be nothing"]
+        bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
+        return Answer(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
+    reasons = _not_reached(levels, best, draws, dip=dip)
+    if not reasons:
+        return Answer(FOUND)
+    return Answer(PROVISIONAL, reasons, _settle(levels, hinge_of(levels, best.chosen)))
+
+
+def of_few(levels: Levels) -> Answer:
+    """The answer of fewer levels than any family needs."""
+    n = len(levels.N)
+    if n < 2:
+        few = "no level was measured" if n == 0 else "one level was measured, a curve needs at least two"
+        return Answer(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
+    slope, half = last_elasticity(levels)
+    last, reasons = float(levels.C[-1]), [f"{n} levels, {LEVELS} are needed"]
+    if slope - half > 0:
+        return Answer(BEYOND, reasons, Settle(_new(levels, [2 * last, 4 * last])), last)
+    return Answer(PROVISIONAL, reasons, _settle(levels, float(levels.N[0])))
+
+
+def flat(levels: Levels, curve: Curves) -> bool:
+    """Whether throughput stays all but the same from the first level to the last: it lies past any bend."""
+    return bool(np.isinf(curve.hinge[0]) and curve.a[0] <= (1 / SATURATED - 1) * curve.b[0] * levels.N[0])
+
+
+def hinge_of(levels: Levels, curve: Curves) -> float:
+    """The hinge on the axis of N; of a curve that is flat throughout the first level."""
+    return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
+
+
+def last_elasticity(levels: Levels) -> tuple[float, float]:
+    """dlnX/dlnN over the last levels, and half of its 95 % interval."""
+    N = levels.N
+    near: Ints = np.flatnonzero((N[-1] / N <= _LAST) | (np.arange(len(N)) == len(N) - 1))
+    if N[-1] / N[near[0]] < _APART:
+        near = np.arange(max(0, near[0] - 1), len(N))
+    return _elasticity(levels, near, levels.sigma)
+
+
+def past(N: Floats, hinge: float) -> Bools:
+    """Which levels lie past the hinge."""
+    return np.asarray(N / hinge >= PAST)
+
+
+def _beyond(levels: Levels, best: Solved, slope: float) -> Answer:
+    a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
+    most = SATURATED / (1 - SATURATED) * a / b if b > 0 else math.inf  # N where N/(a + bN) is 95 % of 1/b
+    expected = levels.concurrency_at(most) if last < most < _FAR * last else None
+    reasons = [f"throughput still rises at the last level, by {slope:.2f} of load"]
+    C = float(levels.C[-1])
+    return Answer(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
+
+
+def _settle(levels: Levels, hinge: float) -> Settle:
+    """Two levels past the hinge; where both were measured, these and the one nearest the hinge again."""
+    C = levels.concurrency_at(hinge)
+    up = _new(levels, [_UP[0] * C, _UP[1] * C])
+    if up:
+        return Settle(up)
+    beyond = levels.C[past(levels.N, hinge)]
+    near = levels.C[np.argmin(np.abs(np.log(levels.N / hinge)))]
+    return Settle(sorted({round(x) for x in (near, *beyond[:2])}))
+
+
+def _new(levels: Levels, wanted: list[float]) -> list[int]:
+    """Those that no measured level lies within a tenth of."""
+    return sorted({max(1, round(C)) for C in wanted if not (np.abs(levels.C / C - 1) < 0.1).any()})
+
+
+def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:
+    """Why the plateau, or the fall past it, counts as not shown (analytic.md §5); empty: it is."""
+    N, B = levels.N, hinge_of(levels, best.chosen)
+    reasons = [] if len(N) >= LEVELS else [f"{len(N)} levels, {LEVELS} are needed"]
+    where: Ints = np.flatnonzero(past(N, B))
+    if len(where) < 2:
+        reasons.append(f"{len(where)} level{'s' * (len(where) != 1)} past the hinge, 2 are needed")
+    if not flat(levels, best.chosen):
+        sure = float(np.mean(draws.hinge / N[-1] < BELOW_LAST))
+        if sure < SURE:
+            reasons.append(f"the hinge lies below {BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
+    if len(where) >= 2 and not dip:
+        slope, half = _elasticity(levels, where, best.sigma[0])
+        if flat(levels, best.chosen) and _falls(levels):
+            reasons.append("throughput falls with load from the first level on")
+        elif abs(slope) + half > ELASTICITY:
+            reasons.append(f"elasticity past the hinge is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
+    if not levels.held[where].all():
+        reasons.append(f"fewer in flight than {verdicts.IN_FLIGHT:.0%} of what was asked")
+    return reasons
+
+
+def _falls(levels: Levels) -> bool:
+    """Whether throughput falls over all levels, by their scatter about a line: no family does, and none fits."""
+    rise, error = slope_of(np.log(levels.N), np.log(levels.X))
+    return rise + t_quantile(0.975, len(levels.N) - 2) * error < 0
+
+
+def _elasticity(levels: Levels, where: Ints, sigma: Floats) -> tuple[float, float]:
+    """dlnX/dlnN through these levels, weighted, and half of its 95 % interval."""
+    s = (sigma * levels.widening)[where]
+    w, x = sigma[where] ** -2.0, np.log(levels.N[where])
+    x = x - np.average(x, weights=w)
+    lever = float(w @ x**2) or 1e-9
+    return float((w * x) @ np.log(levels.X[where])) / lever, Z95 * math.sqrt(float((w * x) ** 2 @ s**2)) / lever

@@ -1,0 +1,162 @@
+"""Measured levels as the points that a curve is fitted to: repeats pooled, every one with an error.
+
+An error that a level measured counts as it is. One that was assumed from the number of its requests is a weight: it
+says which levels are known better, and the scatter of the points about the curve says how well (`error_scale`). Left
+out: the curve itself (`curve`), and which level comes next (`ramp`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from harness.analysis.hyperbolas import CAPPED, COEFFICIENTS, HYPERBOLA, least_squares
+from harness.analysis.stats import ASSUMED, FLOOR, Z95, between, t_quantile
+from harness.analysis.table import Bools, Floats, Ints
+from harness.summary import LevelSummary
+
+_PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
+_GROSS = 3.0  # residuals count up to so many times the scatter, so that one bad level does not spoil all
+_ROBUST = 8  # points from which on that is done
+_ROUNDS = 6
+_FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A measured level. `in_flight` None: nothing but C is known; `se`: one standard error, tok/s."""
+
+    concurrency: float
+    in_flight: float | None
+    output_tokens_per_s: float
+    se: float | None = None  # None: nothing is known of it; it is assumed to be 2 %
+    valid: bool = True
+    in_flight_ok: bool = True
+    assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """Distinct levels in order of N, repeats pooled."""
+
+    N: Floats
+    C: Floats
+    X: Floats
+    sigma: Floats  # relative error
+    assumed: Bools  # the error's scale is by the scatter of the points
+    held: Bools  # as many in flight as were asked for
+    times: Ints  # how often each was measured
+    drift: float  # relative σ between repeats of one level, beyond their own errors
+    scale: float  # factor that assumed errors were found to need
+    spread: float  # by which an interval from assumed errors is wider than a normal one
+
+    @property
+    def widening(self) -> Floats:
+        """`spread` where the error was assumed, 1 where it was measured; shape [n]."""
+        return np.where(self.assumed, self.spread, 1.0)
+
+    def concurrency_at(self, N: float) -> float:
+        """C that holds N in flight: interpolated between the levels, in proportion beyond them."""
+        first, last = self.N[0], self.N[-1]
+        if first < N < last:
+            return float(np.interp(N, self.N, self.C))
+        edge = -1 if first < N else 0
+        return float(N * self.C[edge] / self.N[edge])
+
+
+def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
+    """The measured levels as points; a level that is invalid for anything but in flight is not valid.
+
+    Levels of an open loop are none: what is in flight there follows from the rate and wanders. Nor are those that a
+    probe holds before its ramp, whose prompts have lengths of their own.
+    """
+    out = []
+    for s in levels:
+        if s.concurrency is None or s.input_tokens_asked is not None:
+            continue
+        codes = {v.code for v in s.verdicts if v.level == "invalid"}
+        out.append(
+            Point(
+                s.concurrency,
+                s.in_flight,
+                s.output_tokens_per_s.mean or math.nan,
+                s.output_tokens_per_s_se,
+                valid=not codes - {"in_flight_low"},
+                in_flight_ok="in_flight_low" not in codes,
+                assumed=s.output_tokens_per_s_se_assumed,
+            )
+        )
+    return out
+
+
+def pool(points: Sequence[Point]) -> Levels:
+    """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
+
+    A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
+    them beyond their errors is counted at every level, at one that was measured once too.
+    """
+    valid = sorted(
+        (p for p in points if p.valid and p.output_tokens_per_s > 0 and p.concurrency > 0), key=lambda p: p.concurrency
+    )
+    C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
+    N = np.array([p.in_flight or p.concurrency for p in valid])
+    X = np.array([p.output_tokens_per_s for p in valid])
+    guessed = np.array([p.assumed or p.se is None for p in valid], dtype=np.bool_)
+    sigma = np.maximum(np.array([ASSUMED * p.output_tokens_per_s if p.se is None else p.se for p in valid]) / X, FLOOR)
+    scale, freedom = error_scale(N, N / X, sigma, guessed)
+    sigma = np.where(guessed, np.maximum(scale * sigma, FLOOR), sigma)
+    drift = between(np.log(X), sigma, at)
+    w = 1 / (sigma**2 + drift**2)
+    total = np.bincount(at, w, len(C))
+    return Levels(
+        N=np.bincount(at, w * N, len(C)) / total,
+        C=C,
+        X=np.bincount(at, w * X, len(C)) / total,
+        sigma=np.asarray(total**-0.5, dtype=np.float64),
+        assumed=np.bincount(at, w * guessed, len(C)) > total / 2,
+        held=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
+        times=times,
+        drift=drift,
+        scale=scale,
+        spread=t_quantile(0.975, freedom + 1) / Z95,
+    )
+
+
+def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[float, float]:
+    """(factor on the relative errors `sigma` where they are `assumed`, degrees of freedom that it was told by).
+
+    It brings the residuals about the capped hyperbola to their degrees of freedom, against a wide normal prior on its
+    logarithm: the s that minimises 2f·ln s + χ²/s² + (ln s/1.5)², f the freedom of the assumed points. Repeats count
+    too. N rises.
+
+    >>> N = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    >>> s, f = error_scale(N, np.maximum(0.01, N / 1600), np.full(7, 0.2), np.full(7, True))
+    >>> bool(s < 0.01), f
+    (True, 4.0)
+    """
+    n, many = len(N), int(assumed.sum())
+    family = next((family for family, fewest in _FEWEST.items() if n >= fewest), None)
+    if not many or family is None:
+        return 1.0, 0.0
+    freedom = many * (n - COEFFICIENTS[family]) / n
+    scale, y_fit = 1.0, y
+    for _ in range(_ROUNDS):
+        total = np.where(assumed, scale * sigma, sigma)
+        y_fit = least_squares(N, y[None], (y_fit * total)[None] ** -2.0, family).y(N)[0]
+        z2 = ((y / y_fit - 1) / sigma)[assumed] ** 2
+        z2 = np.minimum(z2, max(_GROSS**2 * float(np.median(z2)), 1e-12)) if many >= _ROBUST else z2
+        scale = _likeliest(float(z2.sum()), freedom)
+    return scale, freedom
+
+
+def _likeliest(chi2: float, freedom: float) -> float:
+    """The s that minimises 2f·ln s + χ²/s² + (ln s/σ)²: its slope rises with ln s, so by bisection."""
+    low, high = -12.0, 6.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if freedom - chi2 * math.exp(-2 * middle) + middle / _PRIOR**2 > 0:
+            high = middle
+        else:
+            low = middle
+    return math.exp((low + high) / 2)
