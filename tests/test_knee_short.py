@@ -61,9 +61,7 @@ def test_short_windows_err_by_where_they_begin_and_most_with_one_in_flight() -> 
 def test_a_window_of_less_than_four_answers_has_to_assume_its_error() -> None:
     levels = [knee_windows.fixed(known(), C, 3.0, 0.0, np.random.default_rng(0)) for C in knee_short.KNOWN_LEVELS]
     assert all(level.assumed and level.point.assumed for level in levels)
-    assert [(level.se or 0.0) / level.X for level in levels] == pytest.approx(
-        [0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2], abs=1
-    )
+    assert all((level.se or 0.0) / level.X >= 0.15 for level in levels)
 
 
 def test_a_server_that_drifts_moves_its_levels_as_a_whole() -> None:
@@ -136,8 +134,7 @@ def test_a_folder_of_a_published_sweep_was_measured_at_what_was_published(name: 
     knee_published.folder(tmp_path, levels, knee_published.WINDOWS_S.get(name, knee_published.WINDOW_S))
     found = summarise(store.read(tmp_path)).levels
     asked = [(level.concurrency, level.output_tokens_per_s) for level in levels]
-    assert [(s.concurrency, s.output_tokens_per_s.mean) for s in found] == [
-        (C, pytest.approx(X, rel=0.01)) for C, X in asked
-    ]
+    assert [s.concurrency for s in found] == [C for C, _ in asked]
+    assert [s.output_tokens_per_s.mean for s in found] == pytest.approx([X for _, X in asked], rel=0.01)
     assert all("fit_error_assumed" in {v.code for v in s.verdicts} for s in found)
     assert knee_published.table(levels).splitlines()[1] == f"{asked[0][0]},{asked[0][1]:g}"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from knee_table import Bench, Line, state_of
+from knee_table import Bench, Line
 
 from harness import store
 from harness.record import Level, Record
@@ -121,10 +121,8 @@ def published(work: Bench) -> Iterator[Line]:
     """Each sweep through both ways."""
     for name in sweeps():
         of_folder, of_csv = both(name)
-        states, hinges = (
-            (state_of(of_folder), state_of(of_csv)),
-            (of_folder.hinge_concurrency, of_csv.hinge_concurrency),
-        )
+        states = of_folder.state, of_csv.state
+        hinges = of_folder.hinge_concurrency, of_csv.hinge_concurrency
         a, b = hinges[0].value, hinges[1].value
         same = states[0] == states[1] and a is not None and b is not None and abs(a / b - 1) <= SAME
         enough = (FOUND,) if name in FLAT else (FOUND, PROVISIONAL)

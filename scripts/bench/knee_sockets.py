@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from knee_table import Bench, Line, covers, state_of
+from knee_table import Bench, Line, covers
 
 from harness.analysis import curve
 from harness.summary import FOUND, NONE, PROVISIONAL, LevelSummary, Summary, Value
@@ -92,7 +92,7 @@ def short(name: str, work: Bench) -> Iterator[Line]:
         yield Line(name, what, reach, "failed", False, ended.errors)
         return
     found = ended.summary.curve
-    state, hinge = (NONE, Value(None)) if found is None else (state_of(found), found.hinge_concurrency)
+    state, hinge = (NONE, Value(None)) if found is None else (found.state, found.hinge_concurrency)
     right = state == "beyond" or covers(hinge, cap) is True
     provisional, at = (_first(ended.summary.levels, some) for some in ((FOUND, PROVISIONAL), (FOUND,)))
     yield Line(
@@ -106,7 +106,7 @@ def _first(levels: list[LevelSummary], states: tuple[str, ...]) -> str:
     """When the first levels had such an answer, by the ends of their windows."""
     for i in range(1, len(levels) + 1):
         points = curve.points_of([level for level in levels[:i] if level.output_tokens_per_s.mean])
-        if state_of(curve.fit(points).curve) in states:
+        if curve.fit(points).curve.state in states:
             return f"after {levels[i - 1].window[1]:.0f} s"
     return "never"
 

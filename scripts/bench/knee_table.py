@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from harness.summary import FOUND, Curve, Value
+from harness.summary import Value
 
 COVERED, TOO_WIDE = 0.92, 0.98
 
@@ -41,11 +41,6 @@ class Bench(Protocol):
 
     given: Given
     pool: ProcessPoolExecutor
-
-
-def state_of(curve: Curve) -> str:
-    """How much of an answer a fit is; one that says no more than that the plateau is reached has found it."""
-    return FOUND if curve.plateau_reached else curve.state
 
 
 # ---- intervals ------------------------------------------------------------------------------------------

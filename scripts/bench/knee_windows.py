@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import knee_truths
 import msgspec
 import numpy as np
-from knee_table import state_of
 from knee_truths import Curve, Floats
 
 from harness.analysis import curve, precision, stats
@@ -36,6 +35,7 @@ ITL = 0.015  # seconds a token of a single stream, of the closed server
 PROMPTS = (0.02, 0.10)  # share of a request's steps before its first token
 DRIFTS = (0.01, 0.05)  # relative, from level to level
 PROMPT, STEP_ITL = 256, 0.0069  # tokens, and seconds a token of a single stream, of the step machine
+_LONG = 10.0  # request times of the window that the machine's plateau is read from
 _STEADY = 2.0  # request times after which the step machine is steady, as it starts with rests of requests
 
 
@@ -251,8 +251,7 @@ def _machine_request_s(seats: int, answer: int, C: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _machine_plateau(seats: int, answer: int) -> float:
-    series = Machine(seats, answer)(2 * seats, 0.0, np.random.default_rng(0))
-    return sample(series, 2 * seats, series.steady_s, series.cycle_s).X
+    return fixed(Machine(seats, answer), 2 * seats, None, _LONG, np.random.default_rng(0)).X
 
 
 # ---- sweeps and ramps -----------------------------------------------------------------------------------
@@ -273,7 +272,7 @@ class Answer(msgspec.Struct, frozen=True):
 def answer(levels: Sequence[Sample], seed: int = 0, draws: int = 400) -> Answer:
     """The fit through the levels."""
     found = curve.fit([level.point for level in levels], seed=seed, draws=draws).curve
-    return Answer(state_of(found), found.hinge_concurrency, found.plateau_tokens_per_s)
+    return Answer(found.state, found.hinge_concurrency, found.plateau_tokens_per_s)
 
 
 class Step(NamedTuple):
