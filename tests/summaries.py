@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 
 from harness.summary import (
+    BEYOND,
+    FOUND,
+    PROVISIONAL,
     Band,
     ClientSummary,
     ClientView,
@@ -18,6 +21,7 @@ from harness.summary import (
     PredictedLevel,
     Prediction,
     ServerView,
+    Settle,
     Spread,
     Summary,
     Value,
@@ -171,6 +175,7 @@ def full() -> Summary:
         knee_concurrency=16.2,
         levels=levels,
         curve=Curve(
+            state=FOUND,
             family="capped_hyperbola",
             single_stream_tokens_per_s=Value(140.8, (139.6, 142.1)),
             hinge_concurrency=hinge,
@@ -197,6 +202,12 @@ def simulated() -> Summary:
         "plateau_not_reached", "note", "no level lies above a hinge", "add levels: --max-concurrency 64"
     )
     curve = Curve(
+        state=BEYOND,
+        reasons=["throughput still rises with load"],
+        settle=Settle([16, 32], 48.0),
+        at_least_concurrency=8.0,
+        expected_concurrency=15.7,
+        expected_by="prediction",
         family="hyperbola",
         single_stream_tokens_per_s=Value(140.8, (138.0, 143.5)),
         hinge_concurrency=Value(None, (9.4, None)),
@@ -271,6 +282,7 @@ def hollow() -> Summary:
         verdicts=[Verdict("errors_above_1_percent", "invalid", "all 9 requests failed", "read the server's log", 4)],
     )
     curve = Curve(
+        reasons=["every level is invalid"],
         family=None,
         single_stream_tokens_per_s=Value(None),
         hinge_concurrency=Value(None),
@@ -296,4 +308,69 @@ def hollow() -> Summary:
     )
 
 
-SITUATIONS = {"full": full, "simulated": simulated, "interrupted": interrupted, "hollow": hollow}
+def provisional() -> Summary:
+    """Six levels of which one lies past the knee: the best estimate, and what would settle it."""
+    made = full()
+    assert made.curve is not None
+    doubt = Verdict("plateau_not_reached", "note", "1 level past the hinge, 2 are needed")
+    hinge, plateau = Value(16.1, (11.0, 28.0)), Value(1841.0, (1702.0, None))
+    curve = msgspec.structs.replace(
+        made.curve,
+        state=PROVISIONAL,
+        reasons=["1 level past the knee, 2 are needed"],
+        settle=Settle([16, 23, 32], 40.0),
+        hinge_concurrency=hinge,
+        plateau_tokens_per_s=plateau,
+        plateau_reached=False,
+        verdicts=[doubt],
+    )
+    levels = [level(c, noise) for c, noise in zip((1, 2, 4, 8, 16, 24), NOISE, strict=False)]
+    measured = {x.concurrency or 0: x.output_tokens_per_s.mean or 0.0 for x in levels}
+    return msgspec.structs.replace(
+        made,
+        verdicts=[],
+        knee_concurrency=16.1,
+        levels=levels,
+        curve=curve,
+        knees=Knees(hinge=hinge),
+        prediction=prediction((1, 2, 4, 8, 16, 24), measured),
+        cost=None,
+    )
+
+
+def constant() -> Summary:
+    """A server that handles one request at a time: throughput is the same at every level."""
+    made = full()
+    assert made.curve is not None
+    hinge, plateau = Value(1.01, (0.97, 1.04)), Value(150.2, (149.0, 151.3))
+    curve = msgspec.structs.replace(
+        made.curve,
+        hinge_concurrency=hinge,
+        plateau_tokens_per_s=plateau,
+        single_stream_tokens_per_s=Value(149.1, (147.0, 151.0)),
+        parameters={"a": 6.6e-3, "b": 3e-5, "P": 150.2},
+    )
+    levels = [
+        level(c, output_tokens_per_s=Estimate(150.2 * (1 + noise), (148.0, 152.0)))
+        for c, noise in zip((1, 2, 4, 8, 16), NOISE, strict=False)
+    ]
+    return msgspec.structs.replace(
+        made,
+        verdicts=[Verdict("dip_unconfirmed", "note", "throughput seems to fall past the hinge, by 1 %")],
+        knee_concurrency=1.01,
+        levels=levels,
+        curve=curve,
+        knees=Knees(hinge=hinge),
+        prediction=None,
+        cost=None,
+    )
+
+
+SITUATIONS = {
+    "full": full,
+    "provisional": provisional,
+    "simulated": simulated,
+    "constant": constant,
+    "interrupted": interrupted,
+    "hollow": hollow,
+}

@@ -85,6 +85,44 @@ def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
     assert max(places[:2]) < later[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("full", ["Knee: 16.2 requests in flight (95 % interval 15.4–17.1)"]),
+        (
+            "provisional",
+            [
+                "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
+                "Why provisional: 1 level past the knee, 2 are needed",
+                "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
+            ],
+        ),
+        (
+            "simulated",
+            [
+                "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
+                "To settle it: measure 16 and 32 in flight, about 48 s",
+            ],
+        ),
+        ("hollow", ["Knee: not measurable: every level is invalid"]),
+    ],
+)
+def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: str, lines: list[str]) -> None:
+    summary = SITUATIONS[name]()
+    text = page.markdown(summary, MANIFEST)
+    places = [text.find(f"- {line}\n") for line in lines]
+    assert min(places) >= 0
+    assert places == sorted(places)
+    value, _, detail = lines[0].removeprefix("Knee: ").partition("; the ")
+    card = f'<div><dt>Knee</dt><dd class="value">{value}</dd>'
+    source = page.html(summary, MANIFEST)
+    assert card in source
+    assert f": {value}</title>" in source
+    chart = msgspec.json.decode(seen(name).data["script"][0])["curve"]["layout"]["title"]["text"]
+    assert chart.replace("<br>", " ") == lines[0]
+    assert not detail or f"the {detail}</dd>" in source
+
+
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_neither_page_nor_markdown_says_none_or_nan(name: str) -> None:
     text = seen(name).text + page.markdown(SITUATIONS[name](), MANIFEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import html
 import math
 import re
 import struct
@@ -14,9 +15,21 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, P, full, hollow, prediction, simulated, throughput
+from matplotlib.figure import Figure
+from summaries import (
+    MANIFEST,
+    SIMULATED_MANIFEST,
+    SITUATIONS,
+    P,
+    full,
+    hollow,
+    prediction,
+    provisional,
+    simulated,
+    throughput,
+)
 
-from harness.report import plots
+from harness.report import headline, plots
 from harness.summary import Estimate, Spread, Value
 
 
@@ -93,7 +106,41 @@ def test_knee_and_plateau_are_drawn_only_when_the_plateau_was_reached() -> None:
     tempted = msgspec.structs.replace(simulated().curve, hinge_concurrency=Value(9.9, (7.0, None)))
     summary = msgspec.structs.replace(simulated(), curve=tempted)
     notes = [note["text"] for note in plots.curve_figure(summary, MANIFEST)["layout"]["annotations"]]
-    assert not [text for text in notes if "knee" in text or "plateau" in text]
+    assert [text for text in notes if "knee" in text or "plateau" in text] == ["<b>knee above 8 →</b>"]
+
+
+def test_a_provisional_knee_is_dashed_with_its_band_and_says_so() -> None:
+    figure = plots.curve_figure(provisional(), MANIFEST)
+    notes = [note["text"] for note in figure["layout"]["annotations"]]
+    assert "<b>knee about 16.1 (provisional, 11–28)</b>" in notes
+    assert "plateau about 1,841 (1,702 or more)" in notes
+    upright = [shape for shape in figure["layout"]["shapes"] if shape["type"] == "line" and shape.get("x0") == 16.1]
+    assert [shape["line"]["dash"] for shape in upright] == ["dash"]
+    assert any(
+        shape["type"] == "rect" and (shape["x0"], shape["x1"]) == (11.0, 28.0) for shape in figure["layout"]["shapes"]
+    )
+    solid = plots.curve_figure(full(), MANIFEST)["layout"]["shapes"]
+    assert "solid" in [shape["line"].get("dash") for shape in solid if shape.get("x0") == 16.2]
+    assert plots.latency_figure(provisional(), "ttft")["layout"]["shapes"][0]["line"]["dash"] == "dash"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_answer_stands_above_both_pictures_in_the_words_of_the_report(name: str, tmp_path: Path) -> None:
+    summary = SITUATIONS[name]()
+    title = plots.curve_figure(summary, MANIFEST)["layout"]["title"]["text"]
+    assert html.unescape(title.replace("<br>", " ")) == headline.sentence(summary)
+    drawn: list[str] = []
+    text = Figure.text
+
+    def listening(self: Figure, x: float, y: float, s: str, **rest: Any) -> Any:
+        drawn.append(s)
+        return text(self, x, y, s, **rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Figure, "text", listening)
+        plots.curve_png(summary, MANIFEST, tmp_path / "curve.png")
+    assert headline.sentence(summary) in drawn
 
 
 def test_an_unbounded_knee_is_shaded_to_the_edge() -> None:

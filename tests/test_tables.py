@@ -15,13 +15,13 @@ from rich.console import Console
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, simulated
 
 from harness.report import format as fmt
-from harness.report import tables, words
-from harness.summary import GpuView, Knees, Summary, Verdict
+from harness.report import headline, tables, words
+from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
-def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST) -> str:
-    out = io.StringIO()
-    tables.print_summary(summary, manifest, [("page", "out/report.html")], Console(file=out, width=width))
+def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST, *, verbose: bool = False) -> str:
+    out, paths = io.StringIO(), [("page", "out/report.html")]
+    tables.print_summary(summary, manifest, paths, Console(file=out, width=width), verbose=verbose)
     return out.getvalue()
 
 
@@ -66,6 +66,25 @@ def test_without_a_prediction_its_columns_are_absent() -> None:
     assert [c.head for c in tables.level_columns(interrupted()) if "pred" in "".join(c.head)] == []
 
 
+def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_others_are() -> None:
+    notes = [Verdict(f"note_{i}", "note", f"remark {i}") for i in range(3)]
+    summary = msgspec.structs.replace(full(), verdicts=notes)
+    text = printed(summary, 100)
+    assert re.findall(r"^(invalid|doubt|note) ", text, re.M) == ["invalid", "doubt", "note"]
+    assert "2 more remarks: --verbose, or report.md" in text
+    every = printed(summary, 100, verbose=True)
+    assert len(re.findall(r"^(invalid|doubt|note) ", every, re.M)) == 5
+    assert "more remark" not in every + printed(full(), 100)
+    assert "1 more remark: " in printed(msgspec.structs.replace(full(), verdicts=notes[:2]), 100)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
+    text = " ".join(printed(SITUATIONS[name](), 100).split())
+    for fact in headline.headline(SITUATIONS[name]()):
+        assert f"{fact.label} {fact.text}" in text
+
+
 def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
     columns = {column.head: column.cells for column in tables.level_columns(watched(joules_per_output_token=0.35))}
     assert columns["J per", "token"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
@@ -104,9 +123,12 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
     answer = words.answer(nothing)
-    assert answer[0] == "Knee: none; requests were sent at given rates: no concurrency was held"
-    assert "2 req/s" in answer[1]
+    assert answer[0] == "Knee: not measured: requests were sent at fixed rates"
+    assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
+    assert answer[1].endswith(" output tok/s at 2 req/s")
     heads = [column.head for column in tables.level_columns(nothing)]
     assert heads[0] == ("asked", "req/s")
     assert ("lag ms", "p99") in heads
     assert words.load(True, 1, 2.5) == "1, 2.5 req/s"
+    limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
+    assert words.answer(limits)[0] == "Knee: 2 requests per second keep the limits, 3 miss them"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
-from summaries import MANIFEST, full, hollow, interrupted, simulated
+import pytest
+from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted, level, provisional, simulated
 
-from harness.report import words
+from harness.report import headline, words
 from harness.summary import (
     Attainment,
+    Curve,
     DecodePhase,
     GpuView,
     Grade,
@@ -19,6 +22,7 @@ from harness.summary import (
     RampStep,
     Summary,
     Value,
+    Verdict,
 )
 
 CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
@@ -34,9 +38,9 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
     assert words.answer(full()) == [
-        "Knee: 16.2 requests in flight; 95 % interval 15.4–17.1; hinge of the capped hyperbola",
-        "Plateau: 1,853 output tok/s; 95 % interval 1,839–1,868; half of it at 7.19 in flight, 95 % at 14.1 in flight",
-        "Single stream: 141 output tok/s; 95 % interval 140–142",
+        "Knee: 16.2 requests in flight (95 % interval 15.4–17.1)",
+        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); half of it at 7.19 in flight, 95 % at 14.1 in flight",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
         "Measured / predicted: 0.94 at the plateau; single stream 0.94; 0.75–1.15 counts as agreement",
@@ -47,9 +51,10 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
 
 def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
     assert words.answer(simulated()) == [
-        "Knee: none; the curve has one only where it reaches a plateau",
-        "Plateau: not reached; no level lies above a hinge; highest measured 1,026 output tok/s at C = 8",
-        "Single stream: 141 output tok/s; 95 % interval 138–144",
+        "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
+        "To settle it: measure 16 and 32 in flight, about 48 s",
+        "Plateau: at least 1,026 output tok/s, measured at C = 8",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 138–144)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
         "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
@@ -61,33 +66,144 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
 def test_an_interrupted_run_answers_with_what_stands() -> None:
     assert words.answer(interrupted()) == [
         "Interrupted: the run ended early; the 2 finished levels stand",
-        "Knee: not identifiable; 2 levels measured, no curve fitted",
-        "Plateau: not reached; highest measured 276 output tok/s at C = 2",
-        "Prediction: none; it needs a GPU (--gpu) and a model config (--model-config)",
+        "Knee: not measurable: 2 levels measured, too few for a curve",
+        "Plateau: at least 276 output tok/s, measured at C = 2",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141)",
+        "Prediction: not made; it needs a GPU (--gpu) and a model config (--model-config)",
         CLIENT,
     ]
 
 
 def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> None:
     assert words.answer(hollow()) == [
-        "Knee: not identifiable; 1 level measured, no curve fitted",
-        "Plateau: not reached",
+        "Knee: not measurable: every level is invalid",
+        "Plateau: not measurable: no level has output",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; no knee; no cap binds",
     ]
+
+
+def test_a_provisional_answer_has_its_figures_the_reason_and_what_settles_it() -> None:
+    assert words.answer(provisional())[:5] == [
+        "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
+        "Why provisional: 1 level past the knee, 2 are needed",
+        "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
+        "Plateau: about 1,841 output tok/s (provisional; 95 % interval 1,702 or more)",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
+    ]
+
+
+def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
+    assert words.answer(constant())[:3] == [
+        "Knee: 1.01 requests in flight (95 % interval 0.970–1.04); "
+        "throughput does not rise with load: the server handles 1 at a time",
+        "Plateau: 150 output tok/s (95 % interval 149–151)",
+        "Single stream: 151 output tok/s measured (95 % interval 148–152); 149 by the curve (95 % interval 147–151)",
+    ]
+    curve = curve_of(constant(), dip=Value(0.12, (0.1, 0.14)))
+    falls = msgspec.structs.replace(constant(), curve=curve)
+    assert "throughput falls with load: the server is fastest at the lowest level" in words.answer(falls)[0]
+    assert words.answer(falls)[1].endswith("it falls by 12 % to the last level")
+    hinge = Value(8.1, (7.8, 8.3))
+    above = msgspec.structs.replace(
+        constant(), levels=constant().levels[3:], curve=curve_of(constant(), hinge_concurrency=hinge), knees=Knees()
+    )
+    assert words.answer(above)[0] == (
+        "Knee: at most 8.10 requests in flight (95 % interval 7.80–8.30); "
+        "throughput does not rise with load: 8 in flight, the lowest level, saturate the server"
+    )
+
+
+def curve_of(summary: Summary, **changes: Any) -> Curve:
+    assert summary.curve is not None
+    return msgspec.structs.replace(summary.curve, **changes)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_headline_is_none_and_a_doubt_takes_no_answer_away(name: str) -> None:
+    summary = SITUATIONS[name]()
+    first = headline.sentence(summary)
+    assert not re.search(r"\bnone\b", "\n".join(words.answer(summary)))
+    if summary.knee_concurrency is not None:
+        assert f"{summary.knee_concurrency:.3g}" in first
+    gravest = Verdict("errors_above_1_percent", "invalid", "x")
+    assert headline.sentence(msgspec.structs.replace(summary, verdicts=[gravest])) == first
+
+
+def test_where_nothing_is_predicted_the_asymptote_says_where_the_knee_may_be() -> None:
+    curve = curve_of(
+        simulated(), expected_concurrency=310.0, expected_by="asymptote", settle=None,
+        asymptote_tokens_per_s=Value(10_000.0, (9100.0, 11_200.0)),
+    )  # fmt: skip
+    assert words.answer(msgspec.structs.replace(simulated(), curve=curve))[:2] == [
+        "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310",
+        "Plateau: at least 1,026 output tok/s, measured at C = 8; "
+        "the curve tends to 10,000 (95 % interval 9,100–11,200)",
+    ]
+
+
+def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
+    """Summaries of format 1 have none."""
+    for made, expected in ((full, "found"), (provisional, "provisional"), (simulated, "beyond"), (hollow, "none")):
+        curve = curve_of(made(), state="none", reasons=[], settle=None)
+        assert headline.state(curve) == expected
+    old = curve_of(simulated(), state="none", reasons=[], settle=None, at_least_concurrency=None, expected_by=None,
+                   expected_concurrency=None)  # fmt: skip
+    assert words.answer(msgspec.structs.replace(simulated(), curve=old))[0] == (
+        "Knee: above 8 requests in flight: throughput still rises there"
+    )
+    assert headline.state(None) == "none"
+
+
+def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
+    def knee(summary: Summary) -> list[str]:
+        return words.answer(summary)[:2]
+
+    hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
+    assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
+        "Knee: 16 requests in flight keep the limits, 24 miss them", hinge
+    ]  # fmt: skip
+    assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
+        "Knee: at least 64 requests in flight: no level misses the limits", hinge
+    ]  # fmt: skip
+    assert knee(judged({1: "missed"}, knee=None))[0] == "Knee: below 1 in flight: the limits are missed there already"
+    everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
+    assert knee(judged(everywhere, knee=None))[0] == (
+        "Knee: not measurable: no level has enough requests to decide the limits"
+    )
+
+
+def test_the_single_stream_is_measured_first_and_repeats_are_averaged() -> None:
+    summary = full()
+    again = msgspec.structs.replace(level(1, 0.02), repeat=1)
+    lines = words.answer(msgspec.structs.replace(summary, levels=[*summary.levels, again]))
+    assert (
+        "Single stream: 141 output tok/s measured (mean of 2 levels); 141 by the curve (95 % interval 140–142)" in lines
+    )
+    lines = words.answer(msgspec.structs.replace(summary, levels=summary.levels[1:]))
+    assert "Single stream: 141 output tok/s by the curve (95 % interval 140–142)" in lines
+
+
+def test_the_lengths_that_were_sent_stand_before_those_requested_where_they_differ() -> None:
+    summary = full()
+    other = [msgspec.structs.replace(x, input_tokens_mean=1063.0, output_tokens_mean=199.0) for x in summary.levels]
+    _, below = words.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
+    assert "1,063 tokens in (1,000 requested), 200 out · " in below
+    assert "1,000 tokens in, 200 out · " in words.subject(summary, MANIFEST)[1]
 
 
 def test_an_unbounded_interval_is_said_in_words() -> None:
     open_ended = Value(16.2, (15.4, None))
     summary = msgspec.structs.replace(full(), knees=Knees(hinge=open_ended))
-    assert words.answer(summary)[0].startswith("Knee: 16.2 requests in flight; 95 % interval 15.4 or more; ")
+    assert words.answer(summary)[0] == "Knee: 16.2 requests in flight (95 % interval 15.4 or more)"
 
 
 def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
     limit = Value(12.4, (11.9, 12.8))
     summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
-    assert words.answer(summary)[0] == (
-        "Knee: 12.4 requests in flight; 95 % interval 11.9–12.8; the highest load that keeps the limits"
-    )
+    assert words.answer(summary)[:2] == [
+        "Knee: 12.4 requests in flight keep the limits, 12.8 miss them",
+        "Hinge: 16.2 requests in flight (no interval)",
+    ]
 
 
 def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
@@ -247,4 +363,17 @@ def test_every_knee_stands_under_its_own_name() -> None:
     names = [name for name, _, _ in words.knee_rows(curve, full().knees)]
     assert names[0] == "hinge"
     assert len(set(names)) == len(names)
-    assert words.fit_rows(curve, full().knees)[0][1] == "capped hyperbola"
+
+
+def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
+    for made in (full, provisional, simulated, constant, hollow):
+        summary = made()
+        assert summary.curve is not None
+        loads = [level.concurrency or 0 for level in summary.levels]
+        rows = words.fit_rows(summary.curve, summary.knees, loads)
+        head = headline.headline(summary)[0]
+        assert rows[0] == ("knee", head.value, head.detail)
+    provisional_rows = words.knee_rows(curve_of(provisional()), provisional().knees)
+    assert provisional_rows[0] == (
+        "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"
+    )  # fmt: skip

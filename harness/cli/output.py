@@ -61,7 +61,13 @@ def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet
 
 
 def print_summary(
-    summary: Summary, manifest: dict[str, Any], paths: list[tuple[str, str | Path]], *, as_json: bool, quiet: bool
+    summary: Summary,
+    manifest: dict[str, Any],
+    paths: list[tuple[str, str | Path]],
+    *,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool = False,
 ) -> None:
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
@@ -73,7 +79,7 @@ def print_summary(
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, manifest, paths, console(stderr=as_json))
+        tables.print_summary(summary, manifest, paths, console(stderr=as_json), verbose=verbose)
 
 
 def console(*, stderr: bool) -> Console:

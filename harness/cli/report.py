@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool) -> None:
+@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
+def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
     """Make summary and report anew from a result folder's records; a run that died is read as far as it got."""
     from harness import levelmap, store
     from harness.experiment.summarise import summarise
@@ -34,7 +35,7 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool) 
         measured = store.read(each)
         summary = summarise(measured)
         paths = output.write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
-        output.print_summary(summary, measured.manifest, paths, as_json=as_json, quiet=quiet)
+        output.print_summary(summary, measured.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
 
 
 @click.command()
@@ -52,11 +53,14 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.analysis import curve
     from harness.report import tables, words
 
-    found = curve.fit(_points(source), seed=seed)
+    measured = _points(source)
+    found = curve.fit(measured, seed=seed)
     if as_json:
         print(msgspec.json.encode(found.curve).decode())
     else:
-        tables.print_rows(words.fit_rows(found.curve, found.knees), Console())
+        tables.print_rows(
+            words.fit_rows(found.curve, found.knees, [point.concurrency for point in measured]), Console()
+        )
 
 
 def _points(source: str) -> list[Point]:

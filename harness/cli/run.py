@@ -124,6 +124,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--yes", is_flag=True, help="Load a public host without asking.")
 @click.option("--quiet", is_flag=True, help="No progress and no table.")
+@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop.")
 def run(
@@ -136,6 +137,7 @@ def run(
     as_json: bool,
     yes: bool,
     quiet: bool,
+    verbose: bool,
     no_plots: bool,
     print_scenario: bool,
     **flags: Any,
@@ -145,7 +147,7 @@ def run(
     from harness.experiment import run as experiment
 
     if resume is not None:
-        _alone("resume", beside={"header", "as_json", "yes", "quiet", "no_plots"})
+        _alone("resume", beside={"header", "as_json", "yes", "quiet", "verbose", "no_plots"})
         resolved = experiment.begun_with(resume, dict(giving.header(each) for each in header))
     else:
         resolved = _resolve(_one(scenario, flags), flags, header, extra_body, server_meta)
@@ -187,7 +189,9 @@ def run(
         if swept:
             output.print_map(found.map, table, files, as_json=as_json, quiet=quiet)
         else:
-            output.print_summary(outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet)
+            output.print_summary(
+                outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose
+            )
     sys.exit(found.status if swept else outcome.status)
 
 

@@ -54,6 +54,8 @@ class View(Protocol):
         in_flight: float | None,
         output_tokens_per_s: float | None,
         errors: int,
+        ttft_s: float | None = None,
+        left_s: float | None = None,
     ) -> None: ...
 
     def level_finished(self, level: LevelSummary) -> None: ...

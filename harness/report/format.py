@@ -7,6 +7,9 @@ HTML and Markdown is the business of the page.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+from harness.summary import LevelSummary
 
 MISSING = "–"
 
@@ -59,6 +62,46 @@ def interval(ends: tuple[float | None, float | None] | None) -> str:
     if low is None or high is None:
         return f"{number(high)} or less" if low is None else f"{number(low)} or more"
     return f"{number(low)}–{number(high)}"
+
+
+def span(seconds: float) -> str:
+    """A time that somebody waits, in the unit of a wait.
+
+    >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
+    ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole >= 3600:
+        hours, minutes = divmod(round(whole / 60), 60)
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min" + (f" {rest} s" if rest else "")
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence.
+
+    >>> listed(["8"]), listed(["8", "16", "23"])
+    ('8', '8, 16 and 23')
+    """
+    return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
+
+
+def load(open_loop: bool, *at: int | float) -> str:
+    """Levels by the load that they put on the server.
+
+    >>> load(False, 1, 16), load(True, 2.5)
+    ('C = 1, 16', '2.5 req/s')
+    """
+    values = ", ".join(f"{value:g}" if open_loop else f"{value:.12g}" for value in at)
+    return f"{values} req/s" if open_loop else f"C = {values}"
+
+
+def load_of(level: LevelSummary) -> str:
+    """One level by the load that it puts on the server."""
+    return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
 def half_width(ends: tuple[float, float] | None) -> float | None:

@@ -172,8 +172,13 @@ class Box(msgspec.Struct, frozen=True):
 
 
 def knee_box(cell: Measured | None) -> Box:
-    """The measured knee; "not reached" is an answer, "failed" is none."""
-    return _box(cell, cell.knee if cell else None, whole=False)
+    """The measured knee, "≈" before one that is provisional; "not reached" is an answer, "failed" is none."""
+    return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
+
+
+def _provisional(cell: Measured | None) -> bool:
+    """Whether the cell's knee is the hinge of a plateau that is not sure to be reached."""
+    return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
 def _knee_box_told(cell: Measured | None) -> Box:
@@ -186,17 +191,20 @@ def _knee_box_told(cell: Measured | None) -> Box:
 
 
 def plateau_box(cell: Measured | None) -> Box:
-    """The plateau in output tokens/s, where it was reached."""
-    return _box(cell, cell.plateau_tokens_per_s if cell and cell.plateau_reached else None, whole=True)
+    """The plateau in output tokens/s, where it was reached; "≈" before one that is provisional as the knee is."""
+    provisional = _provisional(cell)
+    shown = cell is not None and (cell.plateau_reached or provisional)
+    return _box(cell, cell.plateau_tokens_per_s if cell and shown else None, whole=True, provisional=provisional)
 
 
-def _box(cell: Measured | None, value: Value | None, *, whole: bool) -> Box:
+def _box(cell: Measured | None, value: Value | None, *, whole: bool, provisional: bool) -> Box:
     if cell is None or cell.status is None:
         return Box(None, "failed" if cell is not None and cell.error else "not measured", "", False)
     if value is None or value.value is None:
         return Box(None, "not\nreached", "", True)
     mark = " ✗" if cell.status == 3 else ""
-    return Box(value.value, number(round(value.value) if whole else value.value) + mark, interval(value.ci95), True)
+    figure = number(round(value.value) if whole else value.value)
+    return Box(value.value, f"{'≈' * provisional}{figure}{mark}", interval(value.ci95), True)
 
 
 # map.md

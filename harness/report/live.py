@@ -1,39 +1,48 @@
-"""What a person sees while the levels run: one line a level, updated in place on a terminal.
+"""What a person sees while the levels run: a line or two a level, updated in place on a terminal.
 
-It draws only when it is told something: no thread and no timer beside the measurement. Where stderr is no
-terminal each level leaves one finished line. It decides nothing and measures nothing.
+It draws only when there is news: no thread and no timer beside the measurement. Where stderr is no terminal a line
+of news stands every few seconds, and each level leaves its finished line. It decides nothing and measures nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.report.format import MISSING, half_width, ms, number, plain
+from harness.report.format import MISSING, half_width, ms, number, plain, span
 from harness.report.tables import MARKS
 from harness.report.words import worst
 from harness.summary import LevelSummary
 
 _BAR = 16
+_BAR_FROM = 80  # columns; a narrower terminal has no room for one
+_EVERY_S = 5.0  # between two lines of a level where they cannot be redrawn
+_INDENT = " " * 7
 
 
 class Progress:
-    """A progress line per level on a console (default stderr); quiet says nothing at all.
+    """The progress of every level on a console (default stderr); quiet says nothing at all.
 
-    Used as a context manager around the ramp: `level_started`, any number of `update`, `level_finished`,
-    and `note` at any time for what must be said between.
+    Used as a context manager around the ramp: `level_started`, any number of `update`, `level_finished`, and `note`
+    at any time, before the first level too. `clock` gives seconds.
     """
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, console: Console | None = None, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet = quiet
+        self._clock = clock
         self._live: Live | None = None
         self._level = ""
         self._last: tuple[float | None, float | None, int] = (None, None, 0)
+        self._printed_s = clock()
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -53,12 +62,13 @@ class Progress:
             self._live = None
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
-        """Begin the line of level `index` (from 0) of `total`, where that is known, below the reason why it is next."""
+        """Begin level `index` (from 0) of `total`, where that is known, below the reason why it is next."""
         if reason and not self._quiet:
-            self._say(Text(f"       {plain(reason)}", "dim"))
+            self._say(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
         self._last = (None, None, 0)
+        self._printed_s = self._clock()
         self._draw(Text.assemble((self._level, "bold"), ("  starting", "dim")))
 
     def update(
@@ -69,22 +79,29 @@ class Progress:
         in_flight: float | None,
         output_tokens_per_s: float | None,
         errors: int,
+        ttft_s: float | None = None,
+        left_s: float | None = None,
     ) -> None:
-        """Redraw the line: the phase (warm-up, window, cooldown), its time, and how the level runs."""
+        """Show the phase (warm-up, window, cooldown), its time, how the level runs, and the time left of the run.
+
+        On a terminal the lines are redrawn; elsewhere a new one stands every few seconds.
+        """
         self._last = (in_flight, output_tokens_per_s, errors)
-        if not self._live:
+        if self._quiet or not (self._live or self._clock() - self._printed_s >= _EVERY_S):
             return
-        share = min(1.0, elapsed_s / expected_s) if expected_s else 0.0
-        done = round(_BAR * share)
-        time = f"{elapsed_s:.1f}/{expected_s:.0f} s" if expected_s else f"{elapsed_s:.1f} s"
-        text = Text.assemble(
-            (self._level, "bold"), f"  {phase:<8} ", ("━" * done, "cyan"), ("━" * (_BAR - done), "bright_black"),
-            f" {time:>10}", ("  in flight ", "dim"), f"{_load(in_flight):>7}",
-            ("  tok/s ", "dim"), f"{number(output_tokens_per_s):>6}",
-        )  # fmt: skip
-        if errors:
-            text.append(f"  {_errors(errors)}", "red")
-        self._draw(text)
+        elapsed = f"{elapsed_s:.1f}/{expected_s:.0f} s" if expected_s else f"{elapsed_s:.1f} s"
+        bar: list[str | tuple[str, str]] = []
+        if self._live and self._console.width >= _BAR_FROM:
+            done = round(_BAR * min(1.0, elapsed_s / expected_s)) if expected_s else 0
+            bar = [("━" * done, "cyan"), ("━" * (_BAR - done), "bright_black"), " "]
+        left = "" if left_s is None else f"  {span(left_s)} left"
+        when = Text.assemble((self._level, "bold"), f"  {phase:<8} ", *bar, f"{elapsed}{left}")
+        how = _figures(output_tokens_per_s, in_flight, f"TTFT {_ms(ttft_s)}" if ttft_s is not None else "", errors)
+        text = self._together(when, how)
+        if self._live:
+            self._draw(text)
+        else:
+            self._say(text)
 
     def level_finished(
         self,
@@ -97,34 +114,37 @@ class Progress:
         """Leave the level's finished line: from its summary, else from these figures or the last update's."""
         if self._quiet:
             return
-        details, mark = "", ""
+        latency, half, mark = "", None, ""
         if level is not None:
             in_flight, errors = level.in_flight, level.errors
             output_tokens_per_s = level.output_tokens_per_s.mean
             half = half_width(level.output_tokens_per_s.ci95)
-            spread = "" if half is None else f" ±{number(half, 2)}"
-            details = f"{spread:<7}  TTFT p50 {_ms(level.ttft_s.p50):>9}  ITL {_ms(level.itl_s.mean):>8}"
+            latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
             mark = worst(level)
         seen = self._last
         in_flight = seen[0] if in_flight is None else in_flight
         tokens = seen[1] if output_tokens_per_s is None else output_tokens_per_s
         failed = seen[2] if errors is None else errors
-        text = Text.assemble(
-            (self._level, "bold"), f"  in flight {_load(in_flight):>7}  {number(tokens):>6} tok/s{details}"
-        )
-        if failed:
-            text.append(f"  {_errors(failed)}", "red")
+        how = _figures(tokens, in_flight, latency, failed, half)
         if mark in ("invalid", "doubt"):
-            text.append(f"  {MARKS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
-        self._say(text)
+            how.append(f"  {MARKS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
+        self._say(self._together(Text(self._level, "bold"), how))
 
     def note(self, text: str) -> None:
-        """Say one line between the levels."""
+        """Print what is to be read and stay: before the levels, between them or while one runs."""
         if not self._quiet:
-            self._say(Text(plain(text)))
+            for line in text.splitlines():
+                self._say(Text(plain(line)))
+
+    def _together(self, when: Text, how: Text) -> Text:
+        """One line, or two on a terminal too narrow for it."""
+        if self._live and when.cell_len + 2 + how.cell_len > self._console.width:
+            return Text.assemble(when, "\n    ", how)
+        return Text.assemble(when, "  ", how)
 
     def _say(self, text: Text) -> None:
         text.rstrip()
+        self._printed_s = self._clock()
         with contextlib.suppress(OSError):  # a terminal that is gone ends no measurement
             if self._live:
                 self._live.update(Text(""), refresh=True)  # or the old line would follow the new one
@@ -137,12 +157,23 @@ class Progress:
                 self._live.update(text, refresh=True)
 
 
-def _errors(count: int) -> str:
-    return f"{count:,} error{'' if count == 1 else 's'}"
+def _figures(
+    tokens: float | None, in_flight: float | None, latency: str, errors: int, half: float | None = None
+) -> Text:
+    """How a level runs: 1,853 tok/s ±15  16.0 in flight  TTFT 120 ms  2 errors."""
+    spread = "" if half is None else f" ±{number(half, 2)}"
+    text = Text(f"{number(tokens):>6} tok/s{spread}  {_load(in_flight):>5} in flight")
+    if latency:
+        text.append(f"  {latency}")
+    if errors:
+        text.append(f"  {errors:,} error{'' if errors == 1 else 's'}", "red")
+    return text
 
 
 def _load(in_flight: float | None) -> str:
-    return MISSING if in_flight is None else f"{in_flight:,.1f}"
+    if in_flight is None:
+        return MISSING
+    return f"{in_flight:,.1f}" if in_flight < 100 else f"{in_flight:,.0f}"
 
 
 def _ms(seconds: float | None) -> str:

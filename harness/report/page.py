@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from harness.report.format import plain
+from harness.report.headline import Fact, headline
 from harness.report.plots import LATENCIES, curve_figure, latency_figure
 from harness.report.tables import legend, level_columns
 from harness.report.words import (
     CLAIMS,
-    Fact,
     Remark,
     answer,
     claim_rows,
@@ -148,7 +148,7 @@ def html(summary: Summary, manifest: Mapping[str, Any]) -> str:
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{brand}{escape(title)}: {escape(facts(summary)[0].value)}</title>",
+        f"<title>{brand}{escape(title)}: {escape(headline(summary)[0].value)}</title>",
         f"<style>{_STYLE}</style>",
     ]
     scripts = f"<script>{get_plotlyjs()}</script>\n<script>{_SCRIPT}</script>" if figures else ""

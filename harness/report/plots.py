@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import itertools
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.report.format import flat, half_width, interval, ms, number, percent, shorten
-from harness.report.words import load_of, simulated_words, subject, worst
-from harness.summary import LevelSummary, PredictedLevel, Spread, Summary, Value
+from harness.report.format import flat, half_width, interval, load_of, ms, number, percent, shorten
+from harness.report.headline import hinge_of, plateau_of, sentence, state
+from harness.report.words import simulated_words, subject, worst
+from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
 BLUE, ORANGE, VERMILION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#7a828c"
-_INK, _SOFT, _AMBER = "#1b2430", "#5b6673", "#8a5d00"  # text on white; amber is ORANGE dark enough to read
+_INK, _SOFT = "#1b2430", "#5b6673"  # text on white
+_AMBER, _RED = "#8a5d00", "#b04400"  # ORANGE and VERMILION, dark enough to read
 _FAINT = "#9cc4de"  # BLUE on white, half as strong
 _LIT = "#2b8cd2"  # BLUE for both a white and a dark page
 
@@ -125,13 +128,27 @@ def _line(summary: Summary) -> list[tuple[float, float]]:
     return list(zip(loads, throughput(curve, np.array(loads)).tolist(), strict=True))
 
 
-def _reached(summary: Summary) -> tuple[Value | None, Value | None]:
-    """Hinge and plateau where the plateau was reached: otherwise they are no numbers, and are not drawn."""
+def _marked(summary: Summary) -> tuple[Value | None, Value | None, bool]:
+    """Hinge and plateau to draw, and whether they are provisional: then they are dashed."""
     curve = summary.curve
-    if curve is None or not curve.plateau_reached:
-        return None, None
-    hinge, plateau = summary.knees.hinge or curve.hinge_concurrency, curve.plateau_tokens_per_s
-    return (hinge if hinge.value is not None else None), (plateau if plateau.value is not None else None)
+    return hinge_of(curve, summary.knees), plateau_of(curve), state(curve) == PROVISIONAL
+
+
+def _knee_label(hinge: Value, provisional: bool) -> str:
+    """The knee where it is drawn; the whole sentence stands above."""
+    words = interval(hinge.ci95)
+    if provisional:
+        return f"knee about {number(hinge.value)} (provisional{f', {words}' if words else ''})"
+    return f"knee {number(hinge.value)}{f' ({words})' if words else ''}"
+
+
+def _above(summary: Summary) -> str:
+    """What stands at the right edge where the knee lies past it; "" where it does not."""
+    curve = summary.curve
+    if curve is None or state(curve) != BEYOND or not summary.levels:
+        return ""
+    last = curve.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
+    return f"knee above {number(last)} →"
 
 
 def _predicted(summary: Summary) -> list[PredictedLevel]:
@@ -179,7 +196,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
 
     figure = Figure(figsize=(9, 5.4), dpi=160, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.085, 0.13, 0.745, 0.675))
+    axes = figure.add_axes((0.085, 0.13, 0.745, 0.64))
     left, bottom, width, height = axes.get_position().bounds
     low, high = _extent(summary)
     measured, predicted, curve = points(summary), _predicted(summary), summary.curve
@@ -212,21 +229,28 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
             parse_math=False, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
         )  # fmt: skip
 
-    hinge, plateau = _reached(summary)
+    hinge, plateau, provisional = _marked(summary)
     if hinge and hinge.value is not None:
         _band(axes.axvspan, hinge, low, high)
-        axes.axvline(hinge.value, color=VERMILION, lw=1.2, zorder=2)
+        axes.axvline(hinge.value, color=VERMILION, lw=1.2, ls=(0, (5, 3)) if provisional else "-", zorder=2)
         share = math.log(hinge.value / low) / math.log(high / low)
         side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
         axes.annotate(
-            f"knee {number(hinge.value)} in flight{_in_brackets(hinge)}", (hinge.value, 1),
+            _knee_label(hinge, provisional), (hinge.value, 1),
             xycoords=("data", "axes fraction"), xytext=(0, 5), textcoords="offset points", ha=side,
             fontsize=9, color=VERMILION, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
     if plateau and plateau.value is not None:
         _band(axes.axhspan, plateau, 0, top)
         axes.axhline(plateau.value, color=VERMILION, lw=0.9, ls=(0, (6, 3)), zorder=2)
-        labels.append((plateau.value, f"plateau {number(plateau.value)}\n{interval(plateau.ci95)}", VERMILION))
+        about = "about " if provisional else ""
+        labels.append((plateau.value, f"plateau {about}{number(plateau.value)}\n{interval(plateau.ci95)}", VERMILION))
+
+    if above := _above(summary):
+        axes.annotate(
+            above, (1, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points", ha="right",
+            fontsize=9, color=VERMILION, fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
 
     line = _line(summary)
     if line and curve and curve.family:
@@ -256,9 +280,10 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         handles.append(Line2D([], [], mfc="white", mew=1.4, **dot))  # type: ignore[arg-type]
         names.append("invalid level")
     if handles:
+        taken = bool(measured) and measured[0][1] > 0.6 * top  # a curve that does not rise
         axes.legend(
-            handles[::-1], names[::-1], loc="upper left", fontsize=8.5, labelcolor=_INK, framealpha=0.85,
-            edgecolor="none", handlelength=2.2, borderaxespad=0.3,
+            handles[::-1], names[::-1], loc="lower right" if taken else "upper left", fontsize=8.5, labelcolor=_INK,
+            framealpha=0.85, edgecolor="none", handlelength=2.2, borderaxespad=0.3,
         )  # fmt: skip
 
     places = spread_apart([y for y, _, _ in labels], 0.105 * top, 0.03 * top, 0.97 * top)
@@ -280,14 +305,17 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color("#b6bec8")
     axes.set_xlabel("requests in flight (log2, ticks at the levels)", fontsize=9.5, color=_SOFT, labelpad=6)
-    figure.text(left, bottom + height + 0.045, "output tok/s", fontsize=9.5, color=_SOFT, ha="left", va="center")
+    figure.text(0.025, bottom + height + 0.042, "output tok/s", fontsize=9.5, color=_SOFT, ha="left", va="center")
     figure.text(
         left + width, 0.018, _caps_beyond(summary, high), fontsize=7.5, color=_SOFT, ha="right", parse_math=False
     )
     title, below = subject(summary, manifest)
     head: dict[str, Any] = {"va": "center", "parse_math": False}
-    figure.text(0.025, 0.955, shorten(title, 62), fontsize=14, fontweight="bold", color=_INK, **head)
-    figure.text(0.025, 0.907, shorten(below, 118), fontsize=9.5, color=_SOFT, **head)
+    figure.text(0.025, 0.957, shorten(title, 62), fontsize=14, fontweight="bold", color=_INK, **head)
+    figure.text(0.025, 0.912, shorten(below, 118), fontsize=9.5, color=_SOFT, **head)
+    answer = shorten(sentence(summary), 140)
+    size = 9.5 * min(1.0, 112 / len(answer))
+    figure.text(0.025, 0.868, answer, fontsize=size, fontweight="bold", color=_RED, **head)
     if summary.simulated:
         axes.text(
             0.55, 0.36, "SIMULATED", transform=axes.transAxes, fontsize=62, fontweight="bold", color=_INK, alpha=0.07,
@@ -369,7 +397,8 @@ def curve_figure(summary: Summary, manifest: Mapping[str, Any]) -> dict[str, Any
     layout = _layout("output tok/s", _ticks_of(summary), (low, high)) | {"shapes": shapes, "annotations": notes}
     layout["yaxis"] |= {"rangemode": "tozero"}
     layout["legend"] |= {"y": 0, "yref": "container", "traceorder": "reversed"}  # not above: there stands the knee
-    layout["margin"] |= {"b": 84}
+    layout["title"] = _title(sentence(summary))
+    layout["margin"] |= {"b": 84, "t": 40 + 18 * (1 + layout["title"]["text"].count("<br>"))}
     if summary.simulated:
         layout["annotations"].append(
             {
@@ -410,9 +439,9 @@ def latency_figure(summary: Summary, name: str) -> dict[str, Any]:
         )  # fmt: skip
     layout = _layout("ms", _ticks_of(summary, 0.8), _extent(summary))
     layout["yaxis"] |= {"rangemode": "tozero"}
-    hinge, _ = _reached(summary)
+    hinge, _, provisional = _marked(summary)
     if hinge and hinge.value is not None:
-        layout["shapes"] = [_upright(hinge.value, VERMILION, "solid")]
+        layout["shapes"] = [_upright(hinge.value, VERMILION, "dash" if provisional else "solid")]
     return {"data": data, "layout": layout}
 
 
@@ -462,16 +491,18 @@ def _marks(summary: Summary, low: float, high: float) -> tuple[list[dict[str, An
     """Knee, plateau and caps as plotly shapes and their labels; a log axis wants log10 in labels only."""
     shapes: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
-    hinge, plateau = _reached(summary)
+    hinge, plateau, provisional = _marked(summary)
     if hinge and hinge.value is not None:
         if hinge.ci95:
             start, end = hinge.ci95
             ends = {"x0": low if start is None else start, "x1": high if end is None else end, "y0": 0, "y1": 1}
             shapes.append(_shade("rect", "x", "paper") | ends)
-        shapes.append(_upright(hinge.value, VERMILION, "solid"))
-        label = f"<b>knee {number(hinge.value)}{_in_brackets(hinge)}</b>"
+        shapes.append(_upright(hinge.value, VERMILION, "dash" if provisional else "solid"))
         place = {"x": math.log10(hinge.value), "y": 1, "yref": "paper", "yanchor": "bottom"}
-        notes.append(_note(label, VERMILION) | place)
+        notes.append(_note(f"<b>{_knee_label(hinge, provisional)}</b>", VERMILION) | place)
+    if above := _above(summary):
+        place = {"x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "bottom"}
+        notes.append(_note(f"<b>{above}</b>", VERMILION) | place)
     if plateau and plateau.value is not None:
         if plateau.ci95:
             start, end = plateau.ci95
@@ -481,12 +512,20 @@ def _marks(summary: Summary, low: float, high: float) -> tuple[list[dict[str, An
         line = {"color": VERMILION, "width": 1.5, "dash": "dash"}
         shapes.append({"type": "line", "xref": "paper", "yref": "y", "line": line, "layer": "below"} | ends)
         at = {"x": 0.01, "xref": "paper", "xanchor": "left", "y": plateau.value, "yanchor": "bottom"}
-        notes.append(_note(f"plateau {number(plateau.value)}{_in_brackets(plateau)}", VERMILION) | at)
+        about = "about " if provisional else ""
+        notes.append(_note(f"plateau {about}{number(plateau.value)}{_in_brackets(plateau)}", VERMILION) | at)
     for cap, label in _caps_in(summary, low, high):
         shapes.append(_upright(cap, GREY, "dot"))
         place = {"x": math.log10(cap), "y": 0.02, "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
         notes.append(_note(html.escape(label), GREY) | place | {"textangle": -90})
     return shapes, notes
+
+
+def _title(text: str) -> dict[str, Any]:
+    """The answer above the plot, in lines that a phone shows whole."""
+    lines = "<br>".join(textwrap.wrap(html.escape(text, quote=False), 56))
+    place = {"x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
+    return {"text": lines, "font": {"size": 13}, "pad": {"l": 8, "t": 8}} | place
 
 
 def _note(text: str, colour: str) -> dict[str, Any]:

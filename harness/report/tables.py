@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number
-from harness.report.words import SEVERITIES, Remark, facts, is_open, remarks, simulated_words, subject, worst
+from harness.report.headline import is_open
+from harness.report.words import SEVERITIES, Remark, facts, remarks, simulated_words, subject, worst
 from harness.summary import LevelSummary, PredictedLevel, Summary
 
 MARKS = {"invalid": "✗", "doubt": "?", "note": "·"}
+FIRST_REMARKS = 3  # on a terminal, unless all are wanted: what is more stands in report.md
 _STYLES = {"invalid": "bold red", "doubt": "yellow", "note": "dim"}
 
 
@@ -112,9 +114,17 @@ def legend(summary: Summary) -> str:
 
 
 def print_summary(
-    summary: Summary, manifest: Mapping[str, Any], paths: list[tuple[str, str | Path]], console: Console
+    summary: Summary,
+    manifest: Mapping[str, Any],
+    paths: list[tuple[str, str | Path]],
+    console: Console,
+    *,
+    verbose: bool = False,
 ) -> None:
-    """The whole summary on a terminal of 80 columns or more, and as plain text where it is none."""
+    """The summary on a terminal of 80 columns or more, and as plain text where it is none.
+
+    The gravest remarks stand below the answer; all of them where it is to be `verbose`.
+    """
     title, below = subject(summary, manifest)
     if summary.simulated:
         console.print(Text.assemble(("SIMULATED", "bold black on yellow"), ": ", simulated_words(summary, manifest)))
@@ -130,10 +140,13 @@ def print_summary(
             console.print(Text(marks, "dim"))
         console.print()
     console.print(_grid([(Text(fact.label, "bold"), Text(fact.text)) for fact in facts(summary)]))
-    said = remarks(summary)
-    if said:
+    found = remarks(summary)
+    shown = found if verbose else found[:FIRST_REMARKS]
+    if shown:
         console.print()
-        console.print(_grid([(Text(r.severity, _STYLES[r.severity]), _remark(r)) for r in said]))
+        console.print(_grid([(Text(r.severity, _STYLES[r.severity]), _remark(r)) for r in shown]))
+    if more := len(found) - len(shown):
+        console.print(Text(f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md", "dim"))
     if paths:
         console.print()
     width = max((len(label) for label, _ in paths), default=0)

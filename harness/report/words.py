@@ -1,36 +1,41 @@
 """The answer in words: facts, knees by name, verdicts, the ramp's reasons; one source for terminal, page and Markdown.
 
+Its first lines, knee and plateau, are those of `headline`.
+
 Everything comes from a Summary and the manifest, so it can be made again at any time. Words carry no
 colour and no markup; whoever shows them adds its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from harness.predict import claims
-from harness.report.format import MISSING, flat, interval, ms, number, percent, plain
-from harness.summary import Calibrated, Curve, Gap, Knees, LevelSummary, Prediction, RampStep, Summary, Value, Verdict
+from harness.report.format import MISSING, flat, interval, load, load_of, ms, number, percent, plain
+from harness.report.headline import Fact, fastest, headline, hinge_of, is_open, of_curve, state, tokens_sent
+from harness.summary import (
+    PROVISIONAL,
+    Calibrated,
+    Curve,
+    Gap,
+    Knees,
+    LevelSummary,
+    Prediction,
+    RampStep,
+    Summary,
+    Value,
+    Verdict,
+)
 
 CLAIMS = "Claims that are often made of such a setup, unsourced"
 BY_CONSTRUCTION = "agreement with the prediction is there by construction"
 SEVERITIES = ("invalid", "doubt", "note")
 _AGREES = "0.75–1.15 counts as agreement"  # analytic.md §3
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """One line of the answer: "label: value; detail"."""
-
-    label: str
-    value: str
-    detail: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.value}; {self.detail}" if self.detail else self.value
+_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
+_DIFFERS = 0.02  # of the tokens requested, from where the mean that was sent is told too
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -46,21 +51,6 @@ class Remark(msgspec.Struct, frozen=True):
     @property
     def where(self) -> str:
         return load(self.open_loop, *self.at) if self.at else ""
-
-
-def load(open_loop: bool, *at: int | float) -> str:
-    """Levels by what was asked of them.
-
-    >>> load(False, 1, 16), load(True, 2.5)
-    ('C = 1, 16', '2.5 req/s')
-    """
-    listed = ", ".join(f"{value:g}" if open_loop else f"{value:.12g}" for value in at)
-    return f"{listed} req/s" if open_loop else f"C = {listed}"
-
-
-def load_of(level: LevelSummary) -> str:
-    """One level by what was asked of it."""
-    return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
 def simulated_words(summary: Summary, manifest: Mapping[str, Any]) -> str:
@@ -84,22 +74,29 @@ def subject(summary: Summary, manifest: Mapping[str, Any]) -> tuple[str, str]:
     work = manifest.get("workload") or {}
     tokens_in = work.get("input_tokens") or (prediction.input_tokens if prediction else None)
     tokens_out = work.get("output_tokens") or (prediction.output_tokens if prediction else None)
+    sent_in, sent_out = tokens_sent(summary)
     server = manifest.get("server") or {}
     parts = [
         " × ".join([flat(gpus)] * bool(gpus) + [flat(gpu)]) if gpu else "",
-        f"{flat(tokens_in)} tokens in, {flat(tokens_out)} out" if tokens_in and tokens_out else "",
+        f"{_tokens(tokens_in, sent_in, ' tokens in')}, {_tokens(tokens_out, sent_out, ' out')}"
+        if tokens_in and tokens_out
+        else "",
         " ".join(plain(server[key]) for key in ("name", "version") if server.get(key)),
         plain(manifest.get("created") or ""),
     ]
     return plain(model) if model else "unnamed model", " · ".join(part for part in parts if part)
 
 
+def _tokens(wanted: Any, sent: float | None, unit: str) -> str:
+    """A length as it was requested; what was sent before it, where the two differ."""
+    if not isinstance(wanted, int | float) or sent is None or abs(sent / wanted - 1) <= _DIFFERS:
+        return f"{flat(wanted)}{unit}"
+    return f"{number(sent)}{unit} ({number(wanted)} requested)"
+
+
 def facts(summary: Summary) -> list[Fact]:
     """The answer, most important first; never empty."""
-    out = [*_interrupted(summary), _knee(summary), _plateau(summary)]
-    if summary.curve and summary.curve.single_stream_tokens_per_s.value is not None:
-        single = summary.curve.single_stream_tokens_per_s
-        out.append(Fact("Single stream", f"{number(single.value)} output tok/s", _ci(single)))
+    out = [*_interrupted(summary), *headline(summary)]
     found = [*_slo(summary), *_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
     return [*out, *found, *_client(summary), *_grade(summary)]
 
@@ -185,8 +182,9 @@ def _client(summary: Summary) -> list[Fact]:
 
 def knee_rows(curve: Curve, knees: Knees) -> list[tuple[str, str, str]]:
     """Every knee and figure of the curve by its own name: (name, value, interval and meaning); they are different."""
+    provisional = state(curve) == PROVISIONAL
     named: list[tuple[str, Value | None, str, str]] = [
-        ("hinge", knees.hinge, "in flight", "where the rising branch meets the plateau"),
+        ("hinge", knees.hinge or hinge_of(curve, knees), "in flight", "where the rising branch meets the plateau"),
         ("plateau95", knees.plateau95, "in flight", "95 % of the plateau"),
         ("half_point", knees.half_point, "in flight", "half of the plateau"),
         ("slo", knees.slo, "in flight", "most that keeps the limits; up to the least that misses them"),
@@ -199,21 +197,24 @@ def knee_rows(curve: Curve, knees: Knees) -> list[tuple[str, str, str]]:
         ("dip", curve.dip, "", "share of the plateau that is lost at the last level"),
     ]
     return [
-        (name, f"{number(value.value)} {unit}".strip(), _joined(_ci(value), meaning))
+        (name, f"{number(value.value)} {unit}".strip(), _joined(_ci(value), "provisional" * doubtful, meaning))
         for name, value, unit, meaning in named
         if value is not None and value.value is not None
+        for doubtful in [provisional and name in _AT_THE_PLATEAU]
     ]
 
 
-def fit_rows(curve: Curve, knees: Knees) -> list[tuple[str, str, str]]:
-    """What a fit says, for people: the family and how sure it is, every knee, what keeps it from saying more."""
-    if curve.family is None:
-        rows = [("curve", "none fitted", "")]
-    else:
+def fit_rows(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> list[tuple[str, str, str]]:
+    """What a fit says, for people: the answer, the family and how sure it is, every knee, what the fit remarks.
+
+    `loads` are the concurrencies that it was made of.
+    """
+    rows = [(fact.label.lower(), fact.value, fact.detail) for fact in of_curve(curve, knees, loads)]
+    if curve.family is not None:
         weights = ", ".join(f"{name.replace('_', ' ')} {weight:.2f}" for name, weight in curve.weights.items())
         missed = curve.parameters.get("leave_one_out")
         beside = f"a level left out is missed by {percent(missed)}" if missed is not None else ""
-        rows = [("curve", _family(curve), _joined(f"Akaike weights: {weights}", beside))]
+        rows += [("curve", _family(curve), _joined(f"Akaike weights: {weights}", beside))]
     rows += knee_rows(curve, knees)
     return rows + [
         (v.level, v.code.replace("_", " "), _joined(plain(v.message), plain(v.advice))) for v in curve.verdicts
@@ -241,11 +242,6 @@ def remarks(summary: Summary) -> list[Remark]:
     return [_together(group, open_loop) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
 
 
-def is_open(summary: Summary) -> bool:
-    """Whether requests were sent on schedule rather than by slots."""
-    return any(level.rate is not None for level in summary.levels)
-
-
 def ramp_rows(summary: Summary) -> list[tuple[str, str]]:
     """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
     if all(step.reason == "given" for step in summary.ramp if step.concurrency is not None or step.rate is not None):
@@ -268,7 +264,7 @@ def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str,
     The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
     knows the model and the card, and for a simulated run, which measured no card.
     """
-    prediction, top = summary.prediction, _fastest(summary)
+    prediction, top = summary.prediction, fastest(summary)
     if prediction is None or summary.simulated or prediction.simulated or top is None:
         return []
     curve, phases = summary.curve, summary.phases
@@ -319,52 +315,10 @@ def _interrupted(summary: Summary) -> list[Fact]:
     return [Fact("Interrupted", "the run ended early", stand.get(count, f"the {count} finished levels stand"))]
 
 
-def _knee(summary: Summary) -> Fact:
-    knee, knees, curve = summary.knee_concurrency, summary.knees, summary.curve
-    if knee is not None:
-        by_slo = knees.slo is not None and knees.slo.value == knee
-        named = knees.slo if by_slo else knees.hinge or (curve.hinge_concurrency if curve else None)
-        if by_slo:
-            kind = "the highest load that keeps the limits"
-        else:
-            kind = f"hinge of the {_family(curve)}" if curve else "hinge"
-        return Fact("Knee", f"{number(knee)} requests in flight", _joined(_ci(named) if named else "", kind))
-    if is_open(summary):
-        return Fact("Knee", "none", "requests were sent at given rates: no concurrency was held")
-    if curve is None or curve.family is None:
-        return Fact("Knee", "not identifiable", f"{_count(summary)} measured, no curve fitted")
-    return Fact("Knee", "none", "the curve has one only where it reaches a plateau")
-
-
-def _plateau(summary: Summary) -> Fact:
-    curve = summary.curve
-    if curve and curve.plateau_reached:
-        plateau = curve.plateau_tokens_per_s
-        more = [
-            f"{words} at {number(knee.value)} in flight"
-            for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95))
-            if knee and knee.value is not None
-        ]
-        detail = _joined(_ci(plateau), ", ".join(more))
-        return Fact("Plateau", f"{number(plateau.value)} output tok/s", detail)
-    why = [v.message for v in [*(curve.verdicts if curve else []), *summary.verdicts] if "plateau" in v.code]
-    top, best = _fastest(summary), ""
-    if top:
-        best = f"highest measured {number(top.output_tokens_per_s.mean)} output tok/s at {load_of(top)}"
-    if is_open(summary):
-        return Fact("Plateau", "not looked for", best)
-    return Fact("Plateau", "not reached", _joined(plain(why[0]) if why else "", best))
-
-
-def _fastest(summary: Summary) -> LevelSummary | None:
-    measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
-    return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
-
-
 def _prediction(summary: Summary) -> list[Fact]:
     prediction = summary.prediction
     if prediction is None:
-        return [Fact("Prediction", "none", "it needs a GPU (--gpu) and a model config (--model-config)")]
+        return [Fact("Prediction", "not made", "it needs a GPU (--gpu) and a model config (--model-config)")]
     band, cap = prediction.plateau_tokens_per_s, prediction.binding_cap
     limit = prediction.caps.get(cap) if cap else None
     detail = _joined(
@@ -397,7 +351,8 @@ def _gap(gap: Gap | None) -> list[Fact]:
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
     told = plain(gap.sentence).rstrip(".")
-    return [Fact("Gap", gap.largest, _joined(told, f"factors: {factors}", ", ".join(reached)))]
+    largest = "small" if gap.largest == "none" else gap.largest
+    return [Fact("Gap", largest, _joined(told, f"factors: {factors}", ", ".join(reached)))]
 
 
 def _calibrated(summary: Summary, own: Calibrated | None) -> list[Fact]:
@@ -469,11 +424,6 @@ def _gpu(summary: Summary) -> list[Fact]:
 
 def _family(curve: Curve) -> str:
     return (curve.family or "fitted curve").replace("_", " ")
-
-
-def _count(summary: Summary) -> str:
-    count = len({level.concurrency or level.rate for level in summary.levels})
-    return f"{count or 'no'} level{'' if count == 1 else 's'}"
 
 
 def _together(group: list[Verdict], open_loop: bool) -> Remark:

@@ -1,0 +1,279 @@
+"""The headline: knee, plateau and single stream by the state of the curve, in the same words wherever they stand.
+
+    found        16.1 requests in flight (95 % interval 15.4–16.5)
+    provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28), with what would settle it
+    beyond       above 64 requests in flight: throughput still rises there
+    none         not measurable: 3 levels are measured, 5 are needed
+
+With limits (an SLO) the knee is the most load that keeps them, and the curve's own stands below it as the hinge.
+Terminal, Markdown, page, picture and `knee fit` take their sentences from here; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.report.format import interval, listed, load_of, number, percent, plain, span
+from harness.summary import (
+    BEYOND,
+    FOUND,
+    NONE,
+    PROVISIONAL,
+    Curve,
+    Estimate,
+    Knees,
+    LevelSummary,
+    Summary,
+    Value,
+)
+
+_FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
+_WHY = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that say it where the curve has no reasons
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One line of the answer: "label: value; detail"."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.value}; {self.detail}" if self.detail else self.value
+
+
+def state(curve: Curve | None) -> str:
+    """How much of an answer the curve is: found, provisional, beyond or none.
+
+    Summaries of format 1 have no state; there it follows from the figures.
+    """
+    if curve is None:
+        return NONE
+    if curve.state != NONE or curve.reasons or curve.family is None:
+        return curve.state
+    if curve.plateau_reached:
+        return FOUND
+    return BEYOND if curve.hinge_concurrency.value is None else PROVISIONAL
+
+
+def is_open(summary: Summary) -> bool:
+    """Whether requests were sent on schedule rather than by slots."""
+    return any(level.rate is not None for level in summary.levels)
+
+
+def headline(summary: Summary) -> list[Fact]:
+    """Knee, plateau and single stream, and between them what would settle them; the first is the knee."""
+    own = _of_ramp(summary.levels)
+    loads = [level.concurrency for level in own if level.concurrency is not None]
+    if is_open(summary):
+        found = [_open_knee(summary)]
+    elif limited(summary):
+        found = [_limited_knee(summary), *of_curve(summary.curve, summary.knees, loads, label="Hinge")]
+    else:
+        found = of_curve(summary.curve, summary.knees, loads)
+    return [*found, _plateau(summary), *_single_stream(summary.curve, own)]
+
+
+def sentence(summary: Summary) -> str:
+    """The knee in one line, for titles and pictures."""
+    fact = headline(summary)[0]
+    return f"{fact.label}: {fact.text}"
+
+
+def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: str = "Knee") -> list[Fact]:
+    """The knee that the curve has, by its state: the answer, why it is not found, and what would settle it.
+
+    `loads` are the concurrencies measured.
+    """
+    now = state(curve)
+    if curve is None or now == NONE:
+        return [Fact(label, f"not measurable: {_reasons(curve) or _few(len(set(loads)))}"), *_settle(curve, loads)]
+    if now == BEYOND:
+        last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
+        where = "the last level" if last is None else f"{number(last)} requests in flight"
+        return [Fact(label, f"above {where}: throughput still rises there", _expected(curve)), *_settle(curve, loads)]
+    hinge = hinge_of(curve, knees) or Value(None)
+    about = "about " if now == PROVISIONAL else ""
+    lowest = min(loads, default=None)
+    at_lowest = lowest is not None and hinge.value is not None and hinge.value <= _FLAT * lowest
+    if at_lowest and lowest != 1:
+        about = "at most "
+    value = f"{about}{number(hinge.value)} requests in flight{_brackets(hinge, now)}"
+    fact = Fact(label, value, _flat(curve, lowest) if at_lowest and lowest is not None else "")
+    if now == FOUND:
+        return [fact]
+    why = _reasons(curve)
+    return [fact, *([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
+
+
+def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
+    """The hinge, found or provisional; None where there is none to show."""
+    if curve is None or state(curve) not in (FOUND, PROVISIONAL):
+        return None
+    hinge = knees.hinge or curve.hinge_concurrency
+    return hinge if hinge.value is not None else None
+
+
+def plateau_of(curve: Curve | None) -> Value | None:
+    """The plateau, found or provisional; None where there is none to show."""
+    if curve is None or state(curve) not in (FOUND, PROVISIONAL) or curve.plateau_tokens_per_s.value is None:
+        return None
+    return curve.plateau_tokens_per_s
+
+
+def fastest(summary: Summary) -> LevelSummary | None:
+    """The level with the most output tokens a second."""
+    measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
+    return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
+
+
+def tokens_sent(summary: Summary) -> tuple[float | None, float | None]:
+    """Mean input and output tokens of the requests measured, prefill probes left out; None where nobody counted."""
+
+    def mean(pairs: list[tuple[float | None, int]]) -> float | None:
+        known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
+        total = sum(n for _, n in known)
+        return sum(tokens * n for tokens, n in known) / total if total else None
+
+    own = _of_ramp(summary.levels)
+    return mean([(x.input_tokens_mean, x.requests) for x in own]), mean(
+        [(x.output_tokens_mean, x.requests) for x in own]
+    )
+
+
+# ---- the knee ---------------------------------------------------------------------------------------------
+
+
+def limited(summary: Summary) -> bool:
+    """Whether there are limits to keep, and the knee is theirs."""
+    return summary.knees.slo is not None or any(level.slo for level in summary.levels)
+
+
+def _limited_knee(summary: Summary) -> Fact:
+    """The most load that keeps the limits."""
+    knee = summary.knees.slo
+    if knee is not None and knee.value is not None:
+        missed = knee.ci95[1] if knee.ci95 else None
+        if missed is None:
+            return Fact("Knee", f"at least {number(knee.value)} requests in flight: no level misses the limits")
+        return Fact("Knee", f"{number(knee.value)} requests in flight keep the limits, {number(missed)} miss them")
+    judged = [level for level in summary.levels if level.slo]
+    lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
+    if lowest is not None and any(each.outcome == "missed" for each in lowest.slo):
+        return Fact("Knee", f"below {number(lowest.concurrency)} in flight: the limits are missed there already")
+    return Fact("Knee", "not measurable: no level has enough requests to decide the limits")
+
+
+def _open_knee(summary: Summary) -> Fact:
+    """An open loop has no concurrency of its own; with limits it has the highest rate that keeps them."""
+    rate = summary.knees.slo_rate
+    if rate is None or rate.value is None:
+        return Fact("Knee", "not measured: requests were sent at fixed rates")
+    missed = rate.ci95[1] if rate.ci95 else None
+    if missed is None:
+        return Fact("Knee", f"at least {number(rate.value)} requests per second: no level misses the limits")
+    return Fact("Knee", f"{number(rate.value)} requests per second keep the limits, {number(missed)} miss them")
+
+
+def _flat(curve: Curve, lowest: float) -> str:
+    """A curve that does not rise: what that says of the server."""
+    if curve.dip is not None:
+        return "throughput falls with load: the server is fastest at the lowest level"
+    if lowest == 1:
+        return "throughput does not rise with load: the server handles 1 at a time"
+    return f"throughput does not rise with load: {number(lowest)} in flight, the lowest level, saturate the server"
+
+
+def _expected(curve: Curve) -> str:
+    """Where the knee lies that the levels do not reach."""
+    if curve.expected_concurrency is None:
+        return ""
+    by = {"asymptote": "the curve's asymptote puts it", "prediction": "the prediction puts it"}
+    return f"{by.get(curve.expected_by or '', 'expected')} near {number(curve.expected_concurrency)}"
+
+
+def _reasons(curve: Curve | None) -> str:
+    """Why the answer is not found."""
+    if curve is None:
+        return ""
+    return "; ".join(map(plain, curve.reasons or [v.message for v in curve.verdicts if v.code in _WHY]))
+
+
+def _few(levels: int) -> str:
+    if not levels:
+        return "no level is finished"
+    return f"{levels} level{'' if levels == 1 else 's'} measured, too few for a curve"
+
+
+def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+    """What would turn it into a found one: levels to measure, some of them again, and how long that takes."""
+    settle = curve.settle if curve else None
+    if settle is None or not settle.levels:
+        return []
+    wanted = list(dict.fromkeys(settle.levels))
+    again = [number(level) for level in wanted if level in loads]
+    new = [number(level) for level in wanted if level not in loads]
+    does = f"measure {listed(new)} in flight" if new else ""
+    if again:
+        does = f"repeat {listed(again)}" + (f" and {does}" if does else " in flight")
+    time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
+    return [Fact("To settle it", f"{does}{time}")]
+
+
+# ---- plateau and single stream ----------------------------------------------------------------------------
+
+
+def _plateau(summary: Summary) -> Fact:
+    curve, now, top = summary.curve, state(summary.curve), fastest(summary)
+    plateau = plateau_of(curve)
+    if curve is not None and plateau is not None:
+        about = "about " if now == PROVISIONAL else ""
+        value = f"{about}{number(plateau.value)} output tok/s{_brackets(plateau, now)}"
+        more = [
+            f"{words} at {number(knee.value)} in flight"
+            for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95))
+            if knee and knee.value is not None
+        ]
+        lost = curve.dip.value if curve.dip else None
+        falls = f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else ""
+        return Fact("Plateau", value, "; ".join(part for part in (", ".join(more), falls) if part))
+    if top is None:
+        return Fact("Plateau", "not measurable: no level has output")
+    most = f"{number(top.output_tokens_per_s.mean)} output tok/s"
+    if is_open(summary):
+        return Fact("Plateau", f"not measured: the highest rate of output is {most} at {load_of(top)}")
+    tends = curve.asymptote_tokens_per_s if curve and now == BEYOND else None
+    beyond = f"the curve tends to {number(tends.value)}{_brackets(tends)}" if tends and tends.value is not None else ""
+    return Fact("Plateau", f"at least {most}, measured at {load_of(top)}", beyond)
+
+
+def _single_stream(curve: Curve | None, levels: Sequence[LevelSummary]) -> list[Fact]:
+    """One request in flight: as it was measured, then as the curve has it."""
+    fitted = curve.single_stream_tokens_per_s if curve else Value(None)
+    by_curve = f"{number(fitted.value)}{{}} by the curve{_brackets(fitted)}" if fitted.value is not None else ""
+    ones = [level.output_tokens_per_s for level in levels if level.concurrency == 1 and not _invalid(level)]
+    known = [each.mean for each in ones if each.mean is not None]
+    if not known:
+        return [Fact("Single stream", by_curve.format(" output tok/s"))] if by_curve else []
+    how = _brackets(ones[0]) if len(known) == 1 else f" (mean of {len(known)} levels)"
+    value = f"{number(sum(known) / len(known))} output tok/s measured{how}"
+    return [Fact("Single stream", value, by_curve.format(""))]
+
+
+def _invalid(level: LevelSummary) -> bool:
+    return any(verdict.level == "invalid" for verdict in level.verdicts)
+
+
+def _of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
+    """The levels of the curve, without those of a prefill probe."""
+    return [level for level in levels if level.input_tokens_asked is None]
+
+
+def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
+    """What stands behind a figure: its interval, and whether it is provisional."""
+    words = interval(value.ci95)
+    parts = ["provisional"] if now == PROVISIONAL else []
+    return f" ({'; '.join([*parts, f'95 % interval {words}' if words else 'no interval'])})"
