@@ -43,6 +43,7 @@ class Outcome(msgspec.Struct, frozen=True):
     last: int  # highest level
     levels: int
     said: Answer
+    drift: float = 0.0
     seconds: float = math.nan
     provisional_s: float = math.inf  # until the first answer with a hinge, provisional or found
     found_s: float = math.inf
@@ -131,7 +132,7 @@ def ramped(max_seconds: float | None, most: int | None, answers_s: Sequence[floa
             found_s = min(found_s, step.seconds)
     return Outcome(
         float(server.seats), server.truth.plateau, answer_s, max((level.concurrency for level in levels), default=0),
-        len(levels), said, steps[-1].seconds if steps else 0.0, provisional_s, found_s,
+        len(levels), said, server.drift, steps[-1].seconds if steps else 0.0, provisional_s, found_s,
     )  # fmt: skip
 
 
@@ -139,12 +140,12 @@ def cut(most: int, work: Bench) -> Iterator[Line]:
     """Adaptive ramps that ended after so many levels."""
     todo = partial(ramped, None, most, ANSWERS_S, work.given.seed)
     outcomes = list(work.pool.map(todo, range(work.given.short_runs), chunksize=4))
-    yield from judged(f"cut-{most}", f"ramps cut after {most} levels", outcomes)
+    yield from _apart(f"cut-{most}", f"ramps cut after {most} levels", outcomes)
 
 
 def budget(max_seconds: float, work: Bench) -> Iterator[Line]:
     """Adaptive ramps that have so many seconds."""
-    runs = len(BUDGET_ANSWERS_S) * math.ceil(work.given.short_runs / 3)
+    runs = 2 * len(BUDGET_ANSWERS_S) * math.ceil(work.given.short_runs / 6)
     todo = partial(ramped, max_seconds, None, BUDGET_ANSWERS_S, work.given.seed)
     outcomes = list(work.pool.map(todo, range(runs), chunksize=4))
     name, what = f"budget-{max_seconds:g}", f"ramps of {max_seconds:g} s"
@@ -158,7 +159,13 @@ def budget(max_seconds: float, work: Bench) -> Iterator[Line]:
             f"after {_median_s([o.provisional_s for o in some])}, found after {_median_s([o.found_s for o in some])} "
             "(medians)",
         )  # fmt: skip
-    yield from judged(name, what, outcomes)
+    yield from _apart(name, what, outcomes)
+
+
+def _apart(name: str, what: str, outcomes: Sequence[Outcome]) -> Iterator[Line]:
+    """Servers that keep their speed, and those that drift from level to level by 1 to 5 %."""
+    yield from judged(f"{name}-closed", f"{what}, closed", [o for o in outcomes if not o.drift])
+    yield from judged(f"{name}-drift", f"{what}, drift", [o for o in outcomes if o.drift])
 
 
 # ---- what is asked of all -------------------------------------------------------------------------------
