@@ -33,7 +33,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None  # exit status of its run; None: there was none to its end
     error: str | None = None  # why it could not be measured
     left_out: str | None = None  # why it was not to be: the map's bounds
-    knee: Value | None = None  # the unqualified one: of the SLO if one is given, else the hinge of a plateau reached
+    knee: Value | None = None  # the unqualified one: of the SLO if one is given, else the hinge
     hinge: Value | None = None  # as it was fitted, reached or not
     plateau_tokens_per_s: Value | None = None  # likewise
     plateau_reached: bool | None = None  # None: nothing could be fitted

@@ -50,6 +50,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     error_message: str = ""  # the first words of what the server or the system said of the error
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
     tls_s: float | None = None  # TLS handshake when this request had to open its connection
+    lumped: int = 0  # of the merged ones, those that the server sent together: the read that brought them was in time
 
 
 class Level(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
     transport: str = "socket"  # socket | httpx
+    metrics_url: str | None = None  # where the server's figures are; None: /metrics beside the API
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +52,8 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     levels: list[int] | None = None  # None: doubling up to max_concurrency
     max_concurrency: int = 1024
     level_seconds: float | None = None  # of every window; None: until it is precise
-    precision: float = 0.02  # half-width of a level's 95 % interval, relative, at which its window may end
+    precision: float | None = None  # half-width of a level's 95 % interval, relative, at which its window may end
+    quick: bool = False  # end the ramp at its first answer, found or provisional
     max_ttft: float | None = None  # seconds; the ramp ends where TTFT p99 passes it
     max_seconds: float | None = None
     max_requests: int | None = None
@@ -64,6 +66,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     start: str = "staggered"  # staggered | burst
     repeat: int = 1
     workers: int | None = None  # load-generating processes; None: as many as the load needs and the host has
+    keep_going: bool = False  # of given levels or rates: one that fails does not end the run
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +117,7 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t -~]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
+_API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
 _SECONDS = [
     ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
@@ -189,6 +193,7 @@ def check(scenario: Scenario, *, place: str) -> None:
 
     target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
     must(not _holds_a_key(target.url or ""), "target.url", *_NO_KEY)
+    must(not _holds_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
     must(  # whoever gives the key in its place shall not read it here
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
@@ -231,6 +236,10 @@ def check(scenario: Scenario, *, place: str) -> None:
     if ramp.levels is not None:
         must(bool(ramp.levels) and min(ramp.levels) >= 1, "ramp.levels", "a level is at least 1", "write [1, 2, 4, 8]")
         must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")
+    must(
+        not ramp.keep_going or ramp.levels is not None or ramp.rates is not None,
+        "ramp.keep_going", "a ramp that chooses its levels ends by itself", "give --levels or --rate",
+    )  # fmt: skip
     price, per_mtok = scenario.hardware.price, scenario.hardware.price_per_mtok
     must(ramp.max_dollars is None or ramp.max_dollars > 0, "ramp.max_dollars", "no money is no run", "give 1 or more")
     must(
@@ -262,7 +271,8 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
     for name, limit in scenario.slo.items():
         units.known_limit(name, f"{place}: $.slo")
         must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
-    must(0 < ramp.precision <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
+    half = 0.5 if ramp.precision is None else ramp.precision
+    must(0 < half <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
     must(
         ramp.max_ttft is None or 0 < ramp.max_ttft < math.inf,
         "ramp.max_ttft", "a bound is above 0", "write it like '2s' or '500ms'",
@@ -305,6 +315,12 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
 
 
 def _holds_a_key(address: str) -> bool:
+    """Whether an address holds more than a place: of queries only Azure's `api-version` is known to be no secret.
+
+    >>> _holds_a_key("https://me:key@host"), _holds_a_key("https://host?api-version=2024-10-21")
+    (True, False)
+    """
+    address = _API_VERSION.sub("", address)
     return not address.startswith("unix:") and re.search("[@?#]", address) is not None
 
 

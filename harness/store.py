@@ -306,7 +306,7 @@ _PLAIN = [
     ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
     ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
     ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
-    ("merged", "int32"), ("tls_s", "float64"),
+    ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"),
 ]  # fmt: skip
 
 

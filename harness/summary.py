@@ -66,9 +66,16 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_fraction: float | None = None
     read_delay_p99_s: float | None = None
-    merged_fraction: float | None = None
+    merged_fraction: float | None = None  # of the events, that shared a read because it came late
     ceiling_fraction: float | None = None  # events a second over what this host's calibration followed
-    limited: bool | None = None
+    limited: bool | None = None  # throughput is void on the client's account
+    late_fraction: float | None = None  # of the slots' time, between an answer's end and the next send
+    lumped_fraction: float | None = None  # of the events, that the server sent together with others
+    timestamp_source: str | None = None  # kernel | user
+    waited_fraction: float | None = None  # of the time, that the worker could have run and had no processor
+    steal_fraction: float | None = None  # of the processors' time, that the hypervisor gave to others
+    throttled_fraction: float | None = None  # of the time, that this container was held at its CPU limit
+    idle_processors: float | None = None  # of this host, on average
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,16 @@ def test_a_calibration_of_something_else_is_stale(changes: dict[str, Any], says:
     assert (stale(made, made.created) or "").startswith(says)
 
 
+def test_another_load_or_fewer_processors_make_no_calibration_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = calibration(load_average=7.0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # as taskset does, now or then
+    assert stale(made, made.created) is None
+    less = calibration()
+    monkeypatch.undo()
+    assert less.cpus == 1
+    assert stale(less, less.created) is None
+
+
 def test_a_calibration_is_stale_after_thirty_days() -> None:
     made = calibration()
     assert stale(made, made.created + timedelta(days=30)) is None

@@ -203,11 +203,17 @@ def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> N
 @pytest.mark.parametrize(
     ("url", "where"),
     [
-        ("https://h", ("https://h:443", "h", 443, "", "https", "")),
-        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "")),
-        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "")),
-        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock")),
-        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock")),
+        ("https://h", ("https://h:443", "h", 443, "", "https", "", "/v1", "", "")),
+        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "", "/v1", "", "")),
+        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "", "/v1", "", "")),
+        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
+        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
+        ("http://h/a/v1/completions", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "completions")),
+        ("http://h/v4/chat/completions/", ("http://h:80", "h", 80, "/v4", "http", "", "", "", "chat")),
+        (
+            "https://h/openai/deployments/d?api-version=1",
+            ("https://h:443", "h", 443, "/openai/deployments/d", "https", "", "", "?api-version=1", ""),
+        ),
     ],
 )
 def test_an_address_is_taken_apart(url: str, where: tuple[object, ...]) -> None:
@@ -257,8 +263,14 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
-    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"):
+    monkeypatch.setattr(launch, "_HANDSHAKE_S", 0.1)
+    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
         asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
+    ):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
 
 
 def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,30 @@ def test_lateness_is_counted_by_its_bin() -> None:
     assert 10_000_000 >> LATE_SHIFT <= bin_ <= 30_000_000 >> LATE_SHIFT
 
 
+def test_without_a_stamp_lateness_is_counted_from_the_look_before() -> None:
+    selector, reader = HotSelector(), Reader([])
+    selector.select(0)
+    selector.add(reader)
+    selector._polled -= 10_000_000
+    selector.select(0)
+    (bin_,) = [i for i, n in enumerate(selector.late) if n]
+    assert 10_000_000 >> LATE_SHIFT <= bin_ <= 30_000_000 >> LATE_SHIFT
+    selector.unstamped_read(now())
+    assert (selector.reads, selector.unstamped, sum(selector.late)) == (2, 2, 2)
+    selector.close()
+    os.close(reader.fd)
+    os.close(reader.other)
+
+
+def test_a_look_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
+    selector = HotSelector(tick_ns=1_000_000)  # of an ITL of 8 ms or more
+    for apart, late in ((3_000_000, False), (5_000_000, True)):
+        selector._polled = now() - apart
+        selector.select(0)
+        assert selector.late_look is late
+    selector.close()
+
+
 def test_debt_is_decoded_in_order_until_it_is_time_to_wake() -> None:
     selector, counter = HotSelector(), Counter()
     for i in range(100):

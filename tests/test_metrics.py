@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -36,7 +37,7 @@ def test_a_steady_loop_has_the_rates_that_its_times_give() -> None:
     assert s.e2e_s.p99 is None, "160 requests do not carry it"
     assert s.tokens_per_s_per_user == pytest.approx(10.0)
     assert (s.error_rate, s.cancelled, s.unplaced_tokens, s.discarded_tokens_per_s) == (0.0, 0, 0, 0.0)
-    assert codes(s) == {"too_few_samples"}
+    assert codes(s) == {"too_few_steps", "too_few_samples"}
 
 
 def test_tokens_count_by_arrival_and_latencies_by_when_the_request_began() -> None:
@@ -205,18 +206,90 @@ def test_tokens_without_an_arrival_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "limited"),
+    ("client", "busy", "carried"),
     [
-        (ClientView(cpu_fraction=0.81), True),
-        (ClientView(cpu_fraction=0.79, read_delay_p99_s=0.049, merged_fraction=0.04), False),
-        (ClientView(read_delay_p99_s=0.051), True),
-        (ClientView(merged_fraction=0.06), True),
+        (ClientView(cpu_fraction=0.81), True, 95),
+        (ClientView(cpu_fraction=0.79, read_delay_p99_s=0.049, merged_fraction=0.04), False, 95),
+        (ClientView(read_delay_p99_s=0.051), True, None),
+        (ClientView(merged_fraction=0.06), True, None),
     ],
 )
-def test_the_client_s_limits_are_the_rules_(client: ClientView, limited: bool) -> None:
+def test_a_busy_client_costs_percentiles_of_gaps_at_most(client: ClientView, busy: bool, carried: int | None) -> None:
     s = level(steady(4, 60.0), 5.0, 45.0, 4, client=client)
-    assert s.client.limited is limited
-    assert ("client_limited" in codes(s)) is limited
+    assert s.client.limited is False
+    assert ("client_busy" in codes(s)) is busy
+    assert not any(v.level == "invalid" for v in s.verdicts)
+    assert ("late_reads" in codes(s)) is (carried is None)
+    assert (s.itl_s.p95 is None, s.icl_s.p50 is None, s.icl_s.max is None) == (carried is None,) * 3
+    assert s.itl_s.mean == pytest.approx(0.1)
+    assert s.ttft_s.p95 == pytest.approx(0.2), "by the kernel's stamps"
+
+
+def test_a_percentile_of_gaps_is_left_out_where_more_were_merged_than_lie_beyond_it() -> None:
+    many = [request(float(i), [i + 0.1 * k for k in range(1, 10)]) for i in range(200)]
+    few = level(many, 0.0, 200.0, client=ClientView(merged_fraction=0.02))
+    assert few.itl_s.p99 is None
+    assert few.itl_s.p95 == pytest.approx(0.1)
+    (note,) = [v for v in few.verdicts if v.code == "late_reads"]
+    assert note.message == "ITL, ICL p99 left out: 2.0% of the events were read late, together with others"
+    assert level(many, 0.0, 200.0, client=ClientView(merged_fraction=0.009)).itl_s.p99 is not None
+
+
+def test_where_the_clock_stamps_late_reads_cost_the_latencies_that_they_are_a_large_share_of() -> None:
+    late = ClientView(read_delay_p99_s=0.03, timestamp_source="user")
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, client=late)
+    assert (s.ttft_s.p50, s.tpot_s.p50) == (None, None)
+    assert s.e2e_s.p50 == pytest.approx(1.0), "3 % of it"
+    assert "TTFT, TTFAT, TPOT percentiles left out" in next(v.message for v in s.verdicts if v.code == "late_reads")
+    assert level(steady(4, 60.0), 5.0, 45.0, 4, client=late, stamps_late_s=0.03).client.limited, "sent 3 % late"
+
+
+def looped(lag: float, seconds: float = 40.0) -> list[Record]:
+    """One slot with requests of a second, each sent so long after the end of the one before."""
+    sent, records, before = 0.0, list[Record](), 0.0
+    while sent < seconds:
+        records.append(request(sent, [sent + 0.1 * i for i in range(1, 11)], scheduled_s=before))
+        before = records[-1].done_s or 0.0
+        sent = before + lag
+    return records
+
+
+def test_the_harm_of_sending_late_is_the_share_of_the_slots_time_that_stood_empty() -> None:
+    s = level(looped(0.05), 5.0, 35.0)
+    assert s.client.late_fraction == pytest.approx(0.05 / 1.05, rel=0.1)
+    assert s.client.limited
+    assert "client_limited" in codes(s)
+    fine = level(looped(0.01), 5.0, 35.0)
+    assert fine.client.late_fraction == pytest.approx(0.01, rel=0.1)
+    assert not fine.client.limited
+
+
+def test_connecting_and_the_pause_after_a_failure_are_not_sending_late() -> None:
+    dialled = [msgspec.structs.replace(r, connect_s=0.03, tls_s=0.01) for r in looped(0.05)]
+    assert level(dialled, 5.0, 35.0).client.late_fraction == pytest.approx(0.01, rel=0.15)
+    failed = [
+        msgspec.structs.replace(r, error="reset", status=None) if i % 2 else r for i, r in enumerate(looped(0.05))
+    ]
+    assert level(failed, 5.0, 35.0).client.late_fraction == pytest.approx(0.025, rel=0.15)
+
+
+def test_an_endpoint_that_sends_four_events_at_a_time_keeps_its_throughput_and_has_icl_by_lump() -> None:
+    def lumps(start: float) -> Record:
+        arrivals = [start + 0.1 + 0.1 * (i // 4) for i in range(40)]
+        return request(start, arrivals, merged=40, lumped=40)
+
+    s = level([lumps(float(i)) for i in range(70)], 5.0, 65.0)
+    assert (s.client.merged_fraction, s.client.lumped_fraction) == (0.0, 1.0)
+    assert not any(v.level in ("invalid",) for v in s.verdicts)
+    assert s.client.limited is False
+    assert (s.itl_s.p50, s.icl_s.p50) == (None, pytest.approx(0.1))
+    assert s.itl_s.mean == pytest.approx(0.9 / 36), "the first four came together"
+    assert s.tpot_s.p50 == pytest.approx(0.9 / 36)
+    assert "sends 4 events at a time" in next(v.message for v in s.verdicts if v.code == "server_lumps")
+    ours = level([msgspec.structs.replace(lumps(float(i)), lumped=0) for i in range(70)], 5.0, 65.0)
+    assert (ours.client.merged_fraction, ours.client.lumped_fraction) == (1.0, 0.0)
+    assert {"client_busy", "late_reads"} <= codes(ours)
+    assert "server_lumps" not in codes(ours)
 
 
 def test_a_window_shorter_than_twenty_request_times_has_no_interval_and_says_so() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from harness.load.driver import Progress
 from harness.load.loop import LATE_BINS
-from harness.observe import client, server
+from harness.observe import client, host, server
 from harness.store import Sample
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
@@ -48,6 +51,22 @@ def test_the_server_s_counters_are_held_against_ours_between_the_same_scrapes() 
     short = server.view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=10.0)
     assert short is not None
     assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
+
+
+def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
+    page = "llamacpp:prompt_tokens_total 700\nllamacpp:tokens_predicted_total 64\nllamacpp:requests_processing 4\n"
+    page += "llamacpp:requests_deferred 2\n"
+    names = {"computed_prompt_tokens": 700.0, "ended_generation_tokens": 64.0, "running": 4.0, "waiting": 2.0}
+    assert server.parse(page) == names
+    samples = series("computed_prompt_tokens", (0.0, 0.0), (10.0, 300 * 90.0))
+    samples += series("ended_generation_tokens", (0.0, 0.0), (10.0, 300 * 64.0))
+    times = [i / 30 for i in range(300)]
+    prompts, computed, ended = ([(t, tokens) for t in times] for tokens in (100.0, 90.0, 64.0))
+    got = server.view(samples, (0.0, 10.0), [], [], prompts, steps_per_s=None, computed=computed, ended=ended)
+    assert got is not None
+    assert got.prompt_tokens_ratio == pytest.approx(1.0)
+    assert got.generation_tokens_ratio == pytest.approx(1.0)
+    assert (got.prompt_tokens_per_s, got.generation_tokens_per_s) == (2700.0, 1920.0)
 
 
 def test_a_counter_that_was_reset_or_seen_once_says_nothing() -> None:
@@ -95,6 +114,45 @@ def test_the_client_is_as_short_of_time_as_its_busiest_worker() -> None:
     assert (got.cpu_fraction, got.read_delay_p99_s) == (pytest.approx(0.8), 0.003)
     old = client.view([Sample(1.0, "client", "cpu_fraction", 0.4)], (0.0, 3.0))
     assert old.cpu_fraction == 0.4, "folders of one worker before there were several"
+
+
+def test_a_worker_without_a_processor_and_a_host_without_time_are_told() -> None:
+    reports = [msgspec.structs.replace(report(t, late={0: 10}), waited_s=w) for t, w in ((1.0, 0.2), (3.0, 0.8))]
+    told = {s.metric: s.value for s in client.read_delay(reports, 3.0, tick_s=0.001)}
+    assert told["0/waited_fraction"] == pytest.approx(0.3)
+    figures = {"cpu0_fraction": 0.9, "cpu1_fraction": 0.2, "steal_fraction": 0.1, "load1": 3.0}
+    beside = [Sample(2.0, "host", name, value) for name, value in figures.items()]
+    got = client.view([*client.read_delay(reports, 3.0, tick_s=0.001), *beside], (1.0, 3.0))
+    assert (got.waited_fraction, got.steal_fraction) == (pytest.approx(0.3), 0.1)
+    assert (got.idle_processors, got.throttled_fraction) == (pytest.approx(0.9), None)
+
+
+def test_stamps_of_the_clock_have_the_mean_delay_of_their_reads() -> None:
+    half = {0: 50, 100: 50}
+    reports = [msgspec.structs.replace(report(t, late=half), reads=n, unstamped=n) for t, n in ((1.0, 0), (2.0, 200))]
+    samples = client.read_delay(reports, 2.0, tick_s=0.001)
+    assert client.view(samples, (1.0, 2.0)).timestamp_source == "user"
+    assert client.mean_delay(samples, (1.0, 2.0)) == pytest.approx((100.5 * 131.072e-6 - 0.001) / 2)
+    stamped = client.read_delay([msgspec.structs.replace(r, unstamped=0) for r in reports], 2.0, tick_s=0.001)
+    assert client.view(stamped, (1.0, 2.0)).timestamp_source == "kernel"
+    assert client.mean_delay(stamped, (1.0, 2.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "seconds"),
+    [
+        ("cpu.stat", "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n", 2.5),
+        ("cpu/cpu.stat", "nr_periods 9\nnr_throttled 3\nthrottled_time 2500000000\n", 2.5),
+        ("cpu.stat", "usage_usec 5\n", None),
+        ("none", "", None),
+    ],
+)
+def test_a_container_says_how_long_it_was_held_at_its_limit(
+    file: str, text: str, seconds: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert host.throttled_s(tmp_path) == seconds
 
 
 def test_read_delay_is_the_99th_percentile_beyond_the_planned_wait() -> None:

@@ -124,6 +124,15 @@ def test_a_provisional_knee_is_dashed_with_its_band_and_says_so() -> None:
     assert plots.latency_figure(provisional(), "ttft")["layout"]["shapes"][0]["line"]["dash"] == "dash"
 
 
+def test_the_knee_of_the_limits_is_drawn_as_the_knee_and_the_curve_s_own_as_the_hinge() -> None:
+    knees = msgspec.structs.replace(full().knees, slo=Value(12.0, (12.0, 16.0)))
+    layout = plots.curve_figure(msgspec.structs.replace(full(), knees=knees), MANIFEST)["layout"]
+    notes = [note["text"] for note in layout["annotations"]]
+    assert "<b>knee 12, by the limits</b>" in notes
+    assert "<b>hinge 16.2 (15.4–17.1)</b>" in notes
+    assert layout["title"]["text"].replace("<br>", " ") == "Knee: 12 requests in flight keep the limits, 16 miss them"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_above_both_pictures_in_the_words_of_the_report(name: str, tmp_path: Path) -> None:

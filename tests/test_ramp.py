@@ -233,6 +233,15 @@ def test_a_fall_past_the_hinge_is_held_again() -> None:
 
 
 @pytest.mark.slow
+def test_given_levels_go_on_past_one_that_fails_where_that_is_asked() -> None:
+    failed = [held(1, 50.0), held(2, 10.0, error_rate=0.9, valid=False)]
+    for asked in ({"levels": [1, 2, 4]}, {"rates": [1.0, 2.0, 4.0]}):
+        assert next_level(failed, search(**asked)).over
+        step = next_level(failed, search(**asked, keep_going=True))
+        assert (step.concurrency or step.rate) == 4
+    assert next_level([*failed, held(4, 90.0)], search(levels=[1, 2, 4], keep_going=True)).over
+
+
 def test_between_a_level_that_held_and_one_that_fails_it_goes_halfway_and_does_not_creep_down() -> None:
     levels = [held(C, float(C)) for C in (1, 2, 4, 8, 16, 32)]
     failing = {"error_rate": 0.5, "valid": False}

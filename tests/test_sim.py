@@ -572,6 +572,23 @@ def test_a_flood_writes_each_token_alone_and_a_bulk_flood_many_at_once(flood, tm
         assert (len(entry.writes_ns), entry.tokens) == (3, 150)
 
 
+def test_a_lump_is_one_write_and_one_chunk_of_several_tokens_at_the_same_pace(tmp_path_factory):
+    with server_of(tmp_path_factory, reference(Pace(ttft_s=0.01, itl_s=0.002, groups=1, lump=4))) as lumps:
+        id = fresh_id()
+        assert len(lumps.stream(5, 42, id=id)) == 1 + 42 + 1  # a role, 42 tokens, the usage
+        entry = lumps.entry(id)
+        assert (len(entry.writes_ns), entry.tokens) == (11, 42)
+        apart = (entry.writes_ns[-1] - entry.writes_ns[0]) / 10e9
+        assert apart == pytest.approx(0.008, rel=0.2)
+        with lumps.connect() as sock:
+            sock.sendall(posting(asking(5, 8, stream=True), fresh_id()))
+            raw = b""
+            while not raw.endswith(b"0\r\n\r\n"):
+                raw += sock.recv(65_536)
+    chunks = [part for part in raw.split(b"\r\n") if part.startswith(b"data: ")]
+    assert [chunk.count(b'"content"') for chunk in chunks[:2]] == [5, 4], "the role came with the first four"
+
+
 def test_a_reader_that_reads_nothing_does_not_stop_the_flood_of_the_others(flood):
     id, tokens = fresh_id(), 100_000
     with socket.socket() as slow:

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from harness import store
+from harness.experiment import look
 from harness.experiment.summarise import exit_status, summarise
 from harness.record import Level, Record
 from harness.store import Sample
-from harness.summary import Knees, LevelSummary, RampStep, Summary, Value, Verdict
+from harness.summary import ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests import summaries
 from tests.records import steady
 from tests.test_store import record
@@ -135,8 +136,8 @@ def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_eac
 @pytest.mark.parametrize(
     ("sample", "told"),
     [
-        (Sample(7.0, "client", "1/paused_s", 1.5), ("worker_paused", "invalid", "worker 1 stood still for 1.5 s")),
-        (Sample(6.0, "client", "0/paused_s", 1.15), ("worker_paused", "invalid", "for 1 s of the window of 20 s")),
+        (Sample(7.0, "client", "1/paused_s", 1.5), ("worker_paused", "doubt", "worker 1 stood still for 1.5 s")),
+        (Sample(6.0, "client", "0/paused_s", 1.15), ("worker_paused", "doubt", "for 1 s of the window of 20 s")),
         (Sample(25.9, "client", "0/paused_s", 1.0), ("worker_paused", "doubt", "for 0.1 s of the window of 20 s")),
         (Sample(4.9, "client", "0/paused_s", 3.0), None),
         (Sample(30.0, "client", "0/paused_s", 3.0), None),
@@ -146,7 +147,7 @@ def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_eac
         (Sample(26.0, "client", "slept_s", 600.0), None),
     ],
 )
-def test_a_pause_voids_the_window_that_it_lies_in(
+def test_a_pause_is_said_of_the_window_that_it_lies_in(
     sample: Sample, told: tuple[str, str, str] | None, tmp_path: Path
 ) -> None:
     got = folder(tmp_path, [WHOLE], [sample])
@@ -158,6 +159,18 @@ def test_a_pause_voids_the_window_that_it_lies_in(
     (one,) = found
     assert one[:2] == told[:2]
     assert told[2] in one[2]
+
+
+def test_a_worker_that_stood_still_voids_its_level_where_that_did_harm(tmp_path: Path) -> None:
+    pause = Sample(7.0, "client", "1/paused_s", 1.5)
+    clock = Sample(25.0, "client", "1/unstamped_fraction", 1.0)
+    for name, samples, level in (("a", [pause], "doubt"), ("b", [pause, clock], "invalid")):
+        (tmp_path / name).mkdir()
+        got = folder(tmp_path / name, [WHOLE], samples)
+        assert [v.level for v in got.levels[0].verdicts if v.code == "worker_paused"] == [level]
+    held = summaries.level(4, client=ClientView(limited=True))
+    (found,) = look._pauses([pause], WHOLE, held.client)
+    assert found.level == "invalid", "requests were sent late"
 
 
 def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, simulated
+from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
 
 from harness.report import format as fmt
 from harness.report import headline, tables, words
@@ -75,6 +75,8 @@ def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_other
     every = printed(summary, 100, verbose=True)
     assert len(re.findall(r"^(invalid|doubt|note) ", every, re.M)) == 5
     assert "more remark" not in every + printed(full(), 100)
+    assert "plateau_not_reached" not in printed(provisional(), 100), "the headline has it"
+    assert "plateau_not_reached" in printed(provisional(), 100, verbose=True)
     assert "1 more remark: " in printed(msgspec.structs.replace(full(), verdicts=notes[:2]), 100)
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.transport import Answer, SocketTransport, Target, Transport, transport_for
+from harness.load.transport import Answer, SocketTransport, Stream, Target, Transport, transport_for
 from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
 
@@ -213,6 +213,46 @@ def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> N
         (answer,), _ = met(plain(listener.getsockname()[1]), body=b"x" * 30_000_000)
         thread.join()
     assert (answer.error, answer.message) == ("http_4xx", "big")
+
+
+@pytest.mark.parametrize("wire", ["tcp", "tls"])
+@pytest.mark.parametrize("one_chunk", [True, False])
+def test_events_of_one_segment_are_the_server_s_lump_where_the_read_was_in_time(wire: str, one_chunk: bool) -> None:
+    two = delta(content="a"), delta(content="b")
+
+    def script(request: Request) -> None:
+        request.stream(end=False)
+        for pause in (0.05, 0.05):
+            time.sleep(pause)
+            events = [b"".join(two)] if one_chunk else two
+            request.send(b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in events))
+        request.send(b"0\r\n\r\n")
+
+    (answer,) = exchange(script, wire)
+    assert answer.story.merged == 4
+    if not one_chunk:
+        assert answer.merged_late <= 2, "this machine may be late once"
+
+
+def test_events_that_were_sent_apart_and_read_together_are_ours() -> None:
+    selector, answer = HotSelector(250_000), Answer("id")
+    near, far = socket.socketpair()
+    stream = Stream(near, SocketTransport(plain(1), selector))
+    stream._answer = answer
+    answer.response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    event = delta(content="a")
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    for span, late in ((0, 0), (10_000_000, 2)):
+        selector.span = span
+        stream.arrived(chunk + chunk, 1)
+        stream.arrived(chunk, 2)
+        stream.arrived(b"%x\r\n%b\r\n" % (2 * len(event), 2 * event), 3)
+        stream.arrived(b"%x\r\n%b\r\n" % (30 * len(event), 30 * event), 4)  # too long for the quick way
+        selector.decode_all()
+        assert answer.merged_late == late, "one chunk was sent at once, whenever it is read"
+    assert answer.story.merged == 68
+    near.close()
+    far.close()
 
 
 @pytest.mark.parametrize("wire", ["tcp", "ipv6", "tls"])

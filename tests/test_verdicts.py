@@ -31,8 +31,8 @@ def said(verdict: Verdict | None, code: str, level: str, *words: str) -> None:
         assert word in verdict.message
 
 
-def test_a_sound_level_has_nothing_but_its_sample_count_to_say() -> None:
-    assert [v.code for v in GOOD.verdicts] == ["too_few_samples"]
+def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
+    assert [v.code for v in GOOD.verdicts] == ["too_few_steps", "too_few_samples"]
 
 
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
@@ -74,10 +74,59 @@ def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
     assert verdicts.little_mismatch(GOOD, msgspec.structs.replace(apart, mismatch=False)) is None
 
 
-def test_a_limited_client_names_every_reason() -> None:
-    view = ClientView(cpu_fraction=0.9, merged_fraction=0.06, read_delay_p99_s=0.06)
-    said(verdicts.client_limited(GOOD, view), "client_limited", "invalid", "CPU", "shared a read", "60.00 ms")
-    assert verdicts.client_limited(GOOD, ClientView()) is None
+def test_throughput_is_void_where_requests_were_sent_late_and_only_there() -> None:
+    late = verdicts.client_limited(GOOD, ClientView(late_fraction=0.031))
+    said(late, "client_limited", "invalid", "3.1% of the request slots' time", "limit 2%")
+    assert verdicts.client_limited(GOOD, ClientView(late_fraction=0.02)) is None
+    busy = ClientView(cpu_fraction=1.0, merged_fraction=0.5, read_delay_p99_s=1.0, ceiling_fraction=0.99)
+    assert verdicts.client_limited(GOOD, busy) is None
+
+
+def test_a_busy_client_names_every_reason_and_leaves_throughput_alone() -> None:
+    view = ClientView(cpu_fraction=0.9, merged_fraction=0.06, read_delay_p99_s=0.06, late_fraction=0.001)
+    found = verdicts.client_busy(GOOD, view)
+    said(found, "client_busy", "doubt", "90% of its processor", "6.0% of the events", "60 ms", "throughput stands")
+    assert (
+        verdicts.client_busy(GOOD, ClientView(cpu_fraction=0.8, merged_fraction=0.05, read_delay_p99_s=0.049)) is None
+    )
+    assert verdicts.client_busy(GOOD, ClientView(ceiling_fraction=0.79), lower_bound=True) is None
+    said(verdicts.client_busy(GOOD, ClientView(ceiling_fraction=0.51)), "client_busy", "doubt", "51% of its ceiling")
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause", "remedy"),
+    [
+        ({"throttled_fraction": 0.3, "waited_fraction": 0.3}, "held at its CPU limit for 30%", "CPU limit"),
+        ({"steal_fraction": 0.2, "waited_fraction": 0.3}, "gave 20% of the processors' time to others", "own"),
+        ({"waited_fraction": 0.3, "idle_processors": 1.0}, "waited for a processor for 30%", "taskset"),
+        ({"cpu_fraction": 0.95, "idle_processors": 3.0}, "too few workers", "--workers"),
+        ({"cpu_fraction": 0.95, "idle_processors": 0.2}, "all processors of this machine were busy", "larger machine"),
+        ({}, "", "what else runs"),
+    ],
+)
+def test_the_remedy_follows_the_cause(figures: dict[str, float], cause: str, remedy: str) -> None:
+    for found in (
+        verdicts.client_busy(GOOD, ClientView(**({"merged_fraction": 0.2, "late_fraction": 0.0} | figures))),
+        verdicts.client_limited(GOOD, ClientView(**({"late_fraction": 0.1} | figures))),
+    ):
+        assert found is not None
+        assert remedy in found.advice
+        assert cause in found.message
+
+
+def test_events_that_the_server_sends_together_are_a_note_on_the_server() -> None:
+    said(verdicts.server_lumps(GOOD, 4.0), "server_lumps", "note", "sends 4 events at a time", "throughput stands")
+    assert verdicts.server_lumps(GOOD, None) is None
+
+
+def test_a_p99_that_is_left_out_says_which_window_gives_it() -> None:
+    few = with_(window_s=8.0, icl_s=msgspec.structs.replace(GOOD.icl_s, n=320))
+    found = verdicts.too_few_steps(few, 150_000)
+    said(found, "too_few_steps", "note", "ITL p99 left out", "150,000 gaps", "320 engine steps", "662")
+    assert found is not None
+    assert found.advice == "hold the level for 16.6 s: --level-seconds 17"
+    assert verdicts.too_few_steps(few, 600) is None, "then it is the gaps that are few"
+    assert verdicts.too_few_steps(with_(icl_s=msgspec.structs.replace(GOOD.icl_s, n=662)), 150_000) is None
 
 
 def test_chunks_of_several_tokens_are_a_note() -> None:
@@ -165,7 +214,7 @@ def test_the_gravest_verdict_comes_first() -> None:
     notes = ("not_settled", "transient_unchecked")
     level = Level(0, 5, 0, 0.0, 5.0, 45.0, 46.0, notes)
     found = level_summary(Table.of(records), level).verdicts
-    assert [v.level for v in found] == ["invalid", "doubt", "note", "note"]
+    assert [v.level for v in found] == ["invalid", "doubt", "note", "note", "note"]
 
 
 def repeat(rate: float, *, se: float = 0.3) -> LevelSummary:

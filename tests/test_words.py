@@ -14,6 +14,7 @@ from harness.summary import (
     Attainment,
     Curve,
     DecodePhase,
+    Estimate,
     GpuView,
     Grade,
     Knees,
@@ -152,6 +153,18 @@ def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
         "Knee: above 8 requests in flight: throughput still rises there"
     )
     assert headline.state(None) == "none"
+
+
+def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
+    void = Verdict("errors_above_1_percent", "invalid", "x")
+    first = msgspec.structs.replace(level(1, output_tokens_per_s=Estimate(9_999.0)), verdicts=[void])
+    summary = msgspec.structs.replace(interrupted(), levels=[first])
+    assert words.answer(summary)[1] == "Knee: not measurable: no valid level"
+    lines = words.answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
+    assert lines[2:4] == [
+        "Plateau: at least 1,026 output tok/s, measured at C = 8",
+        "Single stream: 141 output tok/s by the curve (95 % interval 138–144)",
+    ]
 
 
 def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:

@@ -32,6 +32,21 @@ def test_a_prompt_may_be_of_another_length_than_the_rest() -> None:
     assert prompts.text(41, 70) == Prompts(COMMON, 70, seed=3).text(41)
 
 
+@pytest.mark.parametrize("length", [16, 20, 128, 237, 600])
+def test_prompts_that_are_alike_hold_the_same_words_in_another_order_each(length: int) -> None:
+    prompts = Prompts(COMMON, length, seed=2, alike=True)
+    texts = [prompts.text(i) for i in range(2000)]
+    assert len({tuple(sorted(text.split())) for text in texts}) == 1
+    assert len(texts[0].split()) == length
+    assert len({tuple(text.split()[:8]) for text in texts}) == 2000
+    assert texts[7] == Prompts(COMMON, 3, seed=2, alike=True).text(7, length)
+
+
+def test_too_few_words_to_be_alike_are_drawn_anew() -> None:
+    prompts = Prompts(COMMON, 5, seed=2, alike=True)
+    assert len({prompts.text(i) for i in range(2000)}) == 2000
+
+
 def test_a_quoted_prompt_is_json() -> None:
     prompts = Prompts(COMMON, 5, seed=0)
     assert json.loads(prompts.quoted(2)) == prompts.text(2)

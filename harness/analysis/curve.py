@@ -28,6 +28,7 @@ from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion,
 from harness.analysis.points import Levels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
+from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
@@ -133,7 +134,8 @@ def _value(levels: Levels, one: dict[str, Floats], all_: dict[str, Floats], name
     lo, hi = interval(all_[name])
     if name == "hinge":
         lo = min(lo, float(levels.N[-1]))  # "beyond the last level" is all that an infinite hinge says
-    ends = [_end(levels.concurrency_at(x) if on_c else x) for x in (float(one[name][0]), lo, hi)]
+    at = float(one[name][0])
+    ends = [_end(levels.concurrency_at(x) if on_c else x) for x in (at, min(lo, at), max(hi, at))]
     return Value(ends[0], (ends[1], ends[2]))
 
 
@@ -154,16 +156,19 @@ def _without_corner(
         return one, alike | {"plateau": all_["most"]}
     saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
     all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}
-    if one["most95"][0] > N[-1] and len(best.fits) > CAPPED:
-        capped = _derived(best.fits[CAPPED], N)
-        return one | {name: capped[name] for name in saturated}, all_
+    if one["most95"][0] > N[-1]:
+        capped = _derived(best.fits[CAPPED], N) if len(best.fits) > CAPPED else {"hinge": N[-1:]}
+        return one | {name: capped.get(name, one[of]) for name, of in saturated.items()}, all_
     return one | {name: one[of] for name, of in saturated.items()}, all_
 
 
 def _bootstrap(levels: Levels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:
     """So many data sets that the levels might have been, solved."""
-    N = levels.N
-    noise = rng.normal(0.0, 1.0, (draws, len(N))) * best.sigma[0] * levels.widening
+    N, n, k = levels.N, len(levels.N), COEFFICIENTS[len(best.fits) - 1]
+    # A lack of fit is only known from as many levels as the family leaves.
+    unsure = best.tau[0] * t_quantile(0.975, max(n - k, 1)) / Z95
+    error = np.sqrt(np.maximum(best.sigma[0] ** 2 - best.tau[0] ** 2, 0.0))
+    noise = rng.normal(0.0, 1.0, (draws, n)) * np.hypot(error * levels.widening, unsure)
     parents = np.concatenate([found.y(N) for found in best.fits])
     which = rng.choice(len(parents), draws, p=_weights(best))
     return _solve(levels, parents[which] * np.exp(noise), len(best.fits) - 1)

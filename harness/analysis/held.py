@@ -5,18 +5,27 @@ Left out: which level comes next (`ramp`, `slo_search`), and what it would tell 
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from harness.analysis import precision
 from harness.analysis.stats import FLOOR
 
 ERRORS = 0.01
 _ASSUMED = 0.02  # relative error of a level that has none
+
+
+class Role(enum.StrEnum):
+    """What a level is measured for, which decides how long it lasts (`precision.pace`)."""
+
+    FIRST_PASS = "first pass"  # where the bend lies at all
+    REFINEMENT = "refinement"  # what narrows the answer
+    MEASUREMENT = "measurement"  # the level is the answer: a given one, one of a rate, one that an SLO is judged at
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +36,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: float | None
     output_tokens_per_s: float
     se: float | None  # one standard error, tok/s
+    assumed: bool = False  # `se` is a weight: the window was too short to measure it
     error_rate: float
     seconds: float  # the whole level, warm-up to the end of cooldown
     requests: int
@@ -36,6 +46,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_s: float | None
     slo: str | None  # met | missed | unresolved; None: no SLO asked
     unstable: bool = False  # open loop: more and more in flight
+    stalled: bool = False  # no token came for so long that the level was ended
 
     @property
     def users(self) -> int:
@@ -75,7 +86,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None
+    keep_going: bool = False  # of given levels: one that fails does not end them
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
+    seconds: float | None = None  # that the whole run may take
+    paced: bool = False  # levels last as long as `precision.pace` says, not one as long as the other
+    quick: bool = False  # the first provisional answer is enough
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -84,6 +99,7 @@ class Next(msgspec.Struct, frozen=True):
     concurrency: int | None
     reason: str
     rate: float | None = None
+    role: Role = Role.MEASUREMENT
 
     @property
     def over(self) -> bool:
@@ -119,10 +135,29 @@ class Seen(msgspec.Struct, frozen=True):
         return (seconds is None or self.cost(C) <= seconds) and (count is None or requests <= count)
 
     def cost(self, C: int) -> float:
-        """Seconds that a level of C would take: as the levels around it did, beyond them in proportion to C."""
+        """Seconds that a level of C would take, as little as it can."""
         if not self.times:
             return 0.0
+        if self.search.paced:
+            return precision.LEAST_REQUEST_TIMES * self.request_s(C)
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
+
+    def request_s(self, C: int) -> float:
+        """Seconds that a request takes at C: as at the levels around it, beyond them C·G/X with X as it rose last."""
+        known: dict[int, list[float]] = {}
+        for h in self.held:
+            if h.counts and h.request_s:
+                known.setdefault(h.users, []).append(h.request_s)
+        if not known:
+            return 0.0
+        levels = sorted(known)
+        seconds = [float(np.mean(known[x])) for x in levels]
+        if levels[-1] >= C:
+            return float(np.interp(C, levels, seconds))
+        grows = 0.0
+        if len(levels) > 1:  # R = C·G/X, so that it grows where X does not
+            grows = math.log(seconds[-1] / seconds[-2]) / math.log(levels[-1] / levels[-2])
+        return float(seconds[-1] * (C / levels[-1]) ** min(max(grows, 0.0), 1.0))
 
     def no_more(self) -> str:
         s = self.search
@@ -153,10 +188,8 @@ def overloaded(level: Held, held: Sequence[Held]) -> bool:
 
 
 def ceiling(held: Sequence[Held], search: Search) -> tuple[int, str]:
-    """The highest concurrency still allowed, and what forbids more; a spoiled single stream forbids nothing."""
+    """The highest concurrency still allowed, and what forbids more: the server, never what the client spoiled."""
     bars = [(search.max_concurrency, f"--max-concurrency {search.max_concurrency} is reached")]
-    spoiled = Counter(h.users for h in held if not h.valid) - Counter(h.users for h in held if h.valid)
-    bars += [(C - 1, f"the level of {C} was invalid twice") for C, times in spoiled.items() if times > 1 < C]
     for h in held:
         if overloaded(h, held):
             bars.append((h.users - 1, h.failure))

@@ -252,7 +252,7 @@ def _least_squares(s: _Sums, family: int) -> Curves:
         slope = s.low_ny[:, -1] / s.low_nn[:, -1]
         a, b = np.where(a > 0, a, 1e-9 * slope), np.where(a > 0, b, slope)  # throughput that never rises
         return Curves(a, b, np.full(D, np.inf), np.zeros(D), np.full(D, HYPERBOLA))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         capped, gain = _capped(s)
         if family == CAPPED:
             return capped

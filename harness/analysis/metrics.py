@@ -111,12 +111,14 @@ def level_summary(
     input_tokens_asked: float | None = None,
     output_tokens_asked: float | None = None,
     precision: float | None = None,
+    stamps_late_s: float = 0.0,
 ) -> LevelSummary:
     """Everything the records say of one level whose window is closed; `table` holds the whole run.
 
     `slo` maps ttft, ttfat, tpot (or itl, its other name for one request), icl (its stall) and e2e to seconds a
     request; `ceiling` is the events per second that the load generator is known to follow; `precision` the half-width
-    at which the window might end, where it had no length of its own.
+    at which the window might end, where it had no length of its own; `stamps_late_s` how late the clock's stamps were
+    on average (0 for the kernel's).
     """
     if level.window_start_s is None or level.window_end_s is None:
         raise ValueError(f"level {level.index} has no closed window")
@@ -138,14 +140,18 @@ def level_summary(
     of_good = {name: values[good] for name, values in of_all.items()}
     e2e = spread(of_good["e2e"])
     lag = (table.sent - table.scheduled)[good]
+    chunks = int(table.chunks[good].sum())
+    lumped = int(table.lumped[good].sum()) / chunks if chunks else 0.0
     icls = gaps(table, good)
+    events = _events_at_once(table, good)
+    if lumps := lumped > verdicts.LUMPED:  # what the server sends at once is one chunk, and has no gap within
+        icls = icls[icls > 0]
     independent = steps(icls, T, replicas)
     icl = spread(icls, independent)
-    chunks = int(table.chunks[good].sum())
     tokens_per_chunk = float(with_arrival[good].sum()) / chunks if chunks else None
     itl_mean = mean_itl(*shape)
     itl = Spread(itl_mean, None, None, None, None, None, independent)
-    if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK:
+    if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK and not lumps:
         itl = msgspec.structs.replace(icl, mean=itl_mean)
 
     # Rates, of everything that arrived in the window.
@@ -167,11 +173,17 @@ def level_summary(
         cached = server.prefix_hit_fraction
     client = client or ClientView()
     if client.merged_fraction is None and chunks:
-        client = msgspec.structs.replace(client, merged_fraction=int(table.merged[good].sum()) / chunks)
+        merged = int(table.merged[good].sum()) / chunks - lumped
+        client = msgspec.structs.replace(client, merged_fraction=merged, lumped_fraction=lumped)
+    if level.concurrency and client.late_fraction is None:
+        late = late_share(table, level, start, end)
+        if stamps_late_s and e2e.mean:  # by the clock: an end that was read late was sent after as late
+            late += (1 - late) * min(1.0, stamps_late_s / e2e.mean)
+        client = msgspec.structs.replace(client, late_fraction=late)
 
     if ceiling:
-        events = int(inside.sum())  # failed requests' too
-        client = msgspec.structs.replace(client, ceiling_fraction=events / T / ceiling)
+        arrived = int(inside.sum())  # failed requests' too
+        client = msgspec.structs.replace(client, ceiling_fraction=arrived / T / ceiling)
 
     placed = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[placed].sum())
@@ -231,14 +243,19 @@ def level_summary(
     if trend is not None and trend.rising:
         summary = _without_steady_state(summary)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
-    limited = verdicts.client_limited(summary, client, ceiling_is_lower_bound) is not None
-    if any(value is not None for value in known):
+    if client.late_fraction is not None or any(value is not None for value in known):
+        limited = verdicts.client_limited(summary, client) is not None
         summary = msgspec.structs.replace(summary, client=msgspec.structs.replace(client, limited=limited))
+    late_reads = verdicts.late_reads(summary)
+    summary = _without_late_reads(summary)
     found = verdicts.of_level(
         summary,
         little=N,
         ceiling_is_lower_bound=ceiling_is_lower_bound,
         trend=trend,
+        late_reads=late_reads,
+        events_at_once=events if lumps else None,
+        gaps=len(icls),
         median_lag_s=float(np.median(lag)) if len(lag) else None,
         notes=level.notes,
         precision=precision,
@@ -249,6 +266,37 @@ def level_summary(
         output_tokens_asked=output_tokens_asked,
     )
     return msgspec.structs.replace(summary, verdicts=found)
+
+
+def late_share(table: Table, level: Level, start: float, end: float) -> float:
+    """Share of the slots' time in a window that stood empty on our account, 0 to 1.
+
+    Σ(send − end of the request before in the slot, connecting left out) / (C · T) over the requests sent in the
+    window, which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it.
+    """
+    assert level.concurrency is not None
+    after_failure = np.isin(table.scheduled, table.done[table.failed])
+    sent = (table.sent >= start) & (table.sent < end) & ~after_failure
+    until = table.sent[sent] - np.nan_to_num(table.connect[sent])
+    empty = np.maximum(until - np.maximum(table.scheduled[sent], start), 0.0)
+    return float(empty.sum() / (level.concurrency * (end - start)))
+
+
+def _events_at_once(table: Table, rows: Bools) -> float | None:
+    """How many token-carrying events came with one stamp, on average over the marked rows."""
+    every = int(table.chunks[rows].sum())
+    together = int((gaps(table, rows) == 0).sum())
+    return every / (every - together) if every > together else None
+
+
+def _without_late_reads(s: LevelSummary) -> LevelSummary:
+    """Without the percentiles that late reads have spoilt (verdicts.spoilt)."""
+    changes = {}
+    for name, lost in verdicts.spoilt(s).items():
+        spread = getattr(s, name)
+        gone = {f"p{q}": None for q in lost} | ({"max": None} if len(lost) == len(verdicts.PERCENTILES) else {})
+        changes[name] = msgspec.structs.replace(spread, **gone)
+    return msgspec.structs.replace(s, **changes)
 
 
 def stalls(table: Table) -> Floats:

@@ -22,6 +22,7 @@ _PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
 _GROSS = 3.0  # residuals count up to so many times the scatter, so that one bad level does not spoil all
 _ROBUST = 8  # points from which on that is done
 _ROUNDS = 6
+_TYPICAL = 0.05  # error of a short window, where too few levels tell
 _FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual
 
 
@@ -136,11 +137,14 @@ def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[fl
     (True, 4.0)
     """
     n, many = len(N), int(assumed.sum())
+    if 0 < n < _FEWEST[HYPERBOLA] and many:  # nothing scatters
+        return min(1.0, _TYPICAL / float(sigma[assumed].max())), 1.0
     family = next((family for family, fewest in _FEWEST.items() if n >= fewest), None)
     if not many or family is None:
         return 1.0, 0.0
     freedom = many * (n - COEFFICIENTS[family]) / n
-    scale, y_fit = 1.0, y
+    # From below: errors that begin as large as assumed leave the curve to the others, and are never seen to be smaller.
+    scale, y_fit = min(1.0, ASSUMED / float(np.median(sigma[assumed]))), y
     for _ in range(_ROUNDS):
         total = np.where(assumed, scale * sigma, sigma)
         y_fit = least_squares(N, y[None], (y_fit * total)[None] ** -2.0, family).y(N)[0]

@@ -1,4 +1,8 @@
-"""How long a level's window lasts when no length is given: until its throughput is known precisely enough.
+"""How long a level lasts.
+
+Where the ramp chooses its levels, as long as what it is measured for needs (`pace`): the first pass has windows of one
+or two request times, so that there is an answer early, and what narrows it longer ones. A level that is the answer
+itself lasts until its throughput is known precisely enough.
 
 The 95 % interval is looked at only at lengths 1.5 apart. Whoever looks all the time stops at the first moment that
 chance makes the batches agree, and the interval then covers the truth too seldom; so few looks, each with half as
@@ -20,6 +24,71 @@ from harness.summary import Estimate
 REQUEST_TIMES = 22  # of the first look: an interval needs 20 mean ones, and what is in flight moves the mean
 APART = 1.5  # from one look to the next (analytic.md §7)
 LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
+
+
+DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
+FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
+SHORTEST_S = 1.0  # of a window, whatever a request takes
+LEAST_REQUEST_TIMES = 2.0  # of a whole level: new slots spread over half of one, half of one measured, one to end
+SHORT = 4.0  # request times of a window, below which its level warms up once, not twice
+
+_LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
+_TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
+_FIRST_SHARE, _SHARE = 0.1, 0.2  # of the time left that one window of the first pass, or a later one, may take
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long a level lasts: seconds that its new slots begin over, requests a slot before its window, the window."""
+
+    spread_s: float
+    warm_up: int
+    window_s: float | None  # None: until it is precise
+
+
+def pace(request_times: float, request_s: float, seconds_left: float | None, *, share: float) -> Pace:
+    """The pace of a level whose window shall last so many request times.
+
+    It takes at most its `share` of the time left, if half a request time fits into that. Where little is left, its new
+    slots begin twice as fast and nothing warms up.
+
+    >>> pace(1.5, 1.2, None, share=0.1).window_s, pace(6.0, 1.2, None, share=0.2).window_s
+    (1.7999999999999998, 7.199999999999999)
+    >>> pace(6.0, 20.0, None, share=0.2).window_s  # 60 s, not 120
+    60.0
+    >>> pace(1.5, 5.0, 60.0, share=0.1)
+    Pace(spread_s=5.0, warm_up=1, window_s=6.0)
+    >>> pace(1.5, 20.0, 60.0, share=0.1)
+    Pace(spread_s=10.0, warm_up=0, window_s=10.0)
+    """
+    window = max(SHORTEST_S, min(request_times * request_s, max(request_times * _LONG_REQUEST_S, request_s)))
+    if seconds_left is None:
+        return Pace(request_s, 1, window)
+    window = max(SHORTEST_S, min(window, max(0.5 * request_s, share * seconds_left)))
+    if seconds_left < _TIGHT * request_s:
+        return Pace(0.5 * request_s, 0, window)
+    return Pace(request_s, 1, window)
+
+
+def first_pass(request_s: float, seconds_left: float | None) -> Pace:
+    """The pace of a level that tells where the bend lies at all."""
+    return pace(FIRST_PASS, request_s, seconds_left, share=_FIRST_SHARE)
+
+
+def refinement(request_s: float, seconds_left: float | None) -> Pace:
+    """The pace of a level that narrows the answer."""
+    return pace(REFINEMENT, request_s, seconds_left, share=_SHARE)
+
+
+def given(window_s: float, request_s: float) -> Pace:
+    """The pace of a level with a window of its own length; a short one gets a short warm-up."""
+    if window_s < SHORT * request_s:
+        return Pace(min(request_s, max(window_s, 0.5 * request_s)), 1, window_s)
+    return Pace(request_s, 2, window_s)
+
+
+def until_precise(request_s: float) -> Pace:
+    """The pace of a level whose window ends when it is precise."""
+    return Pace(request_s, 2, None)
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -1,10 +1,12 @@
 """Which level comes next, and why. Pure: levels held so far in, the next one or the end out.
 
-Given levels, of concurrency or of rate, are held in the order given. Else the ramp climbs 1, 2, 4, … and then asks
-these questions in order, the whole list before every level; the first that wants a level gets it:
+Given levels, of concurrency or of rate, are held in the order given. Else a first pass of short levels climbs 1, 2,
+4, … (1, 4, 16, … where the time allows for few of them) and then the ramp asks these questions in order, the whole list
+before every level; the first that wants a level gets it:
 
     was the last level invalid?       hold it again, once
-    fewer than 6 valid levels?        no hinge can be fitted: fill the gaps around the likeliest one
+    fewer than 6 valid levels?        no hinge is found yet: fill the gaps around the likeliest one
+    is the time nearly over?          the level that settles whether there is a plateau
     does throughput seem to fall?     repeat the levels past the hinge
     no descent to the knee yet?       repeat the level next to it, now that higher ones were held
     hinge and plateau known?          then it ends here, or goes on to the SLO
@@ -17,12 +19,12 @@ of an open loop, which needs no knee. Everything follows from the levels held: a
 it had never ended. Left out: how long a level lasts and when the budget is spent; the ramp only asks what a level
 would cost.
 
-What a level costs. One lasts some 25 request times and a request time is N·G/X, so past the hinge the seconds grow
-in proportion to C. The flat levels at the end of the climb are its dearest: after the first one it goes on by √2,
-not 2. The rule is the same, elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what a level
-at the hinge does, instead of 4 to 8. And where levels are noisy, the elasticity between two of them falls below 5 %
-by luck only; so the climb also ends once the curve through all of them puts the hinge below 0.9 of the last level in
-95 % of the draws. If either was too early, the last question goes on upwards.
+What a level costs. It lasts some request times (`precision.pace`) and a request time is N·G/X, so past the hinge the
+seconds grow in proportion to C. The flat levels at the end of the climb are its dearest: after the first one it goes
+on by √2, not 2. The rule is the same, elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what
+a level at the hinge does, instead of 4 to 8. And where levels are noisy, the elasticity between two of them falls below
+5 % by luck only; so the climb also ends once the curve through all of them puts the hinge below 0.9 of the last level
+in 95 % of the draws. If either was too early, the last question goes on upwards.
 """
 
 from __future__ import annotations
@@ -31,15 +33,18 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from harness.analysis import curve, slo_search, telling
 from harness.analysis.held import ERRORS, Seen, ceiling, look, overloaded
 from harness.analysis.held import Held as Held
 from harness.analysis.held import Next as Next
+from harness.analysis.held import Role as Role
 from harness.analysis.held import Search as Search
 from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
+from harness.summary import BEYOND, FOUND, PROVISIONAL
 
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (analytic.md §6)
 LEVELS = 6  # distinct valid ones that a hinge needs (analytic.md §5: n >= k + 3)
@@ -54,27 +59,47 @@ _NEAR = 1.5  # a level within this factor of the hinge is next to it
 _VAGUE = 2.0  # an interval whose ends are this factor apart says little
 _WORTH = 1.1  # least step up towards a level that failed
 _STILL = 0.25  # elasticity above which throughput still rises, whatever the curves say
+_INSIDE = 0.7  # of the last level: a hinge below lies well inside
+_FEW = 4  # levels of a first pass that may be sure of a bend
+_STALLS = 2  # levels in a row without a token, after which the server is given up
+_MANY = 60.0  # request times in the whole run's time, below which the first pass goes by fours
+_LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
+_TIMES = 4  # a level is not repeated more often for what it tells; drift and a dip may ask for more
 _DIPS = 0.2  # share of draws with a dip that makes one suspected
 _FALL = 0.03  # least fall of throughput that does
 
 
 def next_level(held: Sequence[Held], search: Search) -> Next:
     """The next level of one repeat of the ramp, from the levels it has held."""
+    if stalled := _stalled(held):
+        return stalled
     if search.rates is not None:
-        return _failed(held) or _given(held, rates=search.rates)
+        return _failed(held, search) or _given(held, rates=search.rates)
     if search.levels is not None:
-        return _failed(held) or _given(held, levels=search.levels)
+        return _failed(held, search) or _given(held, levels=search.levels)
     if search.search_rate:
         return slo_search.by_rate(held, search, REFINEMENTS + SLO_LEVELS)
     climbed, step = _climbed(held, search)
     seen = look(held, search, climbed)
     if step.concurrency is not None and seen.affordable(step.concurrency) and not _sure(seen):
-        return step
+        return _as(Role.FIRST_PASS, step, search)
     knee = _knee(seen, step.reason if step.over else seen.no_more())
     if not search.slo or not knee.over:
-        return knee
+        return _as(Role.REFINEMENT, knee, search)
     slo = slo_search.by_concurrency(seen, REFINEMENTS + SLO_LEVELS)
     return slo if not slo.over else Next(None, f"{knee.reason}; {slo.reason}")
+
+
+def _as(role: Role, step: Next, search: Search) -> Next:
+    """The step in its role; where an SLO is judged every level is measured well enough for that."""
+    return step if search.slo else msgspec.structs.replace(step, role=role)
+
+
+def _stalled(held: Sequence[Held]) -> Next | None:
+    last = held[-_STALLS:]
+    if len(last) < _STALLS or not all(h.stalled for h in last):
+        return None
+    return Next(None, f"stopped: the server stalled at {_STALLS} levels in a row")
 
 
 # Given levels
@@ -89,8 +114,8 @@ def _given(held: Sequence[Held], levels: Sequence[int] = (), rates: Sequence[flo
     return Next(None, f"all given {'levels' if levels else 'rates'} are held")
 
 
-def _failed(held: Sequence[Held]) -> Next | None:
-    if not held or held[-1].error_rate <= ERRORS:
+def _failed(held: Sequence[Held], search: Search) -> Next | None:
+    if search.keep_going or not held or held[-1].error_rate <= ERRORS:
         return None
     return Next(None, f"stopped: {held[-1].failure}")
 
@@ -122,7 +147,15 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
         return Next(None, bar)
     if flat and flat[-1]:
         return Next(min(round(last * math.sqrt(2)) + (last == 1), top), f"half a doubling: {last} gained nothing")
+    if _few_levels(held, search):
+        return Next(min(4 * last, top), "twice a doubling: the time allows for few levels")
     return Next(min(2 * last, top), "doubling")
+
+
+def _few_levels(held: Sequence[Held], search: Search) -> bool:
+    """Whether the whole run's time allows for few levels, by the time of a request alone."""
+    alone = held[0].request_s
+    return search.seconds is not None and alone is not None and search.seconds < _MANY * alone
 
 
 def _again(held: Sequence[Held]) -> Next | None:
@@ -146,15 +179,22 @@ def _elasticity(a: Held, b: Held) -> float:
 def _sure(seen: Seen) -> bool:
     """Whether the curves are sure, before the climb is flat twice, that it has passed the hinge."""
     valid = [h for h in seen.held if h.counts]
-    if len(seen.times) < LEVELS or seen.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
+    fewest = _FEW if seen.search.paced else LEVELS
+    if len(seen.times) < fewest or seen.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
         return False
     fit = _fit(seen)
-    return fit.draws is not None and _below_last(seen, fit.draws) >= _SURE
+    if fit.draws is None:
+        return False
+    if len(seen.times) < LEVELS:  # goes by fours: a bend well inside is enough to look closer
+        hinge = fit.curve.hinge_concurrency.value
+        return _few_levels(seen.held, seen.search) and hinge is not None and hinge < _INSIDE * seen.highest
+    return _below_last(seen, fit.draws) >= _SURE
 
 
 def _fit(seen: Seen) -> curve.Fit:
     points = [
-        curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, h.counts, h.in_flight_ok) for h in seen.held
+        curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, h.counts, h.in_flight_ok, h.assumed)
+        for h in seen.held
     ]
     return curve.fit(points, seed=seen.search.seed, draws=_DRAWS)
 
@@ -170,6 +210,8 @@ def _knee(seen: Seen, ended: str) -> Next:
         return again
     if not seen.times or seen.top < 1:
         return Next(None, f"stopped: {seen.bar if seen.held else 'nothing is left to spend'}")
+    if seen.search.quick and seen.climbed == len(seen.held) and (answer := _answer(seen)):
+        return Next(None, answer)
     if len(seen.times) < LEVELS:
         few = f"stopped: {len(seen.times)} valid levels are too few for a hinge, {LEVELS} are needed; {ended}"
         return _fill(seen) or Next(None, few)
@@ -178,7 +220,7 @@ def _knee(seen: Seen, ended: str) -> Next:
     found = _found(seen, fit, fit.draws)
     if seen.refined >= REFINEMENTS:
         return Next(None, f"stopped: {REFINEMENTS} levels were held after the climb; {found}")
-    if step := _dip(seen, fit.draws) or _from_above(seen, fit.draws):
+    if step := _settling(seen, fit) or _dip(seen, fit.draws) or _from_above(seen, fit.draws):
         return step
     wide = [
         q
@@ -193,10 +235,37 @@ def _knee(seen: Seen, ended: str) -> Next:
     return step or Next(None, f"stopped: {found}; {seen.no_more()}")
 
 
+def _answer(seen: Seen) -> str | None:
+    """What a quick ramp ends with, once there is a knee, found or provisional."""
+    fit = _fit(seen)
+    if fit.curve.state not in (FOUND, PROVISIONAL):
+        return None
+    return f"--quick: the first pass has an answer, a {fit.curve.state} one"
+
+
+def _settling(seen: Seen, fit: curve.Fit) -> Next | None:
+    """The level that tells whether there is a plateau, while the time still suffices for it."""
+    left = seen.search.seconds_left
+    if left is None or telling.settled(fit) or fit.curve.settle is None:
+        return None
+    wanted = [C for C in fit.curve.settle.levels if seen.affordable(C) and seen.top >= C]
+    if not wanted or left > _LAST * seen.cost(max(wanted)):
+        return None
+    return Next(max(wanted), f"{left:.3g} s are left: {max(wanted)} tells whether there is a plateau")
+
+
 def _fill(seen: Seen) -> Next | None:
-    """A level that is new, nearest to where the hinge may be: as predicted, else where throughput stops rising."""
+    """A level that is new, nearest to where the hinge may be: as predicted, else where throughput stops rising.
+
+    Where throughput still rises, as far up as the time allows.
+    """
     last = seen.highest
+    if seen.search.paced and _fit(seen).curve.state == BEYOND:
+        up = next((C for C in (2 * last, round(1.4 * last)) if seen.top >= C > last and seen.affordable(C)), None)
+        return Next(up, f"throughput still rises at {last}: up to {up}") if up else None
     X = {h.users: h.output_tokens_per_s for h in seen.held if h.counts}
+    if seen.search.paced and (between := _between(seen)):
+        return seen.hold(between, f"only {len(seen.times)} levels so far: {between} lies near the bend")
     about = seen.search.predicted_hinge
     if about is None or not 1 <= about <= last:
         about = next((C for C in sorted(X) if X[C] >= 0.95 * max(X.values())), last)
@@ -205,6 +274,16 @@ def _fill(seen: Seen) -> Next | None:
     if near is None:
         return None
     return seen.hold(near, f"only {len(seen.times)} levels so far: {near} lies near the bend")
+
+
+def _between(seen: Seen) -> int | None:
+    """The middle of the gap between two levels that the likeliest hinge lies in; None where it holds no new level."""
+    hinge = _fit(seen).curve.hinge_concurrency.value
+    for low, high in itertools.pairwise(seen.times):
+        middle = round(math.sqrt(low * high))
+        if hinge is not None and low <= hinge <= high and middle not in seen.times:
+            return middle
+    return None
 
 
 def _dip(seen: Seen, draws: curve.Draws) -> Next | None:
@@ -268,6 +347,7 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     if about and hi / lo > _VAGUE and lo <= about <= min(hi, seen.highest) and round(about) not in seen.times:
         return seen.hold(round(about), f"{asked}: predicted at {about:.3g}")
     grid = np.unique(np.round(np.geomspace(1, seen.highest, _CANDIDATES)).astype(int)).tolist()
+    grid = [C for C in grid if seen.times.get(C, 0) < _TIMES]
     up = [_up(seen)] if _up(seen) > seen.highest else []
     C = telling.most(seen, fit, grid + up, wide)
     if not wide and not telling.settled(fit):

@@ -25,7 +25,7 @@ from harness import units
 from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Floats, Ints, Table, placed_tokens
-from harness.analysis.verdicts import TOKENS_PER_CHUNK
+from harness.analysis.verdicts import LUMPED, TOKENS_PER_CHUNK
 from harness.record import Level
 from harness.summary import Attainment, LevelSummary, Value
 
@@ -104,6 +104,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
     arrival, gap = arrival[good[row]], gap[good[row]]
     chunks = int(table.chunks[good].sum())
     chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
+    chunked = chunked or table.lumped[good].sum() > LUMPED * chunks
 
     def requests(limit: Limit) -> Attainment:
         figure = of_requests[limit.figure]

@@ -27,7 +27,7 @@ class Table(msgspec.Struct, frozen=True):
 
     sent: Floats
     scheduled: Floats
-    connect: Floats
+    connect: Floats  # with TLS
     first: Floats
     first_content: Floats
     last: Floats
@@ -40,8 +40,9 @@ class Table(msgspec.Struct, frozen=True):
     error: tuple[str, ...]
     level: Ints
     merged: Ints
+    lumped: Ints  # of the merged ones, those that the server sent together
     chunks: Ints  # chunks that carried tokens
-    first_tokens: Floats  # tokens in the first of them; nan where there is none
+    first_tokens: Floats  # tokens in the first of them, and in those that came with it; nan where there is none
 
     arrival: Floats
     tokens: npt.NDArray[np.int32]
@@ -57,11 +58,15 @@ class Table(msgspec.Struct, frozen=True):
         stamps = np.frombuffer(b"".join([r.arrivals for r in records]), dtype=np.int64)
         tokens = np.frombuffer(b"".join([r.tokens or _ONE * (len(r.arrivals) // 8) for r in records]), dtype=np.int32)
         first_tokens = np.full(len(records), np.nan)
-        first_tokens[chunks > 0] = tokens[(np.cumsum(chunks) - chunks)[chunks > 0]]
+        starts = (np.cumsum(chunks) - chunks)[chunks > 0]
+        first_tokens[chunks > 0] = tokens[starts]
+        if any(r.merged for r in records) and len(stamps):
+            together = stamps == np.repeat(stamps[starts], chunks[chunks > 0])
+            first_tokens[chunks > 0] = np.add.reduceat(tokens * together, starts)
         return cls(
             sent=column("sent_s"),
             scheduled=column("scheduled_s"),
-            connect=column("connect_s"),
+            connect=column("connect_s") + np.nan_to_num(column("tls_s")),
             first=column("first_token_s"),
             first_content=column("first_content_s"),
             last=column("last_token_s"),
@@ -74,6 +79,7 @@ class Table(msgspec.Struct, frozen=True):
             error=tuple([r.error for r in records]),
             level=np.array([r.level for r in records], dtype=np.int64),
             merged=np.array([r.merged for r in records], dtype=np.int64),
+            lumped=np.array([r.lumped for r in records], dtype=np.int64),
             chunks=chunks,
             first_tokens=first_tokens,
             arrival=stamps.astype(np.float64) * 1e-9,

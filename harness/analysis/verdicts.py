@@ -18,8 +18,13 @@ from harness.summary import ClientView, Curve, GpuView, LevelSummary, Verdict
 ERROR_RATE = 0.01
 IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
 TOKENS_PER_CHUNK = 1.05  # above it a chunk's gap is no inter-token latency
-CPU, MERGED = 0.80, 0.05  # above these the client was the limit
-NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling: from here a doubt, from there the client was the limit
+HARM = 0.02  # of the slots' time that stood empty on our account, above which throughput is not that of the load asked
+CPU, MERGED = 0.80, 0.05  # above these the client was short of time
+NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling, and of one that is a lower bound: from here a doubt
+LUMPED = 0.05  # of the events, above which the server is said to send several at a time
+WITHHELD = 0.05  # of the time without a processor, above which that is the cause
+STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
+PERCENTILES = (50, 90, 95, 99)
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
 KV_FULL = 0.95  # from here on the KV cache holds no more
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
@@ -115,41 +120,132 @@ def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
     )
 
 
-def client_near_ceiling(s: LevelSummary, client: ClientView, lower_bound: bool) -> Verdict | None:
-    share = client.ceiling_fraction
-    if share is None or share < (TOO_NEAR if lower_bound else NEAR):
+def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
+    """Invalid where the load generator has lowered throughput, and only there: it sent late (analytic.md §7).
+
+    Records that are lost and requests that are not in flight have verdicts of their own.
+    """
+    if client.late_fraction is None or client.late_fraction <= HARM:
         return None
-    if share >= TOO_NEAR and not lower_bound:
-        return None  # said by client_limited
-    return _doubt(
-        "client_near_ceiling",
-        f"the load generator worked at {share:.0%} of {'what it is known to follow' if lower_bound else 'its ceiling'}",
-        "give it more workers",
+    cause, remedy = _remedy(client)
+    said = f"; {cause}" if cause else ""
+    return _invalid(
+        "client_limited",
+        f"{client.late_fraction:.1%} of the request slots' time passed before the next request was sent "
+        f"(limit {HARM:.0%}): the load was lower than asked{said}",
+        remedy if cause else f"{remedy}, and whether --max-rps holds requests back",
         s,
     )
 
 
-def client_limited(s: LevelSummary, client: ClientView, lower_bound: bool = False) -> Verdict | None:
-    """Invalid where the load generator, not the server, may have set the figures (analytic.md §7).
+def client_busy(s: LevelSummary, client: ClientView, lower_bound: bool = False) -> Verdict | None:
+    """Where the load generator was short of time; throughput stands.
 
     `lower_bound`: its calibrated ceiling is one, and being near it says less.
     """
     reasons = []
-    if client.ceiling_fraction is not None and client.ceiling_fraction >= TOO_NEAR and not lower_bound:
-        reasons.append(f"it worked at {client.ceiling_fraction:.0%} of its calibrated ceiling (limit {TOO_NEAR:.0%})")
+    share, delay, itl = client.ceiling_fraction, client.read_delay_p99_s, s.itl_s.mean
+    if share is not None and share >= (TOO_NEAR if lower_bound else NEAR):
+        reasons.append(f"at {share:.0%} of {'what it is known to follow' if lower_bound else 'its ceiling'}")
     if client.cpu_fraction is not None and client.cpu_fraction > CPU:
-        reasons.append(f"its CPU was {client.cpu_fraction:.0%} busy (limit {CPU:.0%})")
+        reasons.append(f"{client.cpu_fraction:.0%} of its processor used")
     if client.merged_fraction is not None and client.merged_fraction > MERGED:
-        reasons.append(f"{client.merged_fraction:.1%} of the events shared a read (limit {MERGED:.0%})")
-    delay, itl = client.read_delay_p99_s, s.itl_s.mean
+        reasons.append(f"{client.merged_fraction:.1%} of the events read late, together with others")
     if delay is not None and itl is not None and delay > itl / 2:
-        reasons.append(f"read delay p99 {delay * 1e3:.2f} ms is above half of ITL {itl * 1e3:.2f} ms")
+        reasons.append(f"read delay p99 {delay * 1e3:.3g} ms (ITL {itl * 1e3:.3g} ms)")
     if not reasons:
         return None
-    return _invalid(
-        "client_limited",
-        "the load generator was the limit: " + "; ".join(reasons),
-        "free its cores, give it more workers, or use a lower level",
+    cause, remedy = _remedy(client)
+    said = f"the load generator was busy: {', '.join(reasons)}"
+    stands = "" if client.late_fraction is None or client.late_fraction > HARM else "; throughput stands"
+    return _doubt("client_busy", f"{said}; {cause}{stands}" if cause else said + stands, remedy, s)
+
+
+def _remedy(client: ClientView) -> tuple[str, str]:
+    """What kept the load generator from its work, as far as the figures tell, and what helps against that."""
+    if (client.throttled_fraction or 0.0) > WITHHELD:
+        cause = f"this container was held at its CPU limit for {client.throttled_fraction:.0%} of the time"
+        return cause, "raise the container's CPU limit"
+    if (client.steal_fraction or 0.0) > WITHHELD:
+        cause = f"the hypervisor gave {client.steal_fraction:.0%} of the processors' time to others"
+        return cause, "run the client on a host of its own"
+    if (client.waited_fraction or 0.0) > WITHHELD:
+        cause = (
+            f"it waited for a processor for {client.waited_fraction:.0%} of the time: another process ran on its core"
+        )
+        return cause, "stop the other process, or give the client cores of its own with taskset"
+    if max(client.cpu_fraction or 0.0, client.ceiling_fraction or 0.0) > CPU:
+        idle = client.idle_processors
+        if idle is not None and idle < 0.5:
+            return "all processors of this machine were busy", "run the client on a larger machine"
+        return "too few workers", "give it more workers: --workers"
+    if client.ceiling_fraction is not None and client.ceiling_fraction >= NEAR:
+        return "", "give it more workers: --workers"
+    return "", "see what else runs on this machine"
+
+
+def spoilt(s: LevelSummary) -> dict[str, tuple[int, ...]]:
+    """Percentiles that late reads have spoilt, by the figure's name in the summary.
+
+    Where the kernel stamps, only gaps are: events that shared a read share its stamp. A percentile of gaps is given
+    while fewer were merged than lie beyond it. The clock's stamps are as late as their reads, whatever they are of.
+    """
+    client, itl = s.client, s.itl_s.mean
+    merged, delay = client.merged_fraction or 0.0, client.read_delay_p99_s or 0.0
+    late = itl is not None and delay > itl / 2
+    lost = tuple(q for q in PERCENTILES if late or merged > min(MERGED, round(1 - q / 100, 6)))
+    out = {"itl_s": lost, "icl_s": lost} if lost else {}
+    if client.timestamp_source == "user":
+        for name in ("ttft_s", "ttfat_s", "tpot_s", "e2e_s"):
+            mean = getattr(s, name).mean
+            if mean is not None and delay > STAMPS_OFF * mean:
+                out[name] = PERCENTILES
+    return out
+
+
+def late_reads(s: LevelSummary) -> Verdict | None:
+    """Which percentiles are left out on account of late reads, and why; `s` still has them."""
+    lost = spoilt(s)
+    had = {name for name, qs in lost.items() if any(getattr(getattr(s, name), f"p{q}") is not None for q in qs)}
+    if not had:
+        return None
+    names = ", ".join(name.removesuffix("_s").upper() for name in lost if name in had)
+    some = min((lost[name] for name in had), key=len)
+    which = "percentiles" if len(some) == len(PERCENTILES) else " and ".join(f"p{q}" for q in some)
+    delay, itl = s.client.read_delay_p99_s, s.itl_s.mean
+    if delay is not None and itl is not None and delay > itl / 2:
+        why = f"reads were up to {delay * 1e3:.3g} ms late (p99), more than half of ITL {itl * 1e3:.3g} ms"
+    elif s.client.merged_fraction and "itl_s" in lost:
+        why = f"{s.client.merged_fraction:.1%} of the events were read late, together with others"
+    else:
+        why = f"the clock stamped them up to {(delay or 0.0) * 1e3:.3g} ms late (p99)"
+    return _note("late_reads", f"{names} {which} left out: {why}", _remedy(s.client)[1], s)
+
+
+def server_lumps(s: LevelSummary, events_at_once: float | None) -> Verdict | None:
+    """Events that came in one segment: the server's doing, or that of a proxy before it."""
+    if events_at_once is None:
+        return None
+    return _note(
+        "server_lumps",
+        f"the server sends {events_at_once:.3g} events at a time: ICL is that of the lumps, ITL percentiles are left "
+        "out, throughput stands",
+        "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
+        s,
+    )
+
+
+def too_few_steps(s: LevelSummary, gaps: int) -> Verdict | None:
+    """Why there is no p99 of many gaps, and how long a window gives it."""
+    n = s.icl_s.n
+    if not n or n >= SAMPLES[99] or gaps < SAMPLES[99] or s.icl_s.p50 is None:
+        return None
+    name = "ICL" if s.itl_s.p50 is None else "ITL"
+    seconds = SAMPLES[99] * s.window_s / n
+    return _note(
+        "too_few_steps",
+        f"{name} p99 left out: the {gaps:,} gaps come from {n} engine steps, p99 needs {SAMPLES[99]}",
+        f"hold the level for {seconds:.3g} s: --level-seconds {math.ceil(seconds)}",
         s,
     )
 
@@ -349,6 +445,17 @@ def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None
     )
 
 
+def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if "stalled" not in notes:
+        return None
+    return _invalid(
+        "stalled",
+        f"no token arrived for so long that the level was ended; {s.in_flight or 0:.0f} requests were waiting",
+        "see the server's log; measure again once it answers",
+        s,
+    )
+
+
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     if "cooldown_cut" in notes:
         return _doubt(
@@ -465,6 +572,9 @@ def of_level(
     little: Little,
     ceiling_is_lower_bound: bool = False,
     trend: Trend | None = None,
+    late_reads: Verdict | None = None,
+    events_at_once: float | None = None,
+    gaps: int = 0,
     median_lag_s: float | None = None,
     notes: Sequence[str],
     precision: float | None = None,
@@ -477,12 +587,13 @@ def of_level(
     """Every verdict on one level, the gravest first."""
     found = [
         errors_above_1_percent(s),
-        client_limited(s, s.client, ceiling_is_lower_bound),
-        client_near_ceiling(s, s.client, ceiling_is_lower_bound),
+        client_limited(s, s.client),
+        client_busy(s, s.client, ceiling_is_lower_bound),
         in_flight_low(s),
         schedule_not_kept(s, median_lag_s),
         unstable(s, trend),
         None if trend is not None and trend.rising else little_mismatch(s, little),
+        stalled(s, notes),
         not_settled(s, notes),
         not_precise(s, notes, precision, drift),
         cut_short(s, notes),
@@ -495,6 +606,9 @@ def of_level(
         prefix_cache_hits(s),
         token_counts_disagree(s),
         itl_chunked(s),
+        server_lumps(s, events_at_once),
+        late_reads,
+        too_few_steps(s, gaps),
         gpu_power_capped(s),
         too_few_samples(s),
         transient_unchecked(s, notes),

@@ -30,6 +30,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "ca_file": ("target", "ca_file"),
     "insecure": ("target", "insecure"),
     "transport": ("target", "transport"),
+    "metrics_url": ("target", "metrics_url"),
     "input_tokens": ("workload", "input_tokens"),
     "output_tokens": ("workload", "output_tokens"),
     "tokenizer": ("workload", "tokenizer"),
@@ -37,6 +38,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "max_concurrency": ("ramp", "max_concurrency"),
     "level_seconds": ("ramp", "level_seconds"),
     "precision": ("ramp", "precision"),
+    "quick": ("ramp", "quick"),
     "max_ttft": ("ramp", "max_ttft"),
     "probe": ("ramp", "probe"),
     "max_seconds": ("ramp", "max_seconds"),
@@ -45,6 +47,7 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "start": ("ramp", "start"),
     "arrivals": ("ramp", "arrivals"),
     "repeat": ("ramp", "repeat"),
+    "keep_going": ("ramp", "keep_going"),
     "gpu": ("hardware", "gpu"),
     "gpus": ("hardware", "gpus"),
     "price": ("hardware", "price"),
@@ -77,14 +80,17 @@ _FLAGS: dict[str, tuple[str, str]] = {
 @click.option(
     "--transport", type=click.Choice(["socket", "httpx"]), help="httpx: proxies, HTTP/2, odd endpoints; default socket."
 )
+@click.option("--metrics-url", metavar="URL", help="The server's Prometheus page, if not /metrics beside the API.")
 @click.option("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512.")
 @click.option("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128.")
 @click.option("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; else words, counted by the server's usage.")
 @click.option("--seed", type=int, help="Of the prompts; default another one each run.")
 @click.option("--levels", metavar="1,2,4", help="Concurrency levels to hold.")
+@click.option("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails.")
 @click.option("--max-concurrency", metavar="N", help="Without --levels: look up to here; default 1024.")
-@click.option("--level-seconds", metavar="TIME", help="Steady window of every level; default: until it is precise.")
-@click.option("--precision", type=float, metavar="SHARE", help="Half-width at which a window may end; default 0.02.")
+@click.option("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs.")
+@click.option("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02.")
+@click.option("--quick", is_flag=True, default=None, help="End the ramp at its first answer.")
 @click.option("--max-ttft", metavar="TIME", help="No level above one whose TTFT p99 passes this.")
 @click.option(
     "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; looks for their knee."

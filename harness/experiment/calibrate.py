@@ -81,7 +81,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     created: datetime
     host: str  # hash of its name
     cpu: str
-    cpus: int
+    cpus: int  # that it was allowed, of those that there are
     python: str
     harness_version: str
     transport: str
@@ -137,18 +137,23 @@ def load() -> Calibration | None:
 
 
 def stale(calibration: Calibration, now: datetime | None = None) -> str | None:
-    """Why a calibration says nothing about this machine today; None if it does."""
+    """Why a calibration says nothing about this machine today; None if it does.
+
+    It may have been made on fewer of its processors (taskset), or beside other load: then it is a lower bound.
+    """
     today = here()
     for field, name in (
         ("harness_version", "knee"),
         ("host", "host"),
         ("cpu", "processor"),
-        ("cpus", "number of processors"),
         ("python", "Python"),
     ):
         then = getattr(calibration, field)
         if then != today[field]:
             return f"another {name}: {then} then, {today[field]} now"
+    there = os.cpu_count() or 1
+    if calibration.cpus > there:
+        return f"another number of processors: {calibration.cpus} then, {there} now"
     age = (now or datetime.now(UTC)) - calibration.created
     return f"{age.days} days old" if age > OLDEST else None
 
@@ -159,7 +164,7 @@ def _host() -> str:
 
 
 def here() -> dict[str, str | int]:
-    """What a calibration holds for: the fields that have to be today's too."""
+    """What a calibration holds for: the fields that have to be today's too, and the processors that it may use."""
     return {
         "harness_version": __version__,
         "host": _host(),

@@ -42,6 +42,7 @@ class Heard:
         # What the last requests told; before any, what the launch check did.
         self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=256)
         self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=256)
+        self._ttft: collections.deque[float] = collections.deque(maxlen=32)
         self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
         self._latest: dict[int, Progress] = {}  # each worker's last news
         self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
@@ -87,6 +88,8 @@ class Heard:
             if record.error or record.done_s is None or record.sent_s is None:
                 continue
             self._e2e.append(record.done_s - record.sent_s)
+            if record.first_token_s is not None:
+                self._ttft.append(record.first_token_s - record.sent_s)
             self._ended, self._took_s = self._ended + 1, self._took_s + record.done_s - record.sent_s
             stamps = arrivals_of(record)
             if len(stamps) > 1:
@@ -131,6 +134,11 @@ class Heard:
         """Median of the last successes' mean gaps; 0 where none is known."""
         found = sorted(self._icl)
         return found[len(found) // 2]
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Median time to first token of the last successes; None before any."""
+        return sorted(self._ttft)[len(self._ttft) // 2] if self._ttft else None
 
     def request_s(self, recent: int) -> float:
         """Mean time of the successes that ended in the window so far; of the last ones while these are too few."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -21,23 +22,25 @@ import msgspec
 
 from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
-from harness.experiment import probe
-from harness.load import dialects
+from harness.experiment import probe, published
+from harness.experiment.published import SIMULATED as SIMULATED
+from harness.load import dialects, length
 from harness.load.http1 import ProtocolError, Response
 from harness.load.transport import Target
 from harness.load.workload import COMMON, Prompts, single_token_words
-from harness.observe import server
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 
 if TYPE_CHECKING:
     import httpx
 
-SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
-_LONGEST_FACT = 200  # characters of a version
-_PROBES = 4  # tries to meet the asked prompt length
+_PROBES = 6  # tries to meet the asked prompt length
+_FEWER = 4  # a first prompt that is too long is tried at a fourth
 _CONNECT_S = 10.0  # TLS included
-_FACTS_S = 10.0  # between two pieces of what need not be known
+_HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
+_NO_TLS = "it does not speak TLS", "is it http://?"
+_TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
+_NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -49,6 +52,13 @@ class Address(msgspec.Struct, frozen=True):
     prefix: str
     scheme: str = "http"
     uds: str = ""  # path of a Unix socket
+    root: str = "/v1"  # what stands before `/models` and the API's path
+    query: str = ""  # `?api-version=…`, sent with every request
+    api: str = ""  # the API whose whole path was given
+
+    def path(self, of: str) -> str:
+        """The path of the server's own page or of the API."""
+        return self.prefix + of + self.query
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +66,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Address
     target: Target  # for the wire only: its headers may hold secrets
+    figures: Target | None = None  # where the server's figures are, likewise; None: beside the API
+    api: str = "chat"
     model: str
     path: str
     drop: frozenset[str]
@@ -64,6 +76,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     prompt_words: int
     prompts_used: int  # the number of the first prompt that no check has used
     input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
+    tokens_per_word: float = 1.0  # by its counts
     max_context: int | None = None  # tokens that prompt and answer may come to, as it publishes; None: it does not
     exact_words: bool = False  # by the named tokenizer each word is one token
     e2e_s: float
@@ -78,23 +91,27 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def added_tokens(self) -> int:
         """What a prompt comes to beyond its words (a chat template); 0 where the server does not say."""
-        return 0 if self.input_tokens is None else self.input_tokens - self.prompt_words
+        return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)
 
 
 def words_for(launch: Launch, tokens: int) -> int:
     """Words of a prompt that comes to so many tokens; at least 1.
 
-    words = tokens - what the server adds, which is the same for every length; each word is taken for one token, as
-    the check's were.
+    words = (tokens - what the server adds) / tokens per word, both of them as the checks found and the same for
+    every length.
     """
-    return max(1, tokens - launch.added_tokens)
+    return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
-def address(url: str) -> Address:
+def address(url: str, place: str = "--url") -> Address:
     """Take a URL apart; what cannot be measured is said now.
+
+    The API's whole path is taken off and says which API is meant; Azure's deployments have no `/v1`.
 
     >>> address("http://localhost:8000/v1").base, address("https://[::1]/api/v1").prefix
     ('http://localhost:8000', '/api')
+    >>> address("http://h/v1/completions").api, address("https://h/openai/deployments/d?api-version=1").root
+    ('completions', '')
     >>> address("unix:/run/server.sock").uds
     '/run/server.sock'
     """
@@ -103,9 +120,9 @@ def address(url: str) -> Address:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         (parts.hostname or "").encode("idna").decode("idna")
     except UnicodeError:
-        raise HarnessError("not a host name", place="--url", way_out="write it like http://host:8000") from None
+        raise HarnessError("not a host name", place=place, way_out="write it like http://host:8000") from None
     except ValueError as error:
-        raise HarnessError(str(error), place="--url", way_out="write it like http://host:8000") from None
+        raise HarnessError(str(error), place=place, way_out="write it like http://host:8000") from None
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Address(f"unix:{parts.path}", "localhost", 80, "", uds=parts.path)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -116,8 +133,43 @@ def address(url: str) -> Address:
         )
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
-    prefix = parts.path.rstrip("/").removesuffix("/v1")
-    return Address(f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme)
+    prefix, root = parts.path.rstrip("/"), "/v1"
+    api = next((name for name, path in dialects.PATHS.items() if prefix.endswith(path)), "")
+    if api:
+        prefix = prefix.removesuffix(dialects.PATHS[api])
+    if (api and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
+        root = ""
+    query = f"?{parts.query}" if parts.query else ""
+    prefix = prefix.removesuffix("/v1")
+    return Address(
+        f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme, root=root, query=query, api=api
+    )
+
+
+def _api(scenario: Scenario, where: Address) -> Scenario:
+    """The scenario with the API that the address names; one that another flag contradicts is a mistake."""
+    asked, spec = where.api or scenario.target.api, scenario.target
+    if asked != spec.api and spec.api != type(spec)().api:
+        raise HarnessError(f"the address names {where.api}", place=f"--api {spec.api}", way_out="leave one of them out")
+    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=asked))
+
+
+def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
+    """Where the server's figures are; what was given for one host is sent to no other."""
+    url = scenario.target.metrics_url
+    if url is None:
+        return msgspec.structs.replace(wire, path=where.path("/metrics"))
+    there = address(url, "--metrics-url")
+    same = (there.base, there.uds) == (where.base, where.uds)
+    return msgspec.structs.replace(
+        wire,
+        scheme=there.scheme,
+        host=there.host,
+        port=there.port,
+        uds=there.uds,
+        path="/metrics" if there.uds else (urlsplit(url).path.rstrip("/") or "/metrics") + there.query,
+        headers=wire.headers if same else {},
+    )
 
 
 def target(scenario: Scenario, where: Address) -> Target:
@@ -128,7 +180,7 @@ def target(scenario: Scenario, where: Address) -> Target:
         host=where.host,
         port=where.port,
         uds=where.uds,
-        path=where.prefix + dialects.PATHS[spec.api],
+        path=where.path(where.root + dialects.PATHS[spec.api]),
         headers=spec.headers,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
@@ -165,15 +217,24 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
     from harness.load import httpclient
 
     where = address(url)
+    scenario = _api(scenario, where)
     wire = target(scenario, where)
+    there = figures(scenario, where, wire)
     patience = scenario.target.request_timeout
     timeout = httpx.Timeout(min(60.0, patience), connect=_CONNECT_S, read=patience)
     place = where.base + where.prefix
-    async with httpclient.client(wire, timeout=timeout) as client:
-        published: asyncio.Task[_Published] | None = None
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpclient.client(wire, timeout=timeout, again=True))
+        beside = httpclient.client(there, timeout=timeout) if scenario.target.metrics_url else client
+        if beside is not client:
+            await stack.enter_async_context(beside)
+        asking: asyncio.Task[published.Published] | None = None
         try:
-            model, longest = await _model(client, place, where.prefix, scenario.target.model)
-            published = asyncio.create_task(_facts(client, where.prefix))
+            model, limits = await _model(client, place, where, scenario.target.model)
+            longest = limits.get("n_ctx")
+            asking = asyncio.create_task(
+                published.read(client, where.path("/version"), beside, there, scenario.target.metrics_url)
+            )
             scenario = probe.scenario_for(scenario, longest)
             workload = scenario.workload
             asked = workload.input_tokens + workload.output_tokens
@@ -185,8 +246,10 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
                 )
             words, tokenizer_json = (COMMON, "") if workload.tokenizer is None else _words(workload.tokenizer)
             learnt = await _first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
-            facts, cache, has_metrics = await published
+            found = await asking
         except httpx.ConnectTimeout:
+            if await _speaks_http(where, wire):
+                raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
             speaks = " and does it speak TLS" if where.scheme == "https" else ""
             raise HarnessError(
                 f"no connection within {_CONNECT_S:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
@@ -196,7 +259,7 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
                 "no answer in time", place=place, way_out="is the server still loading its model?"
             ) from None
         except httpx.TransportError as error:
-            raise _unreachable(error, place, where) from None
+            raise await _unreachable(error, place, where, wire) from None
         except ProtocolError as error:
             raise HarnessError(
                 f"the first request failed: {error.error} ({error})",
@@ -204,13 +267,15 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
                 way_out="see the server's log; nothing was loaded",
             ) from None
         finally:
-            if published is not None:
-                published.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await published
+            if asking is not None:
+                asking.cancel()
+                with contextlib.suppress(asyncio.CancelledError, HarnessError):
+                    await asking
     return Launch(
         address=where,
         target=wire,
+        figures=there,
+        api=scenario.target.api,
         extra_body=scenario.target.extra_body,
         model=model,
         path=wire.path,
@@ -220,22 +285,32 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
         prompt_words=learnt.prompt_words,
         prompts_used=learnt.prompts_used,
         input_tokens=learnt.input_tokens,
+        tokens_per_word=learnt.tokens_per_word,
         max_context=longest,
         exact_words=workload.tokenizer is not None,
         e2e_s=learnt.e2e_s,
         itl_s=learnt.itl_s,
-        server=facts,
-        cache_config=cache,
-        metrics=has_metrics,
-        notes=(*_choices(wire, learnt.http_version), *learnt.notes),
+        server=_said_of_itself(limits, found.facts),
+        cache_config=found.cache_config,
+        metrics=found.metrics,
+        notes=(*_choices(where, wire, learnt.http_version), *found.notes, *learnt.notes),
     )
 
 
-def _choices(wire: Target, http_version: str) -> list[str]:
+def _said_of_itself(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest has of the server; a context length that only vLLM's entry tells stands elsewhere."""
+    if "slots" not in limits and limits.get("name") is None:
+        limits = {name: value for name, value in limits.items() if name != "n_ctx"}
+    return limits | facts
+
+
+def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
     """What was chosen about the wire and changes what the figures mean."""
     from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
 
     notes = []
+    if where.api:
+        notes.append(f"the address names the API: {where.api}")
     if wire.insecure and wire.scheme == "https":
         notes.append("--insecure: the server's certificate was not verified")
     if wire.transport == "httpx":
@@ -246,7 +321,7 @@ def _choices(wire: Target, http_version: str) -> list[str]:
     return notes
 
 
-def _unreachable(error: httpx.TransportError, place: str, where: Address) -> HarnessError:
+async def _unreachable(error: httpx.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
     """No connection, no TLS, or none that lasted: the fact and the way out."""
     import httpx
 
@@ -255,6 +330,8 @@ def _unreachable(error: httpx.TransportError, place: str, where: Address) -> Har
     for cause in httpclient.causes(error):
         if isinstance(cause, ssl.SSLError):
             fact, way_out = tls.explained(cause)
+            if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(where, wire):
+                fact, way_out = _NO_TLS
             return HarnessError(fact, place=place, way_out=way_out)
     if isinstance(error, httpx.ProxyError):
         return HarnessError(
@@ -265,7 +342,46 @@ def _unreachable(error: httpx.TransportError, place: str, where: Address) -> Har
         return HarnessError(
             f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {look}"
         )
+    if await _speaks_tls(where, wire):
+        return _is_https(place)
     return HarnessError(f"the connection broke ({_reason(error)})", place=place, way_out="see its log")
+
+
+async def _speaks_tls(where: Address, wire: Target) -> bool:
+    """Whether what was taken for http is https: a handshake tells, whatever the certificate."""
+    if where.scheme != "http" or where.uds or wire.transport != "socket":
+        return False
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            _, writer = await asyncio.open_connection(where.host, where.port, ssl=anybody)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def _speaks_http(where: Address, wire: Target) -> bool:
+    """Whether what was taken for https is http: it answers a request in the clear, not with 400 as TLS servers do."""
+    if where.scheme != "https" or wire.transport != "socket":
+        return False
+    writer = None
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = await reader.readline()
+            return answer.startswith(b"HTTP/") and b" 400 " not in answer
+    except (OSError, TimeoutError, ValueError):  # the last: a line without end
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+def _is_https(place: str) -> HarnessError:
+    return HarnessError("it speaks TLS", place=place, way_out="give the address as https://")
 
 
 def _reason(error: Exception) -> str:
@@ -296,14 +412,20 @@ def _words(tokenizer: str) -> tuple[tuple[str, ...], str]:
     return words, loaded.backend_tokenizer.to_str() if loaded.is_fast else ""
 
 
-async def _model(client: httpx.AsyncClient, url: str, prefix: str, asked: str | None) -> tuple[str, int | None]:
-    """The model to ask for, and the longest context the server admits to."""
-    answer = await client.get(prefix + "/v1/models")
-    if answer.status_code in (401, 403):
-        raise HarnessError(
-            f"it asks for a key ({answer.status_code})", place=url, way_out="give --api-key-env VARIABLE"
-        )
-    entries = _entries(answer)
+async def _model(client: httpx.AsyncClient, url: str, where: Address, asked: str | None) -> tuple[str, dict[str, Any]]:
+    """The model to ask for, and the limits that the server admits to."""
+    listed = where.root + "/models"
+    answer = await client.get(where.path(listed))
+    status, place = answer.status_code, url + listed
+    if status in (401, 403):
+        raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
+    if status == 400 and await _speaks_tls(where, Target(
+        scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds)
+    ):  # fmt: skip
+        raise _is_https(url)
+    if (no := _not_served(status, answer.text if status >= 500 else "", place)) is not None:
+        raise no
+    entries = published.entries(answer)
     served = [entry["id"] for entry in entries if isinstance(entry.get("id"), str)]
     if asked is None:
         if len(served) == 1:
@@ -313,38 +435,20 @@ async def _model(client: httpx.AsyncClient, url: str, prefix: str, asked: str | 
                 f"it serves {len(served)} models", place=url, way_out="give --model, one of: " + ", ".join(served)
             )
         elif "html" in answer.headers.get("content-type", ""):
-            raise HarnessError(
-                "it answers with HTML, not JSON", place=f"{url}/v1/models", way_out="is it the API's address?"
-            )
+            raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
-            raise HarnessError(
-                f"it does not say what it serves ({answer.status_code})",
-                place=f"{url}/v1/models",
-                way_out="give --model",
-            )
+            raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
     elif served and asked not in served:
         raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served))
-    for entry in entries:
-        if entry.get("id") == asked and isinstance(entry.get("max_model_len"), int):
-            return asked, entry["max_model_len"]
-    return asked, None
+    entry = next((entry for entry in entries if entry.get("id") == asked), {})
+    return asked, await published.limits(client, where, entry)
 
 
-def _entries(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The entries of /v1/models; empty where the answer is anything else, which some servers' is."""
-    if answer.status_code != 200:
-        return []
-    try:
-        data = answer.json()
-    except (ValueError, RecursionError):  # nested as deep as it likes
-        return []
-    entries = data.get("data") if isinstance(data, dict) else None
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-_Published = tuple[dict[str, Any], dict[str, str], bool]
-
-
+_SEVERAL = 1.1  # tokens a word above which that is said
+_INSTEAD = {
+    "max_tokens": "max_completion_tokens is sent",
+    "temperature": "left out, and the server samples as it likes",
+}
 _TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer before it begins
 
 
@@ -355,6 +459,7 @@ class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
     prompt_words: int
     prompts_used: int
     input_tokens: int | None
+    tokens_per_word: float
     e2e_s: float
     itl_s: float | None
     http_version: str
@@ -374,61 +479,74 @@ async def _first_requests(
     workload = scenario.workload
     asked, seed = workload.input_tokens, workload.seed or 0
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
-    length, used = max(asked, shortest or 0), first_prompt
-    drop: frozenset[str] = frozenset()
+    fewest = shortest or 1
+    used, drop = first_prompt, frozenset[str]()
     notes: list[str] = []
+    counts: list[length.Counted] = []
 
-    async def ask(output_tokens: int) -> _Reply:
+    async def ask(words_now: int, output_tokens: int) -> _Reply:
         nonlocal drop, used, notes
-        text = Prompts(words, length, seed).text(used)
+        text = Prompts(words, words_now, seed, alike=workload.tokenizer is None).text(used)
         reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes
+        if reply.story.input_tokens is not None:
+            counts.append(length.Counted(words_now, reply.story.input_tokens))
         return reply
 
-    def corrected(counted: int) -> int:
-        if shortest is not None:
-            return max(shortest, length + asked - counted)
-        if length + asked - counted < 1:
-            raise HarnessError(
-                f"the server adds tokens: a prompt of 1 word is already more than {asked}",
-                place="--input-tokens",
-                way_out=f"ask for at least {counted - length + 1}",
-            )
-        return length + asked - counted
-
-    counted = (await ask(1)).story.input_tokens
-    if counted is not None:
-        length = corrected(counted)
-    began = time.monotonic()
-    timed = await ask(min(workload.output_tokens, _TIMED))
-    e2e = time.monotonic() - began
-    counted = timed.story.input_tokens
-    while counted is not None and counted != asked and used - first_prompt < _PROBES:
-        if corrected(counted) == length:  # no shorter prompt is asked for
+    first, one_token = max(asked, fewest), True
+    try:
+        await ask(first, 1)
+    except _RefusedError as error:  # a word may be several tokens, and the context full
+        if not _TOO_LONG.search(error.fact) or first < _FEWER * fewest:
+            raise
+        first, one_token = max(fewest, first // _FEWER), False
+        await ask(first, 1)
+    words_now, timed, e2e = first, None, 0.0
+    while timed is None or (counts and counts[-1].tokens != asked and used - first_prompt < _PROBES):
+        better = max(fewest, length.next_words(counts, asked, one_token=one_token) if counts else words_now)
+        if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
-        length = corrected(counted)
-        counted = (await ask(1)).story.input_tokens
+        words_now, began = better, time.monotonic()
+        timed = await ask(words_now, min(workload.output_tokens, _TIMED))
+        e2e = time.monotonic() - began
+    counted = counts[-1].tokens if counts else None
+    per_word = length.tokens_per_word(counts) if counts else 1.0
+    if counted is not None and shortest is None and words_now == 1 and counted - per_word >= asked:
+        raise HarnessError(
+            f"the server adds tokens: a prompt of 1 word is already more than {asked}",
+            place="--input-tokens",
+            way_out=f"ask for at least {counted}",
+        )
     if counted is None:
         notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
     elif counted != asked:
         notes.append(
             f"prompts come to {counted} tokens by the server's count, {asked} were asked"
-            + ("" if workload.tokenizer or length == shortest else "; --tokenizer makes them exact")
+            + ("" if workload.tokenizer or words_now == shortest else "; --tokenizer makes them exact")
+        )
+    if per_word > _SEVERAL:
+        notes.append(
+            f"a word of the prompts is {per_word:.2g} tokens by the server's count: {words_now} words a prompt"
         )
     arrivals, came = timed.story.arrivals, timed.story.output_tokens or 0
     if len(arrivals) > 1 and came > 1:  # what is left of a whole answer, at the pace of these
         e2e += (arrivals[-1] - arrivals[0]) * 1e-9 / (came - 1) * max(0, workload.output_tokens - came)
     return _Learnt(
         drop=drop,
-        prompt_words=length,
+        prompt_words=words_now,
         prompts_used=used,
         input_tokens=counted,
+        tokens_per_word=per_word,
         e2e_s=e2e,
         itl_s=(arrivals[-1] - arrivals[0]) * 1e-9 / (len(arrivals) - 1) if len(arrivals) > 1 else None,
         http_version=timed.http_version,
         notes=tuple(notes),
     )
+
+
+class _RefusedError(HarnessError):
+    """A 400, 413 or 422 that names no field which could be left out."""
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -460,17 +578,20 @@ async def _ask(
         async with client.stream(
             "POST", path, content=content, headers={"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         ) as answer:
-            if answer.status_code in (400, 422):
+            if answer.status_code in (400, 413, 422):
                 message = (await answer.aread()).decode("utf-8", "replace")
-                field = dialects.refused_field(message, drop)
+                field = dialects.refused_field(message, drop | frozenset(scenario.target.extra_body))
                 if field is not None:
                     drop |= {field}
-                    notes.append(f"the server refuses {field}: left out")
+                    notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
                     continue
-                raise HarnessError(_said(answer.status_code, message), place=url + path, way_out="change what is asked")
+                raise _RefusedError(
+                    _said(answer.status_code, message), place=url + path, way_out="change what is asked"
+                )
             if answer.status_code != 200:
                 message = (await answer.aread()).decode("utf-8", "replace")
-                raise HarnessError(
+                no = _not_served(answer.status_code, message, url + path)
+                raise no or HarnessError(
                     _said(answer.status_code, message), place=url + path, way_out=_way_out(answer.status_code)
                 )
             kind = answer.headers.get("content-type", "")
@@ -481,6 +602,12 @@ async def _ask(
                 )
                 raise HarnessError(
                     f"it answers with {what}, not a stream", place=url + path, way_out="give an endpoint that streams"
+                )
+            if (coding := answer.headers.get("content-encoding", "identity")) != "identity":
+                raise HarnessError(
+                    f"it compresses its streams ({coding[:40]}), though no compression was asked for",
+                    place=url + path,
+                    way_out="switch compression off for text/event-stream there",
                 )
             Response().heard(answer.status_code, answer.headers)  # as the load will read it
             async for piece in answer.aiter_raw():
@@ -509,6 +636,19 @@ def _said(status: int, body: str) -> str:
     return f"{status}: " + " ".join(text.split())[:240]
 
 
+def _not_served(status: int, body: str, place: str) -> HarnessError | None:
+    """What a proxy says when nobody stands behind it, and a server that has not loaded its model; else None."""
+    if status in (502, 504) or (status >= 500 and _NO_UPSTREAM.search(body)):
+        return HarnessError(
+            f"{status} from a proxy: its upstream does not answer",
+            place=place,
+            way_out="start the model server behind it",
+        )
+    if status == 503:
+        return HarnessError(_said(status, body), place=place, way_out="wait until the model is loaded")
+    return None
+
+
 def _way_out(status: int) -> str:
     if status in (401, 403):
         return "give --api-key-env VARIABLE"
@@ -517,32 +657,3 @@ def _way_out(status: int) -> str:
     if status == 429:
         return "give --max-rps, the endpoint's quota"
     return "see the server's log; nothing was loaded"
-
-
-async def _facts(client: httpx.AsyncClient, prefix: str) -> _Published:
-    """Name and version as published, the cache configuration, and whether there are metrics; unknown stays unknown."""
-    version, metrics = await asyncio.gather(_page(client, prefix + "/version"), _page(client, prefix + "/metrics"))
-    facts: dict[str, Any] = {}
-    if version is not None:
-        name, _, number = version.headers.get("server", "").partition("/")
-        if name == SIMULATED:
-            return {"name": name, "version": number[:_LONGEST_FACT]}, {}, True
-        if version.status_code == 200 and "json" in version.headers.get("content-type", ""):
-            with contextlib.suppress(ValueError, AttributeError, RecursionError):  # nested as deep as it likes
-                if isinstance(said := version.json().get("version"), str):
-                    facts["version"] = said[:_LONGEST_FACT]
-    if metrics is None or metrics.status_code != 200:
-        return facts, {}, False
-    engine = next((p for p in ("vllm:", "sglang:", "llamacpp:") if p in metrics.text), "")
-    if engine:
-        facts["name"] = engine.rstrip(":")
-    return facts, server.cache_config(metrics.text), bool(server.parse(metrics.text))
-
-
-async def _page(client: httpx.AsyncClient, path: str) -> httpx.Response | None:
-    import httpx
-
-    try:
-        return await client.get(path, timeout=_FACTS_S)
-    except httpx.TransportError:  # what is not published stays unknown
-        return None

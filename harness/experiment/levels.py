@@ -32,12 +32,14 @@ from harness.observe import client as client_view
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record
-from harness.scenario import Scenario
+from harness.scenario import Ramp, Scenario
 from harness.summary import LevelSummary
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
 LONGEST_OPEN_WARM_UP_S = 30.0
-_FAILING_WINDOW_S = 1.0  # of a level that fails: enough to be shown with its errors
+STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
+_FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
+_SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # without a token, and so many request times: it is said
 _LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
 
 
@@ -74,9 +76,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, manifest: dict[str, Any]) -> Asked:
         return cls(
             facts=look.Facts.of(manifest),
-            predicted_hinge=(manifest.get("prediction") or {}).get("hinge_concurrency"),
+            predicted_hinge=(manifest.get("prediction") or {}).get("hinge_concurrency") or _slots(manifest),
             probes=tuple(manifest.get("workload", {}).get("probe_lengths", ())),
         )
+
+
+def _slots(manifest: dict[str, Any]) -> int | None:
+    """How many requests the server says that it runs at once: a hint, like a prediction."""
+    slots = (manifest.get("server") or {}).get("slots")
+    return slots if isinstance(slots, int) else None
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -121,13 +129,24 @@ class Before(msgspec.Struct, frozen=True):
             end = ramp.next_level(self.held(repeat), search(scenario, asked, budget.Spent(0.0, 0)))
             if not end.over or set(asked.probes) - self.probed(repeat):
                 return None
-            out += [*self.steps(repeat), msgspec.to_builtins(end) | {"repeat": repeat}]
+            out += [*self.steps(repeat), ended(end, repeat)]
         return out
 
 
 def said(level: Level) -> dict[str, Any]:
     """The decision to hold a level, as the manifest has it."""
     return {"concurrency": level.concurrency, "reason": level.reason, "rate": level.rate, "repeat": level.repeat}
+
+
+def ended(step: ramp.Next, repeat: int) -> dict[str, Any]:
+    """The decision to end a ramp, likewise."""
+    return {"concurrency": None, "reason": step.reason, "rate": None, "repeat": repeat}
+
+
+def paced(spec: Ramp) -> bool:
+    """Whether the ramp decides how long its levels last."""
+    chooses = spec.levels is None and spec.rates is None and not spec.search_rate
+    return chooses and spec.level_seconds is None and spec.precision is None
 
 
 def search(scenario: Scenario, asked: Asked, spent: budget.Spent, e2e_s: float | None = None) -> ramp.Search:
@@ -142,9 +161,13 @@ def search(scenario: Scenario, asked: Asked, spent: budget.Spent, e2e_s: float |
         max_ttft_s=spec.max_ttft,
         predicted_hinge=asked.predicted_hinge,
         seed=scenario.workload.seed or 0,
+        keep_going=spec.keep_going,
         seconds_left=budget.seconds_left(spec, spent),
         requests_left=budget.requests_left(spec, spent),
         first_rate=1 / e2e_s if e2e_s else None,
+        seconds=spec.max_seconds,
+        paced=paced(spec),
+        quick=spec.quick,
     )
 
 
@@ -177,6 +200,9 @@ class Levels:
         self._reports: list[Progress] = []  # of the level that is held, all workers together
         self._warned: set[int] = set()  # levels in which the load generator was said to be short of time
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
+        self._took: list[float] = []  # seconds of each level so far
+        self._token_s = 0.0  # when the last token came, or the level began
+        self._silent_s = 0.0  # how long without one was last said
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         self.steps: list[dict[str, Any]] = []  # every decision of the ramp
 
@@ -221,31 +247,50 @@ class Levels:
             if not step.over and over is not None:
                 step = ramp.Next(None, f"stopped: {over}")
             if step.over:
-                self.steps.append(msgspec.to_builtins(step) | {"repeat": repeat})
+                self.steps.append(ended(step, repeat))
                 if step.reason.startswith("stopped"):
                     self._view.note(step.reason)
                 return
             now = self.heard.now()
             level = Level(self._begun, step.concurrency, repeat, now, rate=step.rate, reason=step.reason)
-            found = await self._hold_and_look(workers, level)
+            found = await self._hold_and_look(workers, level, step.role)
             if found is not None:
                 held.append(found)
 
-    async def _hold_and_look(self, workers: Workers, level: Level) -> ramp.Held | None:
+    async def _hold_and_look(
+        self, workers: Workers, level: Level, role: ramp.Role = ramp.Role.MEASUREMENT
+    ) -> ramp.Held | None:
         """One level and what it says; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         given = spec.rates or spec.levels
-        total = (len(self._asked.probes) + len(given)) * spec.repeat if given else None
+        total = self._total()
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         self._view.level_started(name, self._shown, total, "" if given else level.reason)
         self.steps.append(said(level))
         self._shown, self._begun = self._shown + 1, self._begun + 1
-        ended = await self._hold(workers, level)
+        ended = await self._hold(workers, level, role)
         if ended is None:
             return None
+        self._took.append((ended.end_s or 0.0) - ended.begin_s)
         made = await asyncio.to_thread(self._look, tuple(self.heard.records), tuple(self.heard.samples), ended)
         self._view.level_finished(made)
         return look.held(made, ended)
+
+    def _total(self) -> int | None:
+        """How many levels the run has; None where the ramp chooses them."""
+        spec = self._scenario.ramp
+        given = spec.rates or spec.levels
+        return (len(self._asked.probes) + len(given)) * spec.repeat if given else None
+
+    def _left_s(self) -> float | None:
+        """Seconds that are left of the run: of its budget, or by what its levels took so far; None where unknown."""
+        left = budget.seconds_left(self._scenario.ramp, self._spent())
+        total = self._total()
+        if total is not None and self._took:
+            last = self._reports[-1].time_s - self._reports[0].time_s if self._reports else 0.0
+            expected = max(0.0, (total - len(self._took)) * sum(self._took) / len(self._took) - last)
+            left = expected if left is None else min(left, expected)
+        return left
 
     def _look(self, records: Sequence[Record], samples: Sequence[store.Sample], level: Level) -> LevelSummary:
         return look.summary(records, Table.of(records), samples, level, self._asked.facts)
@@ -253,7 +298,7 @@ class Levels:
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
         before, after = dialects.body(
-            scenario.target.api,
+            launch.api,
             launch.model,
             scenario.workload.output_tokens,
             drop=launch.drop,
@@ -271,6 +316,7 @@ class Levels:
             words=launch.words,
             prompt_words=launch.prompt_words,
             seed=scenario.workload.seed or 0,
+            alike=not launch.exact_words,
             first_prompt=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
@@ -297,10 +343,11 @@ class Levels:
 
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
-        async with httpclient.client(self._launch.target, timeout=5.0) as http:
+        where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
+        async with httpclient.client(where, timeout=5.0) as http:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
-                    page = await http.get(self._launch.address.prefix + "/metrics")
+                    page = await http.get(where.path)
                     if page.status_code == 200:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
                 await asyncio.sleep(every)
@@ -320,14 +367,36 @@ class Levels:
         dollars = safety.dollars(self._scenario.hardware, seconds, usage) or 0.0
         return budget.Spent(seconds, before.requests + heard.begun, dollars)
 
-    def _over_budget(self) -> str | None:
-        return budget.over(self._scenario.ramp, self._spent())
+    def _over_budget(self, ahead_s: float = 0.0) -> str | None:
+        """What bound of the run is reached, or will be in so many seconds; None while there is room."""
+        spent = self._spent()
+        return budget.over(self._scenario.ramp, msgspec.structs.replace(spent, seconds=spent.seconds + ahead_s))
 
     def _failing(self) -> bool:
         """Whether the level need not go on: most of its requests fail, and the ramp will end with it."""
         return safety.failing(self.heard.outcomes, self.heard.outcomes.maxlen or 0)
 
-    async def _hold(self, workers: Workers, level: Level) -> Level | None:
+    def _stalled(self, p: Progress) -> bool:
+        """Whether the server stalls: no token for so long that the level ends by its own deadline."""
+        return p.in_flight > 0 and p.time_s - self._token_s > max(STALL_S, STALL_REQUESTS * self.heard.e2e_s)
+
+    def _hopeless(self, p: Progress) -> bool:
+        """Whether more of the level tells nothing: most of its requests fail, or the server stalls."""
+        return self._failing() or self._stalled(p)
+
+    def _pace(self, level: Level, role: ramp.Role, request_s: float) -> precision.Pace:
+        """How long the level lasts, by the time of a request as it is now."""
+        spec = self._scenario.ramp
+        if spec.level_seconds is not None:
+            return precision.given(spec.level_seconds, request_s)
+        left = budget.seconds_left(spec, self._spent())
+        if paced(spec) and level.input_tokens is None and role is ramp.Role.FIRST_PASS:
+            return precision.first_pass(request_s, left)
+        if paced(spec) and level.input_tokens is None and role is ramp.Role.REFINEMENT:
+            return precision.refinement(request_s, left)
+        return precision.until_precise(request_s)
+
+    async def _hold(self, workers: Workers, level: Level, role: ramp.Role = ramp.Role.MEASUREMENT) -> Level | None:
         """One level: warm up, measure, hold until the last request of the window has ended; the level with its times.
 
         None: a budget ended before the window began; the next look at it ends the ramp.
@@ -336,22 +405,31 @@ class Levels:
         self._tick_ns = tick_ns(heard.icl_s or None, e2e)
         heard.begin(level, level.concurrency or (level.rate or 0) * e2e)
         self._reports, self._alone_at = [], None
+        self._token_s, self._silent_s = heard.now(), 0.0
+        pace = self._pace(level, role, e2e)
         rate, arrivals = level.rate, self._scenario.ramp.arrivals
         connections = level.concurrency or min(self._scenario.ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e))
         words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
-        hold = Hold(level.index, level.repeat, level.concurrency, 0, e2e, self._tick_ns, 0, rate, arrivals, words)
+        hold = Hold(
+            level.index, level.repeat, level.concurrency, 0, pace.spread_s, self._tick_ns, 0, rate, arrivals, words
+        )
         await workers.hold(hold, connections)
 
         async for p in self._news(workers, level, "warm-up", None):
-            if self._warm(level, p) or self._failing():
+            if self._warm(level, p, pace.warm_up) or self._hopeless(p):
                 break
             if self._over_budget() is not None:
                 return None
         level = msgspec.structs.replace(level, window_start_s=p.time_s)
         heard.moment(level)
 
-        measure = self._window if self._scenario.ramp.level_seconds is not None else self._window_until_precise
-        level = await measure(workers, level, p.time_s)
+        warm, pace = pace.warm_up, self._pace(level, role, heard.request_s(level.concurrency or 256))
+        if pace.window_s is not None:
+            # A single stream that did not warm up is measured over a whole request, its prompt included.
+            whole = e2e if level.concurrency == 1 and not warm else 0.0
+            level = await self._window(workers, level, p.time_s, max(pace.window_s, whole))
+        else:
+            level = await self._window_until_precise(workers, level, p.time_s)
         heard.moment(level)
         start, end = level.window_start_s, level.window_end_s
         assert start is not None
@@ -364,20 +442,23 @@ class Levels:
         async for p in self._news(workers, level, "cooldown", None):
             if ended is None and p.time_s > end and (p.oldest_sent_s is None or p.oldest_sent_s >= end):
                 ended = p.time_s
-            if ended is not None and p.time_s > ended + BATCH_EVERY_S + PROGRESS_EVERY_S:
+            settled = BATCH_EVERY_S + PROGRESS_EVERY_S
+            if ended is not None and p.time_s > ended + settled:
                 break  # by now the last one's record is in the spool too
-            if (self._failing() or self._over_budget() is not None) and p.time_s > end + 2 * heard.e2e_s:
+            # What fails may end in its own time; a budget that is spent waits for nobody.
+            patience = settled if self._over_budget() is not None else 2 * heard.e2e_s
+            if (self._hopeless(p) or self._over_budget() is not None) and p.time_s > end + patience:
                 level = msgspec.structs.replace(level, notes=(*level.notes, "cooldown_cut"))
                 break
         level = msgspec.structs.replace(level, end_s=p.time_s)
         heard.moment(level)
         return level
 
-    def _warm(self, level: Level, p: Progress) -> bool:
+    def _warm(self, level: Level, p: Progress, requests: int = 2) -> bool:
         """Whether a window may begin.
 
-        Twice the level's requests have ended, every slot has begun, and of a higher level before none is left since
-        as many have ended: those that ran beside them are gone too. On schedule: two request times, which an
+        So many times the level's requests have ended, every slot has begun, and of a higher level before none is left
+        since as many have ended: those that ran beside them are gone too. On schedule: two request times, which an
         overloaded server stretches, but not for ever.
         """
         C = level.concurrency
@@ -386,12 +467,12 @@ class Levels:
             return p.ended > 0 and p.time_s >= level.begin_s + min(patience, 2 * self.heard.e2e_s)
         if self._alone_at is None and p.in_flight <= C:
             self._alone_at = p.ended
-        return p.waiting == 0 and self._alone_at is not None and p.ended >= max(2 * C, self._alone_at + C)
+        if p.waiting or self._alone_at is None:
+            return False
+        return p.ended >= max(requests * C, self._alone_at + C if self._alone_at else 0)
 
-    async def _window(self, workers: Workers, level: Level, start: float) -> Level:
+    async def _window(self, workers: Workers, level: Level, start: float, length: float) -> Level:
         """The steady window of a given length, after the transient, which may push its start; extended once."""
-        length = self._scenario.ramp.level_seconds
-        assert length is not None
         notes, extended, settled = list(level.notes), 1.0, False
         while True:
             p, cut = await self._until(workers, level, start, length * extended)
@@ -440,12 +521,18 @@ class Levels:
     async def _until(self, workers: Workers, level: Level, start: float, length: float) -> tuple[Progress, list[str]]:
         """Wait until the window is so long; the last news, and a note of what ended it before, if anything did."""
         async for p in self._news(workers, level, "window", length):
-            failing = self._failing() and p.time_s >= start + _FAILING_WINDOW_S
-            if failing or self._over_budget() is not None:
-                return p, ["failing" if self._failing() else "cut_short"]
+            if self._hopeless(p) and p.time_s >= start + _FAILING_WINDOW_S:
+                return p, ["stalled" if self._stalled(p) else "failing"]
+            if self._over_budget(self._reserve_s(level, p.time_s - start)) is not None:
+                return p, ["cut_short"]
             if p.time_s >= start + length:
                 break
         return p, []
+
+    def _reserve_s(self, level: Level, measured_s: float) -> float:
+        """Seconds of the budget that the level's last requests still need, once its window is worth having."""
+        request_s = self.heard.request_s(level.concurrency or 256)
+        return request_s if paced(self._scenario.ramp) and measured_s >= request_s / 2 else 0.0
 
     def _transient(self, level: Level, now: float) -> tuple[window.Truncation, float]:
         """The transient in warm-up and window so far, and the width of the bins that it was looked for in."""
@@ -456,12 +543,17 @@ class Levels:
         """Window lengths at which precision is looked at, by the level's own request time as it is now."""
         return looked_at(self.heard.request_s(level.concurrency or 256))
 
+    @property
+    def _precision(self) -> float:
+        asked = self._scenario.ramp.precision
+        return precision.DEFAULT if asked is None else asked
+
     def _precise(self, level: Level, start: float, end: float) -> bool:
         """Whether the window may end: chunks stand for tokens, whose number in one hardly varies within a level."""
         times = np.array([p.time_s for p in self._reports])
         counts = np.array([p.tokens for p in self._reports], dtype=np.float64)
         request_s = self.heard.request_s(level.concurrency or 256)
-        return precision.look(times, counts, start, end, request_s, self._scenario.ramp.precision).precise
+        return precision.look(times, counts, start, end, request_s, self._precision).precise
 
     async def _news(
         self, workers: Workers, level: Level, phase: str, expected_s: float | None
@@ -472,11 +564,26 @@ class Levels:
             p = await workers.news()
             if p.level != level.index:
                 continue  # a worker has not heard of this level yet
+            if not self._reports or p.tokens > self._reports[-1].tokens:
+                self._token_s, self._silent_s = max(p.time_s, self._token_s) if self._reports else self._token_s, 0.0
             self._reports.append(p)
+            self._say_silence(p)
+            rate = self._rate(p.time_s - 1.0, p.time_s)
             self._view.update(
-                phase, p.time_s - began, expected_s, float(p.in_flight), self._rate(p.time_s - 1.0, p.time_s), p.failed
-            )
+                phase, p.time_s - began, expected_s, float(p.in_flight), rate, p.failed,
+                ttft_s=self.heard.ttft_s, left_s=self._left_s(),
+            )  # fmt: skip
             yield p
+
+    def _say_silence(self, p: Progress) -> None:
+        """Say it where no token comes: after seconds, and again whenever it has lasted twice as long."""
+        silent = p.time_s - self._token_s
+        least = max(_SILENT_S, _SILENT_REQUESTS * self.heard.e2e_s, 2 * self._silent_s)
+        if p.in_flight == 0 or silent < least:
+            return
+        self._silent_s = silent
+        waits = f", the longest for {p.time_s - p.oldest_sent_s:.0f} s" if p.oldest_sent_s is not None else ""
+        self._view.note(f"no token for {silent:.0f} s: {p.in_flight} requests wait{waits}")
 
     def _counts(self, start: float, end: float, width: float) -> list[float]:
         """Token-carrying chunks in each whole bin since the start, from the workers' running count."""

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.analysis import grade, metrics, ramp, slo
+from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.table import Table
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
 from harness.store import Sample
-from harness.summary import ClientSummary, LevelSummary, ServerView, Spread, Verdict
+from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
 
-PAUSED = 0.01  # of a window, above which a worker that stood still voids it
+PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,18 +42,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             gpus=manifest.get("gpus"),
             input_tokens=workload.get("input_tokens"),
             output_tokens=workload.get("output_tokens"),
-            precision=None if asked.get("level_seconds") else asked.get("precision"),
+            precision=None if asked.get("level_seconds") else asked.get("precision") or precision.DEFAULT,
             limits=tuple(slo.limits(scenario.get("slo", {}))),
-            client=_client(manifest.get("client", {})),
+            client=_client(manifest.get("client", {}), len(manifest.get("host", {}).get("cpus_allowed", []))),
         )
 
 
-def _client(facts: dict[str, Any]) -> ClientSummary:
-    """The load generator as the manifest has it; a calibration says what one worker follows."""
+def _client(facts: dict[str, Any], processors: int) -> ClientSummary:
+    """The load generator as the manifest has it; a calibration says what one worker follows on a processor of its own.
+
+    `processors` are those that it was allowed, 0 where that is not known.
+    """
     workers, known = facts.get("workers", 1), facts.get("calibration") or {}
     single = known.get("single") or {}
     return ClientSummary(
-        events_per_s_ceiling=single["per_s"] * workers if single else None,
+        events_per_s_ceiling=single["per_s"] * min(workers, processors or workers) if single else None,
         ceiling_is_lower_bound=single["limited_by"] != "client" if single else None,
         timestamp_error_p99_s=max((row["error_p99_s"] for row in known.get("timing", [])), default=None),
         timestamp_source=facts.get("timestamp_source"),
@@ -76,7 +79,7 @@ def summary(
         table,
         level,
         server=_server(samples, table, window, itl),
-        client=client.view(samples, window),
+        client=_load_generator(samples, window, facts),
         gpu=gpu.view(samples, window),
         gpus=facts.gpus,
         slo=slo.per_request(facts.limits),
@@ -85,13 +88,21 @@ def summary(
         input_tokens_asked=facts.input_tokens,
         output_tokens_asked=facts.output_tokens,
         precision=facts.precision,
+        stamps_late_s=client.mean_delay(samples, window),
     )
     made = msgspec.structs.replace(
         made,
         slo=slo.attainments(facts.limits, table, level) if facts.limits else [],
-        verdicts=[*_pauses(samples, level), *made.verdicts, *_said(records, level)],
+        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_said(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
+
+
+def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:
+    """By its telemetry; whose stamps it had also by its transport, since a short window has little telemetry."""
+    seen = client.view(samples, window)
+    known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
+    return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
 
 
 def held(made: LevelSummary, level: Level) -> ramp.Held:
@@ -109,6 +120,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         in_flight=made.in_flight,
         output_tokens_per_s=made.output_tokens_per_s.mean or 0.0,
         se=made.output_tokens_per_s_se,
+        assumed=made.output_tokens_per_s_se_assumed,
         error_rate=made.error_rate or 0.0,
         seconds=seconds,
         requests=round(made.requests * seconds / made.window_s),
@@ -118,6 +130,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         ttft_p99_s=_p99_at_least(made.ttft_s),
         slo=slo.outcome(made.slo) if made.slo else None,
         unstable="unstable" in invalid,
+        stalled="stalled" in level.notes,
     )
 
 
@@ -127,8 +140,11 @@ def _p99_at_least(spread: Spread) -> float | None:
     return next((value for value in carried if value is not None), None)
 
 
-def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
-    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for."""
+def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list[Verdict]:
+    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for.
+
+    That voids it where requests were sent late for it, or arrivals have the clock's stamps, which it has moved.
+    """
     assert level.window_start_s is not None
     assert level.window_end_s is not None
     start, end = level.window_start_s, level.window_end_s
@@ -150,7 +166,8 @@ def _pauses(samples: Sequence[Sample], level: Level) -> list[Verdict]:
             said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
             out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
         else:
-            grave = "invalid" if seconds > PAUSED * window else "doubt"
+            harm = client.limited or client.timestamp_source == "user"
+            grave = "invalid" if harm and seconds > PAUSED * window else "doubt"
             said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
             out.append(
                 Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)
@@ -178,6 +195,8 @@ def _server(
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
     prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
+    fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
+    ended = (table.last >= window[0]) & (table.last <= window[1]) & ~np.isnan(table.output_tokens)
     return server.view(
         samples,
         window,
@@ -185,4 +204,6 @@ def _server(
         array("i", table.tokens[order].tobytes()),
         list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
         steps_per_s=1.0 / itl if itl else None,
+        computed=list(zip(table.first[prompts].tolist(), fresh[prompts].tolist(), strict=True)),
+        ended=list(zip(table.last[ended].tolist(), table.output_tokens[ended].tolist(), strict=True)),
     )

@@ -8,6 +8,7 @@ run then holds is decided elsewhere, and what it says is worked out by analysis.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,7 +60,8 @@ def lengths(scenario: Scenario, launch: Launch) -> list[int]:
     if scenario.ramp.probe != PREFILL:
         return []
     asked = scenario.workload.input_tokens
-    low, high = max(_SHORTEST, launch.added_tokens + FEWEST_WORDS), max(_LONGEST, 4 * asked)
+    fewest = launch.added_tokens + math.ceil(FEWEST_WORDS * launch.tokens_per_word)
+    low, high = max(_SHORTEST, fewest), max(_LONGEST, 4 * asked)
     if launch.max_context is not None:
         room = launch.max_context - scenario.workload.output_tokens
         high = min(high, max(asked, room if launch.exact_words else int(_CLEAR * room)))

@@ -203,7 +203,7 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
     assert where.port is not None
     drop = frozenset() if load.running_usage else frozenset({"stream_options.continuous_usage_stats"})
     before, after = dialects.body("chat", "reference", load.output_tokens, drop=drop)
-    path = dialects.PATHS["chat"]
+    path = "/v1" + dialects.PATHS["chat"]
     whole = pace.ttft_s + pace.itl_s * load.output_tokens
     return Plan(
         worker=worker,

@@ -17,6 +17,7 @@ Left out: several choices, and what the text says; it is kept, until the answer 
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Iterable
 from itertools import accumulate, compress, pairwise
@@ -28,9 +29,14 @@ from harness.load.http1 import ProtocolError
 from harness.load.sse import TOO_LONG, Events
 from harness.load.tokens import Placer
 
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+PATHS = {"chat": "/chat/completions", "completions": "/completions"}  # below the API's root, which is most often /v1
 # Asked for where the server takes them; dropped when the first request says that it does not (contract.md).
 OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
+# These every server knows, and names in other complaints too ("max_tokens is too large"): dropped only if refused.
+REFUSABLE = ("max_tokens", "temperature")
+_REFUSED = re.compile(
+    r"unsupported|not support|not allowed|not permitted|unknown|unexpected|unrecognized|extra inputs|deprecated", re.I
+)
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
@@ -68,6 +74,10 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens_details: _OutputDetails | None = None
 
 
+class _Timings(msgspec.Struct, gc=False):
+    cache_n: _Count | None = None  # llama-server's: prompt tokens that a slot had from the request before
+
+
 _ABSENT = msgspec.Raw()
 
 
@@ -75,6 +85,7 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: msgspec.Raw = _ABSENT  # not decoded: it may be anything, as deep as it likes
+    timings: msgspec.Raw = _ABSENT  # likewise, but for llama-server's count
 
 
 class _Function(msgspec.Struct):
@@ -88,6 +99,7 @@ class _Call(msgspec.Struct):
 
 _chunk = msgspec.json.Decoder(_Chunk).decode
 _call = msgspec.json.Decoder(_Call).decode
+_timings = msgspec.json.Decoder(_Timings).decode
 
 
 class Story:
@@ -184,6 +196,8 @@ class Story:
                 self.cached_tokens = usage.prompt_tokens_details.cached_tokens
             if usage.completion_tokens_details is not None:
                 self.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+        if chunk.timings is not _ABSENT and self.cached_tokens is None:
+            self.cached_tokens = _cached(chunk.timings)
         if not chunk.choices:
             return 0
         choice = chunk.choices[0]
@@ -330,6 +344,14 @@ class Story:
             self.first_content = self.arrivals[answered]
 
 
+def _cached(timings: msgspec.Raw) -> int | None:
+    """Prompt tokens that were not computed, by llama-server's timings; None where they do not say."""
+    try:
+        return _timings(timings).cache_n
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def _called(call: msgspec.Raw) -> str:
     """The text of a tool call's delta as the model writes it; where it shows none, the JSON stands for it."""
     try:
@@ -375,7 +397,10 @@ def body(
     >>> json.loads(before + b'"hi"' + after)["prompt"]
     'hi'
     """
-    fields: dict[str, Any] = {"model": model, "max_tokens": output_tokens, "stream": stream, "temperature": 0.0}
+    most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
+    fields: dict[str, Any] = {"model": model, most: output_tokens, "stream": stream}
+    if "temperature" not in drop:
+        fields["temperature"] = 0.0
     if "ignore_eos" not in drop:
         fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
     if stream and "stream_options" not in drop:
@@ -395,10 +420,16 @@ def refused_field(message: str, drop: frozenset[str]) -> str | None:
 
     >>> refused_field("Unknown field 'ignore_eos'", frozenset())
     'ignore_eos'
+    >>> refused_field("'max_tokens' is not supported: use 'max_completion_tokens'", frozenset())
+    'max_tokens'
     """
     for name in OPTIONAL:
         if name not in drop and name.rpartition(".")[2] in message:
             return name
+    if _REFUSED.search(message):
+        for name in REFUSABLE:
+            if name not in drop and re.search(rf"\b{name}\b", message):
+                return name
     return None
 
 

@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     prompt_words: int
     seed: int
+    alike: bool = False  # prompts of one length hold the same words
     first_prompt: int  # numbers below were used by the launch checks
     request_timeout_s: float
     max_rps: float | None  # this worker's share
@@ -114,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     prepared: int = 0  # number of the last Prepare that was obeyed
     took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
     paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
+    waited_s: float | None = None  # for a processor, since the process began; told with `late`
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
@@ -149,7 +151,7 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed)
+        self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed, alike=plan.alike)
         self._number = plan.first_prompt + plan.worker
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
         self._ahead: int | None = None  # words of the prompts that are built ahead; None: the plan's
@@ -370,6 +372,7 @@ class Driver:
             prepared=self._prepared,
             took_s=self._took_s,
             paused_s=paused_s,
+            waited_s=_waited_s() if with_late else None,
         )
 
     def _oldest_due(self) -> int:
@@ -429,11 +432,21 @@ class Driver:
             tokens=story.packed_tokens(),
             error_message=self._said(answer.message) if answer.error else "",
             merged=story.merged,
+            lumped=story.merged - answer.merged_late,
         )
 
     def _said(self, message: str) -> str:
         """The first words of what was said of an error, on one line and without the secrets that it repeats."""
         return " ".join(redact(message[: 2 * _SAID], self._plan.secrets).split())[:_SAID]
+
+
+def _waited_s() -> float | None:
+    """How long this process could have run and had no processor, since it began; None where the kernel does not say."""
+    try:
+        with open("/proc/self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _minus(stamps: array[int], origin: int) -> bytes:

@@ -31,10 +31,11 @@ LONGEST = 16 << 20  # bytes of an answer to a check or a scrape; a page of metri
 CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
 
 
-def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> httpx.AsyncClient:
+def client(target: Target, *, timeout: httpx.Timeout | float | None = None, again: bool = False) -> httpx.AsyncClient:
     """A client of the target's server; the environment's proxies and HTTP/2 only where the load goes by httpx too.
 
-    With a timeout no answer lasts longer than it, nor is longer than LONGEST: httpx itself bounds each read only.
+    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is. With a
+    timeout no answer lasts longer than it, nor is longer than LONGEST: httpx itself bounds each read only.
     """
     import httpx
 
@@ -43,7 +44,7 @@ def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> h
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
-    return httpx.AsyncClient(
+    return (_again() if again else httpx.AsyncClient)(
         base_url=f"{target.scheme}://{target.authority}",
         headers={"Accept-Encoding": "identity", **target.headers},
         verify=trust,
@@ -54,6 +55,29 @@ def client(target: Target, *, timeout: httpx.Timeout | float | None = None) -> h
         timeout=timeout,
         event_hooks={"response": [_bounded(httpx.Timeout(timeout).read)]} if timeout is not None else None,
     )
+
+
+def _again() -> type[httpx.AsyncClient]:
+    """A client that sends a request anew until its connection is a fresh one, as long as kept ones break."""
+    import httpx
+
+    class Again(httpx.AsyncClient):
+        async def send(self, request: httpx.Request, **how: Any) -> httpx.Response:
+            while True:
+                opened = False
+
+                async def trace(name: str, _: dict[str, Any]) -> None:
+                    nonlocal opened
+                    opened = opened or ".connect_" in name
+
+                request.extensions["trace"] = trace
+                try:
+                    return await super().send(request, **how)
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    if opened:
+                        raise
+
+    return Again
 
 
 def _bounded(within_s: float | None) -> Callable[[httpx.Response], Awaitable[None]]:
@@ -149,7 +173,12 @@ class HttpxTransport:
             async for piece in response.aiter_raw():
                 answer.bytes_received += len(piece)
                 # Decoded at once: a debt would make the loop sleep by ticks, and httpx must be woken by its events.
-                self._selector.events += answer.take(now(), piece)
+                stamp = now()
+                self._selector.unstamped_read(stamp)
+                carried = answer.take(stamp, piece)
+                self._selector.events += carried
+                if carried > 1 and self._selector.late_look:
+                    answer.merged_late += carried
                 if answer.error:  # it cannot be read on
                     break
             answer.done_ns = now()

@@ -27,6 +27,10 @@ PR_SET_TIMERSLACK = 29  # linux/prctl.h
 # server back meanwhile, and memory is bounded whatever it sends.
 FAR_BEHIND, FAR_BEHIND_BYTES = 4096, 4 << 20
 LATE_BINS, LATE_SHIFT = 1024, 17  # read-delay histogram: 1,024 bins of 131 µs
+_PROMPT_TICKS = (
+    4  # half of the ITL, of which a tick is an eighth at most: what comes within it was not sent an ITL apart
+)
+_SLEPT = 50_000  # ns in the kernel, from which there was nothing to read before
 CLOCK_SET = 1_000_000  # ns between two reads of its offset: slewing (adjtimex(2): 500 ppm) stays below, a step does not
 _READABLE = select.EPOLLIN
 _timespec = struct.Struct("qq").unpack_from
@@ -78,6 +82,8 @@ class HotSelector(selectors.BaseSelector):
         self._offset = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC, read anew every second
         self._offset_until = 0
         self._next_tick = 0
+        self._polled = now()  # when the sockets were last looked at
+        self.span = 0  # ns from the look before to this one: all that is read now came within it
 
     # asyncio's side: the documented BaseSelector interface
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -137,8 +143,11 @@ class HotSelector(selectors.BaseSelector):
                 self._next_tick = t + self.tick_ns
         elif timeout is None or timeout > 0.0:  # nothing to stamp: wait for events, or to the microsecond for a timer
             select.select([self._epoll], [], [], timeout)
+            if (woke := now()) - t > _SLEPT:
+                self._polled = woke  # until then there was nothing
         polled = self._epoll.poll(0, 8192)
-        t, offset = now(), self._offset
+        t, offset, since = now(), self._offset, self._polled
+        self.span, self._polled = t - since, t
         if t > self._offset_until or abs(time.time_ns() - t - offset) > CLOCK_SET:
             self._offset = clock_offset()
             self._offset_until = now() + 1_000_000_000
@@ -180,14 +189,27 @@ class HotSelector(selectors.BaseSelector):
                     stamp = t
                 bin_ = (t - stamp) >> LATE_SHIFT
                 late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
-            else:
+            else:  # no earlier than the look before, which did not find it
                 self.unstamped += 1
+                bin_ = (t - since) >> LATE_SHIFT
+                late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
             reads += 1
             owed += size
             stream.arrived(bytes(view[:size]), stamp)
         self.reads += reads
         self.owed += owed
         return ready
+
+    @property
+    def late_look(self) -> bool:
+        """Whether so long passed since the look before that what one read brings may have been sent apart."""
+        return self.span > _PROMPT_TICKS * self.tick_ns
+
+    def unstamped_read(self, stamp: int) -> None:
+        """Count a read that somebody else made in this turn of the loop, and stamped by the clock."""
+        self.reads += 1
+        self.unstamped += 1
+        self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
 
     def decode_until(self, wake: int) -> None:
         """Decode until it is time to wake; far behind, an eighth of the debt whatever the time, or all of it."""

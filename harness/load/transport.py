@@ -77,6 +77,7 @@ class Answer:
         "connect_ns",
         "done_ns",
         "error",
+        "merged_late",
         "message",
         "over",
         "request_id",
@@ -96,6 +97,7 @@ class Answer:
         self.complete = False  # decoded to the end: nothing of it will change any more
         self.connect_ns = self.tls_ns = self.sent_ns = self.done_ns = 0
         self.bytes_received = 0
+        self.merged_late = 0  # token-carrying events that shared a read because it came late
         self.error = self.message = ""
         self._refusal = b""
 
@@ -137,6 +139,21 @@ class Answer:
         """The rest that the server asked for, seconds; 0: none, or until a date (RFC 9110, 10.2.3)."""
         asked = self.response.headers.get("retry-after", "")
         return float(asked) if asked.isascii() and asked.isdigit() else 0.0
+
+
+class Late:
+    """An answer's piece whose events may share a read only because we read late."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def take(self, stamp: int, piece: bytes | None) -> int:
+        carried = self._answer.take(stamp, piece)
+        if carried > 1:
+            self._answer.merged_late += carried
+        return carried
 
 
 class Transport(Protocol):
@@ -242,7 +259,10 @@ class Stream:
             answer.fail(error.error, str(error))
         if pieces:
             # One read, one stamp: its pieces travel together, and several events in them count as merged.
-            self._pool.selector.debt.append((answer, stamp, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+            # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
+            selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
+            selector.debt.append((Late(answer) if apart else answer, stamp, piece))
         if answer.response.over or answer.error:
             self._finish(stamp)
 

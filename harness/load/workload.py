@@ -1,9 +1,10 @@
 """What is asked: distinct prompts of an exact length, made from a seed and a number. Pure.
 
-A prompt is a run of words, each one token with a space before it, drawn at random: no two prompts share a prefix
-worth caching, on any level, trial or worker. Which words are one token is asked of the tokenizer where there is
-one; else they are short common English words, which nearly every vocabulary holds whole, and the server's usage
-says what they came to. Real datasets and length distributions come later.
+A prompt is a run of words, each with a space before it, drawn at random: no two prompts share a prefix worth caching,
+on any level, trial or worker. Which words are one token is asked of the tokenizer where there is one; else they are
+short common English words, which most vocabularies hold whole, and only the server's usage says what they come to.
+There all prompts of a length hold the same words, so that what one was counted as is true of the others. Real
+datasets and length distributions come later.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 
 from harness.errors import HarnessError
 
@@ -40,10 +42,17 @@ def single_token_words(tokens_of: Callable[[str], int], candidates: Sequence[str
     return tuple(word for word in candidates if tokens_of(f" the {word} the") == base + 1)
 
 
-class Prompts:
-    """An endless supply of prompts: each is a function of (seed, number, length) alone, so any worker can make it."""
+_FRONT = 32  # words that are drawn anew for each prompt's beginning: what follows another beginning is cached nowhere
+_FEWEST_ALIKE = 16  # words below which there are too few orders for prompts never to repeat
 
-    def __init__(self, words: Sequence[str], length: int, seed: int) -> None:
+
+class Prompts:
+    """An endless supply of prompts: each is a function of (seed, number, length) alone, so any worker can make it.
+
+    `alike`: those of one length hold the same words, so that they come to the same number of tokens.
+    """
+
+    def __init__(self, words: Sequence[str], length: int, seed: int, *, alike: bool = False) -> None:
         if length < 1:
             raise HarnessError(
                 f"no prompt is left: the server adds more tokens than were asked ({length})",
@@ -53,6 +62,9 @@ class Prompts:
         self._words = tuple(" " + word for word in words)
         self._length = length
         self._seed = seed
+        self._alike = alike
+        self._order = random.Random(f"{seed}:words").sample(self._words, len(self._words))
+        self._of_a_length: tuple[str, ...] = ()
 
     def text(self, number: int, length: int | None = None) -> str:
         """The n-th prompt: `length` words, or as many as all have.
@@ -60,7 +72,15 @@ class Prompts:
         >>> Prompts(["a", "b"], 3, seed=0).text(7) == Prompts(["a", "b"], 3, seed=0).text(7)
         True
         """
-        return "".join(random.Random(f"{self._seed}:{number}").choices(self._words, k=length or self._length))
+        drawn, n = random.Random(f"{self._seed}:{number}"), length or self._length
+        if not self._alike or n < _FEWEST_ALIKE:
+            return "".join(drawn.choices(self._words, k=n))
+        if len(self._of_a_length) != n:
+            self._of_a_length = tuple(islice(cycle(self._order), n))
+        front, rest = drawn.sample(range(n), min(n, _FRONT)), list(self._of_a_length)
+        for i in front:
+            rest[i] = ""
+        return "".join([*map(self._of_a_length.__getitem__, front), *rest])
 
     def quoted(self, number: int, length: int | None = None) -> bytes:
         """The n-th prompt as a JSON string, ready to be put into a body."""

@@ -24,14 +24,34 @@ def samples(before: Progress, now: Progress) -> list[Sample]:
 
 
 def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> list[Sample]:
-    """The 99th percentile of how late each worker's reads were over these reports, beyond the planned wait."""
+    """What each worker lacked of time over these reports: how late its reads were, and how long it had no processor.
+
+    The delay is beyond the planned wait; its mean is told where the clock stamped, for there it is an error of times.
+    """
     out = []
     for worker in sorted({p.worker for p in reports}):
-        mine = [p.late for p in reports if p.late and p.worker == worker]
-        whole = [sum(bins) for bins in zip(*mine, strict=True)]
+        mine = [p for p in reports if p.worker == worker]
+        whole = [sum(bins) for bins in zip(*(p.late for p in mine if p.late), strict=True)]
+        found = {}
         if sum(whole):
-            out.append(Sample(time_s, "client", f"{worker}/read_delay_p99_s", max(0.0, _p99(whole) - tick_s)))
+            found["read_delay_p99_s"] = max(0.0, _p99(whole) - tick_s)
+        reads, unstamped = mine[-1].reads - mine[0].reads, mine[-1].unstamped - mine[0].unstamped
+        if reads > 0:
+            found["unstamped_fraction"] = unstamped / reads
+            if 2 * unstamped > reads and sum(whole):
+                found["read_delay_mean_s"] = _mean_beyond(whole, tick_s)
+        waited = [(p.time_s, p.waited_s) for p in mine if p.waited_s is not None]
+        if len(waited) > 1:
+            (began, before), (ended, after) = waited[0], waited[-1]
+            found["waited_fraction"] = (after - before) / (ended - began)
+        out += [Sample(time_s, "client", f"{worker}/{name}", value) for name, value in found.items()]
     return out
+
+
+def _mean_beyond(histogram: Sequence[int], tick_s: float) -> float:
+    """Mean of the delays as far as they are beyond the planned wait, seconds."""
+    late = ((index + 0.5) * (1 << LATE_SHIFT) * 1e-9 - tick_s for index in range(len(histogram)))
+    return sum(n * max(0.0, each) for n, each in zip(histogram, late, strict=True)) / sum(histogram)
 
 
 def _p99(histogram: Sequence[int]) -> float:
@@ -45,17 +65,45 @@ def _p99(histogram: Sequence[int]) -> float:
 
 
 def view(all_samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window: its busiest worker; merged share and verdict come with the metrics."""
-    cpu: dict[str, list[float]] = {}
-    delays = []
+    """The client over one window: its busiest worker and its host; what the records say comes with the metrics."""
+    workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
+    host: dict[str, list[float]] = {}
     for sample in all_samples:
-        if sample.source == "client" and window[0] <= sample.time_s <= window[1]:
+        if not window[0] <= sample.time_s <= window[1]:
+            continue
+        if sample.source == "client":
             worker, _, metric = sample.metric.rpartition("/")
-            if metric == "cpu_fraction":
-                cpu.setdefault(worker, []).append(sample.value)
-            elif metric == "read_delay_p99_s":
-                delays.append(sample.value)
+            workers.setdefault(metric, {}).setdefault(worker, []).append(sample.value)
+        elif sample.source == "host":
+            host.setdefault(sample.metric, []).append(sample.value)
+
+    def worst(metric: str) -> float | None:
+        return max((_mean(values) for values in workers.get(metric, {}).values()), default=None)
+
+    busy = [_mean(values) for name, values in host.items() if name.startswith("cpu")]
+    unstamped = worst("unstamped_fraction")
     return ClientView(
-        cpu_fraction=max((sum(values) / len(values) for values in cpu.values()), default=None),
-        read_delay_p99_s=max(delays, default=None),
+        cpu_fraction=worst("cpu_fraction"),
+        read_delay_p99_s=max((x for each in workers.get("read_delay_p99_s", {}).values() for x in each), default=None),
+        timestamp_source=None if unstamped is None else "user" if unstamped > 0.5 else "kernel",
+        waited_fraction=worst("waited_fraction"),
+        steal_fraction=_mean(host["steal_fraction"]) if "steal_fraction" in host else None,
+        throttled_fraction=_mean(host["throttled_fraction"]) if "throttled_fraction" in host else None,
+        idle_processors=sum(1.0 - share for share in busy) if busy else None,
     )
+
+
+def mean_delay(all_samples: Sequence[Sample], window: tuple[float, float]) -> float:
+    """How late the clock's stamps of a window were on average, of the latest worker; seconds, 0 for the kernel's."""
+    return max(
+        (
+            s.value
+            for s in all_samples
+            if s.metric.endswith("/read_delay_mean_s") and window[0] <= s.time_s <= window[1]
+        ),
+        default=0.0,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

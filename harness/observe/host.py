@@ -39,4 +39,41 @@ def samples(time_s: float) -> list[Sample]:
     """How busy each processor was since the last call, 0 to 1, and the 1-minute load average."""
     busy = psutil.cpu_percent(interval=None, percpu=True)
     out = [Sample(time_s, "host", f"cpu{i}_fraction", value / 100.0) for i, value in enumerate(busy)]
+    out += [Sample(time_s, "host", name, value) for name, value in _WITHHELD.shares(time_s).items()]
     return [*out, Sample(time_s, "host", "load1", os.getloadavg()[0])]
+
+
+class _Withheld:
+    """Processor time that this machine was denied, as shares since the call before."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+
+    def shares(self, time_s: float) -> dict[str, float]:
+        """By the hypervisor, of all its processors' time; by a limit on this container, of the time that passed."""
+        times = psutil.cpu_times()
+        now = {"at": time_s, "all": sum(times[:8]), "steal": getattr(times, "steal", 0.0)}
+        if (held := throttled_s()) is not None:
+            now["throttled"] = held
+        before, self._before = self._before, now
+        out = {}
+        if before and now["all"] > before["all"]:
+            out["steal_fraction"] = max(0.0, now["steal"] - before["steal"]) / (now["all"] - before["all"])
+        if "throttled" in before and "throttled" in now and time_s > before["at"]:
+            out["throttled_fraction"] = min(1.0, (now["throttled"] - before["throttled"]) / (time_s - before["at"]))
+        return out
+
+
+_WITHHELD = _Withheld()
+
+
+def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How long this container was held at its CPU limit since it began, seconds; None where it has none to tell of."""
+    for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
+        try:
+            figures = dict(line.split() for line in file.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if (held := figures.get("throttled_usec", figures.get("throttled_time"))) is not None:
+            return float(held) * unit
+    return None

@@ -20,12 +20,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
     "prefix_queries": ("vllm:prefix_cache_queries_total",),
     "prefix_hits": ("vllm:prefix_cache_hits_total",),
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total"),
-    "generation_tokens": (
-        "vllm:generation_tokens_total",
-        "sglang:generation_tokens_total",
-        "llamacpp:tokens_predicted_total",
-    ),
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
+    "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
+    # llama-server's leave cached tokens out, and count an answer when it ends.
+    "computed_prompt_tokens": ("llamacpp:prompt_tokens_total",),
+    "ended_generation_tokens": ("llamacpp:tokens_predicted_total",),
     "preemptions": ("vllm:num_preemptions_total",),
     "requests_succeeded": ("vllm:request_success_total",),
 }
@@ -78,12 +77,15 @@ def view(
     prompts: Sequence[tuple[float, float]],
     *,
     steps_per_s: float | None,
+    computed: Sequence[tuple[float, float]] = (),
+    ended: Sequence[tuple[float, float]] = (),
 ) -> ServerView | None:
     """The server's own account of one window, and its token counters against ours.
 
     `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
-    prompt tokens). Both sides are counted between the same two scrapes. Fewer than 200 engine steps between them
-    (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
+    prompt tokens), `computed` the same without what was cached, `ended` (last token's time, output tokens): servers
+    count by one or the other. Both sides are counted between the same two scrapes. Fewer than 200 engine steps
+    between them (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
     """
     series: dict[str, list[tuple[float, float]]] = {}
     for sample in all_samples:
@@ -103,17 +105,25 @@ def view(
             return None
         return points[0][0], points[-1][0], points[-1][1] - points[0][1]
 
+    def by_request(counter: tuple[float, float, float], ours: Sequence[tuple[float, float]]) -> float | None:
+        """The counter over ours; a request more or less at the edges is half a percent of 200."""
+        inside = [tokens for time_s, tokens in ours if counter[0] <= time_s < counter[1]]
+        return counter[2] / sum(inside) if len(inside) >= 200 and sum(inside) > 0 else None
+
     generation, prompt = grown("generation_tokens"), grown("prompt_tokens")
+    whole, fresh = grown("ended_generation_tokens"), grown("computed_prompt_tokens")
     queries, hits, preempted = grown("prefix_queries"), grown("prefix_hits"), grown("preemptions")
     generation_ratio = prompt_ratio = None
     if generation and steps_per_s and (generation[1] - generation[0]) * steps_per_s >= 200:
         low, high = bisect.bisect_left(arrivals, generation[0]), bisect.bisect_left(arrivals, generation[1])
         ours = sum(arrival_tokens[low:high])
         generation_ratio = generation[2] / ours if ours else None
+    if whole:
+        generation, generation_ratio = whole, by_request(whole, ended)
     if prompt:
-        inside = [tokens for time_s, tokens in prompts if prompt[0] <= time_s < prompt[1]]
-        if len(inside) >= 200:  # a prompt more or less at the edges is half a percent then
-            prompt_ratio = prompt[2] / sum(inside)
+        prompt_ratio = by_request(prompt, prompts)
+    if fresh:
+        prompt, prompt_ratio = fresh, by_request(fresh, computed)
     return ServerView(
         running=mean("running"),
         waiting=mean("waiting"),

@@ -30,7 +30,7 @@ from harness.summary import (
 )
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
-_WHY = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that say it where the curve has no reasons
+REASONS = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that repeat why the answer is not found
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def is_open(summary: Summary) -> bool:
 def headline(summary: Summary) -> list[Fact]:
     """Knee, plateau and single stream, and between them what would settle them; the first is the knee."""
     own = _of_ramp(summary.levels)
-    loads = [level.concurrency for level in own if level.concurrency is not None]
+    loads = [level.concurrency for level in own if level.concurrency is not None and not _invalid(level)]
     if is_open(summary):
         found = [_open_knee(summary)]
     elif limited(summary):
@@ -86,7 +86,7 @@ def sentence(summary: Summary) -> str:
 def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: str = "Knee") -> list[Fact]:
     """The knee that the curve has, by its state: the answer, why it is not found, and what would settle it.
 
-    `loads` are the concurrencies measured.
+    `loads` are the concurrencies of the valid levels.
     """
     now = state(curve)
     if curve is None or now == NONE:
@@ -125,8 +125,9 @@ def plateau_of(curve: Curve | None) -> Value | None:
 
 
 def fastest(summary: Summary) -> LevelSummary | None:
-    """The level with the most output tokens a second."""
+    """The level with the most output tokens a second; an invalid one only where there is no other."""
     measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
+    measured = [level for level in measured if not _invalid(level)] or measured
     return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
 
 
@@ -199,12 +200,13 @@ def _reasons(curve: Curve | None) -> str:
     """Why the answer is not found."""
     if curve is None:
         return ""
-    return "; ".join(map(plain, curve.reasons or [v.message for v in curve.verdicts if v.code in _WHY]))
+    messages = [v.message.partition(": ")[2] or v.message for v in curve.verdicts if v.code in REASONS]
+    return "; ".join(map(plain, curve.reasons or messages))
 
 
 def _few(levels: int) -> str:
     if not levels:
-        return "no level is finished"
+        return "no valid level"
     return f"{levels} level{'' if levels == 1 else 's'} measured, too few for a curve"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent, shorten
-from harness.report.headline import hinge_of, plateau_of, sentence, state
+from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
 from harness.report.words import simulated_words, subject, worst
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value
 
@@ -134,12 +134,18 @@ def _marked(summary: Summary) -> tuple[Value | None, Value | None, bool]:
     return hinge_of(curve, summary.knees), plateau_of(curve), state(curve) == PROVISIONAL
 
 
-def _knee_label(hinge: Value, provisional: bool) -> str:
-    """The knee where it is drawn; the whole sentence stands above."""
-    words = interval(hinge.ci95)
+def _knee_label(summary: Summary, hinge: Value, provisional: bool) -> str:
+    """The curve's knee where it is drawn: the hinge where limits have a knee of their own."""
+    words, name = interval(hinge.ci95), "hinge" if limited(summary) else "knee"
     if provisional:
-        return f"knee about {number(hinge.value)} (provisional{f', {words}' if words else ''})"
-    return f"knee {number(hinge.value)}{f' ({words})' if words else ''}"
+        return f"{name} about {number(hinge.value)} (provisional{f', {words}' if words else ''})"
+    return f"{name} {number(hinge.value)}{f' ({words})' if words else ''}"
+
+
+def _by_limits(summary: Summary) -> tuple[float, str] | None:
+    """The knee of the limits, where there is one: its place and its label."""
+    knee = summary.knees.slo
+    return (knee.value, f"knee {number(knee.value)}, by the limits") if knee and knee.value is not None else None
 
 
 def _above(summary: Summary) -> str:
@@ -148,7 +154,7 @@ def _above(summary: Summary) -> str:
     if curve is None or state(curve) != BEYOND or not summary.levels:
         return ""
     last = curve.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
-    return f"knee above {number(last)} →"
+    return f"{'hinge' if limited(summary) else 'knee'} above {number(last)} →"
 
 
 def _predicted(summary: Summary) -> list[PredictedLevel]:
@@ -236,7 +242,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         share = math.log(hinge.value / low) / math.log(high / low)
         side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
         axes.annotate(
-            _knee_label(hinge, provisional), (hinge.value, 1),
+            _knee_label(summary, hinge, provisional), (hinge.value, 1),
             xycoords=("data", "axes fraction"), xytext=(0, 5), textcoords="offset points", ha=side,
             fontsize=9, color=VERMILION, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
@@ -246,6 +252,13 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
         about = "about " if provisional else ""
         labels.append((plateau.value, f"plateau {about}{number(plateau.value)}\n{interval(plateau.ci95)}", VERMILION))
 
+    if kept := _by_limits(summary):
+        axes.axvline(kept[0], color=GREEN, lw=1.2, zorder=2)
+        axes.annotate(
+            kept[1], (kept[0], 0), xycoords=("data", "axes fraction"), xytext=(3, 6), textcoords="offset points",
+            rotation=90, ha="left", va="bottom", fontsize=8.5, fontweight="bold", color=GREEN, annotation_clip=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+        )  # fmt: skip
     if above := _above(summary):
         axes.annotate(
             above, (1, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points", ha="right",
@@ -499,7 +512,12 @@ def _marks(summary: Summary, low: float, high: float) -> tuple[list[dict[str, An
             shapes.append(_shade("rect", "x", "paper") | ends)
         shapes.append(_upright(hinge.value, VERMILION, "dash" if provisional else "solid"))
         place = {"x": math.log10(hinge.value), "y": 1, "yref": "paper", "yanchor": "bottom"}
-        notes.append(_note(f"<b>{_knee_label(hinge, provisional)}</b>", VERMILION) | place)
+        notes.append(_note(f"<b>{_knee_label(summary, hinge, provisional)}</b>", VERMILION) | place)
+    if kept := _by_limits(summary):
+        shapes.append(_upright(kept[0], GREEN, "solid"))
+        place = {"x": math.log10(kept[0]), "y": 0.02, "yref": "paper", "yanchor": "bottom"}
+        place |= {"xanchor": "left", "textangle": -90}
+        notes.append(_note(f"<b>{kept[1]}</b>", GREEN) | place)
     if above := _above(summary):
         place = {"x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "bottom"}
         notes.append(_note(f"<b>{above}</b>", VERMILION) | place)

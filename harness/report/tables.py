@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number
-from harness.report.headline import is_open
+from harness.report.headline import REASONS, is_open
 from harness.report.words import SEVERITIES, Remark, facts, remarks, simulated_words, subject, worst
 from harness.summary import LevelSummary, PredictedLevel, Summary
 
@@ -123,7 +123,7 @@ def print_summary(
 ) -> None:
     """The summary on a terminal of 80 columns or more, and as plain text where it is none.
 
-    The gravest remarks stand below the answer; all of them where it is to be `verbose`.
+    The gravest remarks stand below the answer, without those that repeat it; all of them where it is to be `verbose`.
     """
     title, below = subject(summary, manifest)
     if summary.simulated:
@@ -141,7 +141,7 @@ def print_summary(
         console.print()
     console.print(_grid([(Text(fact.label, "bold"), Text(fact.text)) for fact in facts(summary)]))
     found = remarks(summary)
-    shown = found if verbose else found[:FIRST_REMARKS]
+    shown = found if verbose else [r for r in found if r.code not in REASONS][:FIRST_REMARKS]
     if shown:
         console.print()
         console.print(_grid([(Text(r.severity, _STYLES[r.severity]), _remark(r)) for r in shown]))

@@ -30,6 +30,7 @@ def _arguments() -> argparse.Namespace:
     paced.add_argument("--pace-itl", type=float, metavar="S", help="then one every S seconds (default 0.025)")
     paced.add_argument("--pace-groups", type=int, metavar="N", help="streams in N phases of that (default 64)")
     paced.add_argument("--flood", type=int, metavar="N", help="no pace: N tokens a write, as fast as they are taken")
+    paced.add_argument("--lump", type=int, metavar="N", help="N tokens at once, in one chunk, as a proxy that buffers")
     parser.add_argument("--api-key-env", help="environment variable that holds the key to ask for")
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
@@ -50,7 +51,11 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
             fact = f"the environment variable {arguments.api_key_env} is not set"
             raise HarnessError(fact, place="--api-key-env", way_out="export it first")
     given = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
-    given = {name: value for name, value in {**given, "flood": arguments.flood}.items() if value is not None}
+    given = {
+        name: value
+        for name, value in {**given, "flood": arguments.flood, "lump": arguments.lump}.items()
+        if value is not None
+    }
     if given:
         return reference(Pace(**given), seed=arguments.seed, api_key=key)
     return profile(

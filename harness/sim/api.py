@@ -204,6 +204,21 @@ class Voice:
             parts.append(b"0\r\n\r\n")
         return b"".join(parts)
 
+    def lump(self, position: int, tokens: int, finished: bool) -> bytes:
+        """Several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
+        ask, end = self._ask, position + tokens
+        events = [self._role()] if position == 0 and ask.chat else []
+        for each in range(position, end):
+            usage = self._usage(each + 1) if ask.continuous_usage else None
+            last = finished and each == end - 1
+            events.append(self._event(self._word(each), ask.finish_reason if last else None, usage))
+        out = _framed(b"".join(events))
+        if finished:
+            if ask.include_usage:
+                out += _framed(self._opening + b'],"usage":' + self._usage(end) + b"}\n\n")
+            out += _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        return out
+
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
         ask = self._ask

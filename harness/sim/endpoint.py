@@ -27,7 +27,7 @@ from harness.errors import HarnessError
 from harness.predict.batching import Machine, Request, Step
 from harness.sim.api import Ask, Counts, RefusalError, Voice, metrics, models, read
 from harness.sim.pacer import Flood, Pacer
-from harness.sim.profile import Profile, Reference
+from harness.sim.profile import Pace, Profile, Reference
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
@@ -134,7 +134,9 @@ class Endpoint:
         self.profile = profile
         self._machine = _machine(profile)
         self._flood = self._machine if isinstance(self._machine, Flood) else None
-        self._burst = profile.pace.flood if self._flood and isinstance(profile, Reference) else 1  # tokens a write
+        pace = profile.pace if isinstance(profile, Reference) else Pace()
+        self._burst = pace.flood or pace.lump  # tokens a write
+        self._lump = self._burst > 1 and not pace.flood  # in one chunk
         self._counts = Counts()
         self._listener, self._log = listener, log
         self._connections: dict[int, _Connection] = {}
@@ -232,7 +234,8 @@ class Endpoint:
             del self._jobs[job.id]
             self._counts.success[job.ask.finish_reason] += 1
         if job.ask.stream:
-            self._send(job.connection, job.voice.run(position, tokens, finished), job, tokens, finished)
+            data = (job.voice.lump if self._lump else job.voice.run)(position, tokens, finished)
+            self._send(job.connection, data, job, tokens, finished)
         elif finished:
             self._answer(job.connection, 200, job.voice.whole(), job=job)
         if finished:
@@ -456,7 +459,7 @@ def _machine(profile: Profile | Reference) -> Machine | Pacer | Flood:
     if isinstance(profile, Profile):
         return Machine(profile.model, profile.deployment)
     pace = profile.pace
-    return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups)
+    return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)
 
 
 def serve(

@@ -35,14 +35,14 @@ class _Unlimited:
 
 
 class Pacer(_Unlimited):
-    """Streams at one ITL, spread over its phases: step k gives one token to every stream of group k mod groups.
+    """Streams at one ITL, spread over its phases: step k gives `lump` tokens to every stream of group k mod groups.
 
-    A step lasts itl_s / groups. A new stream goes to the smallest group; its first token leaves in the first step
-    of that group that ends `ttft_s` or more after the stream came, so at most one ITL and one step later.
+    A step lasts itl_s · lump / groups. A new stream goes to the smallest group; its first token leaves in the first
+    step of that group that ends `ttft_s` or more after the stream came, so at most one lump's ITL and one step later.
     """
 
-    def __init__(self, ttft_s: float, itl_s: float, groups: int) -> None:
-        self._ttft, self._duration = ttft_s, itl_s / groups
+    def __init__(self, ttft_s: float, itl_s: float, groups: int, lump: int = 1) -> None:
+        self._ttft, self._duration, self._lump = ttft_s, itl_s * lump / groups, lump
         self._next = 0  # the step to plan
         self._coming: list[deque[_Stream]] = [deque() for _ in range(groups)]  # by group, the first to start first
         self._going: list[dict[int, _Stream]] = [{} for _ in range(groups)]
@@ -88,7 +88,7 @@ class Pacer(_Unlimited):
             stream = coming.popleft()
             going[stream.id] = stream
         self._next += 1
-        return Step(self._duration, [_advance(stream, 1, self._finished) for stream in going.values()], 0)
+        return Step(self._duration, [_advance(stream, self._lump, self._finished) for stream in going.values()], 0)
 
 
 class Flood(_Unlimited):

@@ -44,6 +44,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     itl_s: float = 0.025
     groups: int = 64  # phases of the ITL over which streams are spread; 1: all of them in one engine step
     flood: int = 0  # tokens a write without any pace; 0: paced
+    lump: int = 1  # paced: tokens a write, all in one chunk, one lump every itl_s · lump
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_field="kind"):
@@ -72,6 +73,8 @@ def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = 
         raise HarnessError(f"{pace.groups} groups hold no stream", place="--pace-groups", way_out="at least 1")
     if pace.flood < 0:
         raise HarnessError(f"{pace.flood} tokens a write are none", place="--flood", way_out="at least 1; 0 is paced")
+    if pace.lump < 1:
+        raise HarnessError(f"{pace.lump} tokens a chunk are none", place="--lump", way_out="at least 1")
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 

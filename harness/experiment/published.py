@@ -1,0 +1,128 @@
+"""What a server says of itself before any load: its models, its limits, its version, and where its figures are.
+
+Every server says something else and most say little: what is not published stays unknown. Only a page that the
+operator named (`--metrics-url`) must be there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.load.transport import Target
+from harness.observe import server
+
+if TYPE_CHECKING:
+    import httpx
+
+    from harness.experiment.launch import Address
+
+SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
+_LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
+_LONGEST_FACT = 200  # characters of a version
+_FACTS_S = 10.0  # between two pieces of what need not be known
+_ENGINES = ("vllm:", "sglang:", "llamacpp:")  # as the names of their figures begin
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Name, version and limits; vLLM's cache configuration; whether there are figures to read over time."""
+
+    facts: dict[str, Any]
+    cache_config: dict[str, str]
+    metrics: bool
+    notes: tuple[str, ...] = ()
+
+
+def entries(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The entries of a list of models; empty where the answer is anything else, which some servers' is."""
+    data = _json(answer)
+    found = data.get("data") if isinstance(data, dict) else None
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+async def limits(client: httpx.AsyncClient, where: Address, entry: dict[str, Any]) -> dict[str, Any]:
+    """What a model's entry and llama-server's pages say: `slots`, and the tokens that one of them holds as `n_ctx`.
+
+    Other servers than llama-server are asked nothing: vLLM's `max_model_len` stands in the entry, and is `n_ctx` too.
+    """
+    facts: dict[str, Any] = {}
+    if longest := _count(entry.get("max_model_len")):
+        facts["n_ctx"] = longest
+    if entry.get("owned_by") != _LLAMA:
+        return facts
+    facts["name"] = _LLAMA
+    meta = entry.get("meta")
+    if isinstance(meta, dict) and (trained := _count(meta.get("n_ctx_train"))):
+        facts["n_ctx_train"] = trained
+    props = _json(await page(client, where.path("/props")))
+    if isinstance(props, dict):
+        settings = props.get("default_generation_settings")
+        facts |= _some(slots=_count(props.get("total_slots")), version=_text(props.get("build_info")))
+        facts |= _some(n_ctx=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None)
+    if "slots" not in facts or "n_ctx" not in facts:  # some builds show one page and not the other
+        slots = _json(await page(client, where.path("/slots")))
+        if isinstance(slots, list) and slots and isinstance(slots[0], dict):
+            facts = _some(slots=len(slots), n_ctx=_count(slots[0].get("n_ctx"))) | facts
+    return facts
+
+
+async def read(
+    client: httpx.AsyncClient, version_path: str, figures: httpx.AsyncClient, target: Target, named: str | None
+) -> Published:
+    """Version and figures; `target` is where the figures are, `named` the address that the operator gave for them."""
+    version, metrics = await asyncio.gather(page(client, version_path), page(figures, target.path))
+    facts: dict[str, Any] = {}
+    if version is not None:
+        name, _, number = version.headers.get("server", "").partition("/")
+        if name == SIMULATED:
+            return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True)
+        said = _json(version)
+        if isinstance(said, dict):
+            facts |= _some(version=_text(said.get("version")))
+    if metrics is None or metrics.status_code != 200:
+        if named is not None:
+            fact = "nothing answers there" if metrics is None else f"it answers {metrics.status_code}"
+            raise HarnessError(fact, place=f"--metrics-url {named}", way_out="give the server's page, or leave it out")
+        return Published(facts, {}, False)
+    engine = next((p for p in _ENGINES if p in metrics.text), "")
+    if engine:
+        facts["name"] = engine.rstrip(":")
+    known = bool(server.parse(metrics.text))
+    notes = () if known or named is None else ("--metrics-url: none of the figures there is known here",)
+    return Published(facts, server.cache_config(metrics.text), known, notes)
+
+
+async def page(client: httpx.AsyncClient, path: str) -> httpx.Response | None:
+    """A page that need not be there."""
+    import httpx
+
+    try:
+        return await client.get(path, timeout=_FACTS_S)
+    except httpx.TransportError:  # what is not published stays unknown
+        return None
+
+
+def _json(answer: httpx.Response | None) -> Any:
+    """The data of a good answer in JSON; None where it is anything else."""
+    if answer is None or answer.status_code != 200:
+        return None
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):  # nested as deep as it likes
+        return None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value[:_LONGEST_FACT] if isinstance(value, str) and value else None
+
+
+def _some(**facts: Any) -> dict[str, Any]:
+    """The facts that are known."""
+    return {name: value for name, value in facts.items() if value is not None}
