@@ -7,10 +7,12 @@ import math
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from harness import store
+from harness.analysis.ramp import Next, Role
 from harness.experiment.summarise import summarise
 from harness.summary import Value
 
@@ -101,6 +103,38 @@ def test_a_ramp_keeps_to_its_budget_and_to_its_number_of_levels() -> None:
     assert all(a.seconds < b.seconds for a, b in itertools.pairwise(steps))
     cut = list(knee_windows.ramped(server, np.random.default_rng(0), most=3))
     assert [step.level.concurrency for step in cut] == [1, 2, 4]
+
+
+def timing(C: int, held: list[knee_windows.Held], request_s: float, left: float | None) -> knee_windows.Timing:
+    search = knee_windows.Search(
+        levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
+        predicted_hinge=None, seed=0, seconds_left=left, requests_left=None, seconds=left, paced=True,
+    )  # fmt: skip
+    return knee_windows.level_timing(Next(C, "", role=Role.FIRST_PASS), held, request_s, search)
+
+
+def test_a_level_of_the_first_pass_takes_as_long_as_its_slots_need_and_a_request_or_two() -> None:
+    first = next(knee_windows.ramped(known(), np.random.default_rng(0), most=1)).level
+    held = [knee_windows._held(msgspec.structs.replace(first, concurrency=8, request_s=2.0), 7.0)]
+    up = timing(16, held, 2.0, None)
+    assert up.warm_up_s == pytest.approx(2.0 * 1.5, rel=0.1)  # half of the slots are new, and begin over 2 s
+    assert up.looks_s == (3.0,)
+    assert up.fresh is None
+    assert timing(8, held, 2.0, None).warm_up_s == pytest.approx(2.0)
+    assert timing(4, held, 1.5, None).warm_up_s == pytest.approx(3.0)  # half of eight end first
+    hasty = timing(16, held, 2.0, 15.0)  # nothing warms up
+    assert hasty.warm_up_s == pytest.approx(1.0, rel=0.15)
+    assert hasty.fresh is not None
+
+
+def test_a_window_that_begins_with_its_requests_sees_their_prompts_first() -> None:
+    server, rng = known(), np.random.default_rng(0)
+    series = server(1, 2.5, rng, knee_windows.Fresh(0, 0.0))
+    assert series.cycle_s == 0.0
+    whole = knee_windows.sample(series, 1, series.steady_s, server.request_s(1))
+    assert pytest.approx(server.truth.throughput(1), rel=0.01) == whole.X
+    prompt = server.prompt * server.request_s(1) / (server.prompt + server.answer)
+    assert knee_windows.sample(series, 1, series.steady_s, prompt).X == 0.0
 
 
 def outcome(state: str, last: int, hinge: Value = Value(20.0, (18.0, 22.0))) -> knee_short.Outcome:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import knee_truths
 import msgspec
@@ -25,8 +25,9 @@ from knee_truths import Curve, Floats
 
 from harness.analysis import curve, precision, stats
 from harness.analysis.curve import Point
-from harness.analysis.ramp import Held, Search, next_level
+from harness.analysis.ramp import Held, Next, Role, Search, next_level
 from harness.experiment.levels import LONGEST_WINDOW_S, SHORTEST_WINDOW_S
+from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
 from harness.summary import NONE, Value
@@ -48,15 +49,57 @@ class Timing(NamedTuple):
     warm_up_s: float
     looks_s: tuple[float, ...]  # window lengths, rising: it ends at the first at which it is precise, or at the last
     cooldown_s: float
+    reserve_s: float  # of a budget that the window leaves to the cooldown, once it is half as long itself
+    fresh: Fresh | None = None  # nothing warmed up
 
 
-def level_timing(held: Sequence[Held], C: int, request_s: float, search: Search) -> Timing:
-    """How long the ramp's next level lasts, C in flight, by the time of a request there: the product's policy.
+class Fresh(NamedTuple):
+    """A window that begins with the last slot: so many were there before, the others began over the spread."""
+
+    before: int
+    spread_s: float
+
+
+def level_timing(step: Next, held: Sequence[Held], request_s: float, search: Search) -> Timing:
+    """How long the ramp's next level lasts by the time of a request there: the product's policy (experiment.levels).
 
     Everything that the virtual ramps know of the time of a level stands here.
     """
-    looks = precision.lengths(request_s, least=SHORTEST_WINDOW_S, most=LONGEST_WINDOW_S)
-    return Timing(knee_truths.WARM_UP * request_s, tuple(looks), knee_truths.COOLDOWN * request_s)
+    C, had = step.concurrency or 1, held[-1].users if held else 0
+    before = held[-1].request_s or request_s if held else request_s
+    warming = _pace(step.role, before, search.seconds_left)
+    spread = warming.spread_s * (1 - 1 / max(C - had, 1))
+    warm_up = _warm_up_s(C, had, request_s, before, spread, warming.warm_up)
+    left = None if search.seconds_left is None else max(0.0, search.seconds_left - warm_up)
+    pace = _pace(step.role, request_s, left)
+    fresh = Fresh(had, spread) if not warming.warm_up and had < C else None
+    if pace.window_s is None:
+        looks = tuple(precision.lengths(request_s, least=SHORTEST_WINDOW_S, most=LONGEST_WINDOW_S))
+    else:
+        # A single stream that did not warm up is measured over a whole request.
+        looks = (max(pace.window_s, before if C == 1 and not warming.warm_up else 0.0),)
+    return Timing(warm_up, looks, request_s + BATCH_EVERY_S + PROGRESS_EVERY_S, request_s, fresh)
+
+
+def _pace(role: Role, request_s: float, left: float | None) -> precision.Pace:
+    if role is Role.FIRST_PASS:
+        return precision.first_pass(request_s, left)
+    return precision.refinement(request_s, left) if role is Role.REFINEMENT else precision.until_precise(request_s)
+
+
+def _warm_up_s(C: int, had: int, request_s: float, before_s: float, spread_s: float, requests: int) -> float:
+    """Until every slot has begun and so many requests of each have ended; those of a higher level before it first.
+
+    Of C slots the C' that were there end one after the other, the new ones, which begin over the spread, from one
+    request time on: C't/R + (C - C')·(t - R)/spread = C.
+    """
+    if had > C:
+        return min((had - C) / C * request_s, before_s) + max(requests, 1) * request_s
+    if not requests:
+        return spread_s if had < C else 0.0
+    new, spread = (C - had) / C, spread_s / request_s
+    first = (1 + new / spread) / (1 - new + new / spread) if spread and new else 1.0
+    return request_s * (first + requests - 1)
 
 
 # ---- a level --------------------------------------------------------------------------------------------
@@ -136,11 +179,16 @@ class Closed(NamedTuple):
     def request_s(self, C: int) -> float:
         return C * self.answer / self.truth.throughput(C)
 
-    def __call__(self, C: int, window_s: float, rng: np.random.Generator) -> Series:
+    def __call__(self, C: int, window_s: float, rng: np.random.Generator, fresh: Fresh | None = None) -> Series:
         """C staggered users, each somewhere within its share of a request time, and whoever waits in a queue."""
         n, L = min(C, self.seats), self.prompt + self.answer
         step = self.request_s(n) / L * math.exp(self.drift * rng.normal())
-        phases = np.sort(((np.arange(n) + rng.uniform(size=n)) / n * L).astype(np.int64))
+        phases = (np.arange(n) + rng.uniform(size=n)) / n
+        if fresh is not None:  # the last of the new ones begins when the window does
+            old = min(fresh.before, n)
+            ages = np.linspace(fresh.spread_s, 0.0, n - old) / (L * step)
+            phases = np.concatenate([(np.arange(old) + rng.uniform(size=old)) / max(old, 1), (1 - ages) % 1])
+        phases = np.sort((phases * L).astype(np.int64))
         # Requests end in the order of the seats' phases, one round after the other; the one that waited longest takes
         # the seat, and whoever was answered asks again.
         waiting = C - n
@@ -158,7 +206,7 @@ class Closed(NamedTuple):
         m = np.arange(begun, steps)
         return Series(
             at=m * step, tokens=of_round[m % L], sent=sent * step, first=(seated + self.prompt + 1) * step,
-            done=done * step, request_s=request_s, steady_s=begun * step, cycle_s=L * step,
+            done=done * step, request_s=request_s, steady_s=(begun + (0.5 if fresh else 0.0)) * step, cycle_s=0.0 if fresh else L * step,
         )  # fmt: skip
 
 
@@ -283,7 +331,12 @@ class Step(NamedTuple):
 
 
 def ramped(
-    server: Any, rng: np.random.Generator, *, max_seconds: float | None = None, most: int | None = None, seed: int = 0
+    server: Closed,
+    rng: np.random.Generator,
+    *,
+    max_seconds: float | None = None,
+    most: int | None = None,
+    seed: int = 0,
 ) -> Iterator[Step]:
     """The levels that the ramp asks for on a virtual clock, until it is over, its time is, or it has held so many.
 
@@ -296,25 +349,26 @@ def ramped(
         left = None if max_seconds is None else max_seconds - now
         search = Search(
             levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
-            predicted_hinge=None, seed=seed, seconds_left=left, requests_left=None,
+            predicted_hinge=None, seed=seed, seconds_left=left, requests_left=None, seconds=max_seconds, paced=True,
         )  # fmt: skip
         step = next_level(held, search)
         if step.over:
             return
         C = step.concurrency
         assert C is not None
-        timing = level_timing(held, C, server.request_s(C), search)
+        timing = level_timing(step, held, server.request_s(C), search)
         room = math.inf if left is None else left - timing.warm_up_s
         if room <= 0:
             return
+        reserve = timing.reserve_s
+        room = min(room, max(reserve / 2, room - reserve))
         looks = [length for length in timing.looks_s if length < room]
         if len(looks) < len(timing.looks_s):
             looks.append(room)
-        level = looked_at(server, C, looks, rng)
+        level = looked_at(server, C, looks, rng, timing.fresh)
         taken = timing.warm_up_s + level.window_s + timing.cooldown_s
-        if left is not None:
-            # A cooldown is cut where the budget is over, two request times of a single stream after the window.
-            taken = min(taken, max(left, timing.warm_up_s + level.window_s + 2 * server.request_s(1)))
+        if left is not None:  # a budget that is spent waits for nobody
+            taken = min(taken, max(left, timing.warm_up_s + level.window_s) + BATCH_EVERY_S + PROGRESS_EVERY_S)
         now += taken
         held.append(_held(level, taken))
         yield Step(level, now)
@@ -322,12 +376,12 @@ def ramped(
             return
 
 
-def looked_at(server: Server, C: int, looks: Sequence[float], rng: np.random.Generator) -> Sample:
+def looked_at(server: Closed, C: int, looks: Sequence[float], rng: np.random.Generator, fresh: Fresh | None) -> Sample:
     """A level whose window ends at the first look at which it is precise, or at the last."""
     entropy = int(rng.integers(2**63))  # the same level, for as long as it is wanted
     where = rng.uniform()
     for i, length in enumerate(looks):
-        series = server(C, length, np.random.default_rng(entropy))
+        series = server(C, length, np.random.default_rng(entropy), fresh)
         start = series.steady_s + where * series.cycle_s
         if i == len(looks) - 1:
             break
@@ -339,9 +393,8 @@ def looked_at(server: Server, C: int, looks: Sequence[float], rng: np.random.Gen
 
 
 def _held(level: Sample, seconds: float) -> Held:
-    more: dict[str, Any] = {"assumed": level.assumed} if "assumed" in Held.__struct_fields__ else {}
     return Held(
         concurrency=level.concurrency, rate=None, in_flight=float(level.concurrency), output_tokens_per_s=level.X,
         se=level.se, error_rate=0.0, seconds=seconds, requests=round(level.requests * seconds / level.window_s),
-        request_s=level.request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None, **more,
+        request_s=level.request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None, assumed=level.assumed,
     )  # fmt: skip
