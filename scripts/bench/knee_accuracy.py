@@ -426,7 +426,7 @@ def main() -> None:
     asked.add_argument("--runs", type=int, default=500, help="ramps for each kind and noise")
     asked.add_argument("--server-runs", type=int, default=200, help="ramps for each server")
     asked.add_argument("--cost-runs", type=int, default=150, help="of the ramps, those that doubling is lengthened for")
-    asked.add_argument("--short-runs", type=int, default=200, help="sweeps or ramps for each row of short ones")
+    asked.add_argument("--short-runs", type=int, default=120, help="sweeps or ramps for each row of short ones")
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--json", action="store_true", help="the lines as JSON, at the end")
     given = asked.parse_args()

@@ -206,7 +206,8 @@ class Closed(NamedTuple):
         m = np.arange(begun, steps)
         return Series(
             at=m * step, tokens=of_round[m % L], sent=sent * step, first=(seated + self.prompt + 1) * step,
-            done=done * step, request_s=request_s, steady_s=(begun + (0.5 if fresh else 0.0)) * step, cycle_s=0.0 if fresh else L * step,
+            done=done * step, request_s=request_s, steady_s=(begun + (0.5 if fresh else 0.0)) * step,
+            cycle_s=0.0 if fresh else L * step,
         )  # fmt: skip
 
 
