@@ -12,31 +12,30 @@ import math
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
-from typing import NamedTuple
 
 import knee_peers
+import knee_short
+import knee_sockets
 import knee_truths
 import msgspec
 import numpy as np
+from knee_table import COVERED, Given, Line, Tally, covers, kept, promise, share, tally, width
 from knee_truths import KINDS, SERVERS, Curve
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
 from harness.analysis.precision import window
 from harness.analysis.ramp import Held
-from harness.summary import Summary, Value
+from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)
-COVERED, TOO_WIDE = 0.92, 0.98
 SAID, PAST = 0.95, 3.0  # "plateau reached" is to be said in so many ramps that went so many hinges far
 BIAS, CHEAPER, FIT_S = 0.02, 0.40, 0.2
 LENGTHS = 1.25  # ratio of two window lengths that the fixed sweep tries
@@ -52,29 +51,6 @@ GRIDS = {
     "one below": list(range(20, 301, 40)),  # a single level on the rise of knees at 48 and 30
 }
 KNEES = (48.0, 30.0, 75.0, 100.0)  # peers are compared at the first
-# Seats of the endpoint behind the socket, tokens of an answer, and how much faster than real time it runs: what the
-# closed loop misses is to be small against the interval, and 96 streams are to keep the load generator below its limit.
-BEHIND_SOCKET, OFF = ((24, 192, 3), (48, 192, 3), (96, 96, 2)), 0.05
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One line of the table; `met` None: told, not asked for."""
-
-    row: str
-    what: str
-    reach: str
-    found: str
-    met: bool | None
-    beside: str = ""
-
-
-class Given(NamedTuple):
-    """What was asked for on the command line."""
-
-    runs: int
-    server_runs: int
-    cost_runs: int
-    seed: int
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -97,78 +73,6 @@ class Run(msgspec.Struct, frozen=True):
     truth: Curve
     adaptive: Answer
     doubling: Answer | None  # of the first runs only: it is told, not asked for
-
-
-# ---- intervals ------------------------------------------------------------------------------------------
-
-
-def covers(value: Value, truth: float) -> bool | None:
-    """Whether the interval holds the truth; None where there is none. An end that is None is unbounded.
-
-    >>> covers(Value(48.0, (40.0, None)), math.inf), covers(Value(48.0, (40.0, 60.0)), math.inf), covers(Value(None), 1)
-    (True, False, None)
-    """
-    if value.ci95 is None:
-        return None
-    lo, hi = value.ci95
-    return (lo is None or lo <= truth) and (hi is None or truth <= hi)
-
-
-def width(value: Value) -> float:
-    """Full width of the interval, relative to the value; inf where an end is unbounded, nan where there is none.
-
-    >>> width(Value(50.0, (45.0, 55.0)))
-    0.2
-    """
-    if value.ci95 is None:
-        return math.nan
-    lo, hi = value.ci95
-    if lo is None or hi is None or not value.value:
-        return math.inf
-    return (hi - lo) / value.value
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """Of many intervals: how many there are; of those the shares that cover and that are unbounded, and the width."""
-
-    given: int
-    of: int
-    covered: float
-    unbounded: float
-    median_width: float
-
-    def __str__(self) -> str:
-        if not self.given:
-            return f"none of {self.of} has an interval"
-        return (
-            f"{self.covered:.1%} of {self.given}/{self.of} intervals, median width {self.median_width:.1%}, "
-            f"{self.unbounded:.1%} unbounded"
-        )
-
-
-def tally(values: Sequence[tuple[Value, float]]) -> Tally:
-    """The intervals against their truths."""
-    given = [(value, truth) for value, truth in values if value.ci95 is not None]
-    if not given:
-        return Tally(0, len(values), math.nan, math.nan, math.nan)
-    widths = [width(value) for value, _ in given]
-    covered = sum(covers(value, truth) is True for value, truth in given)
-    unbounded = sum(math.isinf(w) for w in widths)
-    return Tally(len(given), len(values), covered / len(given), unbounded / len(given), statistics.median(widths))
-
-
-def share(holds: Sequence[bool]) -> float:
-    """How many of them hold, 0 to 1; nan of none."""
-    return sum(holds) / len(holds) if holds else math.nan
-
-
-def kept(found: Tally, strict: bool) -> bool:
-    """Whether the intervals keep their promise: at least 92 %, and where it is strict at most 98 %."""
-    return found.given > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
-
-
-def promise(strict: bool) -> str:
-    return f"{COVERED:.0%} … {TOO_WIDE:.0%}" if strict else f"≥ {COVERED:.0%}"
 
 
 # ---- ramps over curves ----------------------------------------------------------------------------------
@@ -497,45 +401,6 @@ def fit_speed(work: Work) -> Iterator[Line]:
     )  # fmt: skip
 
 
-def end_to_end(work: Work) -> Iterator[Line]:
-    """The whole program against the simulated endpoint: real processes, real sockets, real time.
-
-    A closed loop misses up to one step a request, so its hinge lies up to 1 + 1/G above --max-num-seqs, G being the
-    tokens of an answer.
-    """
-    for cap, tokens, speed in BEHIND_SOCKET:
-        asked = (
-            f"knee run --url sim: --max-num-seqs {cap} --max-concurrency 512 --input-tokens 64 "
-            f"--output-tokens {tokens} --speed {speed} --seed {work.given.seed}"
-        )
-        with tempfile.TemporaryDirectory() as out:
-            quiet = ["--json", "--quiet", "--no-plots", "--out", f"{out}/run"]
-            command = [sys.executable, "-m", "harness", *asked.split()[1:], *quiet]
-            began = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            taken = time.monotonic() - began
-        what, reach = f"hinge of `{asked}`", "± 5 %, in its interval"
-        if done.returncode not in (0, 3):
-            yield Line(f"socket-{cap}", what, reach, "failed", False, done.stderr[-300:].replace("\n", " "))
-            continue
-        summary = msgspec.json.decode(done.stdout, type=Summary)
-        curve = summary.curve
-        hinge = curve.hinge_concurrency if curve is not None else Value(None)
-        off = abs(hinge.value / cap - 1) if hinge.value else math.inf
-        invalid = sorted({v.code for v in summary.verdicts if v.level == "invalid"})
-        yield Line(
-            f"socket-{cap}", what, reach,
-            f"{hinge.value or math.nan:.2f} [{_ends(hinge)}]", off <= OFF and covers(hinge, cap) is True,
-            f"{len(summary.levels)} levels in {taken:.0f} s, exit {done.returncode}, plateau "
-            f"{'reached' if curve is not None and curve.plateau_reached else 'not reached'}"
-            + (f"; invalid: {', '.join(invalid)}" if invalid else ""),
-        )  # fmt: skip
-
-
-def _ends(value: Value) -> str:
-    return "none" if value.ci95 is None else " … ".join("∞" if end is None else f"{end:.2f}" for end in value.ci95)
-
-
 ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
     "fit": fit_speed,
     "grids": grids,
@@ -544,7 +409,8 @@ ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
     "cost": cost,
     "machine": machine,
     "level": level,
-    "socket": end_to_end,
+    **knee_short.ROWS,
+    **knee_sockets.ROWS,
 }
 
 
@@ -560,6 +426,7 @@ def main() -> None:
     asked.add_argument("--runs", type=int, default=500, help="ramps for each kind and noise")
     asked.add_argument("--server-runs", type=int, default=200, help="ramps for each server")
     asked.add_argument("--cost-runs", type=int, default=150, help="of the ramps, those that doubling is lengthened for")
+    asked.add_argument("--short-runs", type=int, default=120, help="sweeps or ramps for each row of short ones")
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--json", action="store_true", help="the lines as JSON, at the end")
     given = asked.parse_args()
@@ -575,7 +442,7 @@ def main() -> None:
     lines, walls = [], {}
     began = time.monotonic()
     with ProcessPoolExecutor(len(cores), mp_context=get_context("spawn")) as pool:
-        work = Work(Given(given.runs, given.server_runs, given.cost_runs, given.seed), pool)
+        work = Work(Given(given.runs, given.server_runs, given.cost_runs, given.short_runs, given.seed), pool)
         for name in chosen:
             since = time.monotonic()
             for line in ROWS[name](work):

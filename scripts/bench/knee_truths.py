@@ -159,16 +159,16 @@ class Server(NamedTuple):
     shares: tuple[int, ...] = (1,)  # users are pinned to a replica, so many of each round
 
 
-_MODEL = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
-_H100 = deployment(gpu("h100-sxm"), max_num_seqs=48)
+MODEL = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
+H100 = deployment(gpu("h100-sxm"), max_num_seqs=48)
 
 
 def _with(**changes: int) -> Deployment:
-    return msgspec.structs.replace(_H100, **changes)
+    return msgspec.structs.replace(H100, **changes)
 
 
 SERVERS = {
-    "lognormal": Server(Lengths(256, 64, 0.6), _H100),
+    "lognormal": Server(Lengths(256, 64, 0.6), H100),
     # 48 whole requests' worth of KV and no other cap that binds; prompts are most of a request, so few are preempted.
     "kv-limited": Server(Lengths(512, 64, 0.3), _with(max_num_seqs=1024, kv_tokens=48 * (512 + 32))),
     # Answers outgrow their prompts: what is admitted does not fit any more when it has grown.
@@ -195,7 +195,7 @@ def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
     The first requests are cut to random rests of their length, as if the window had come at a random moment.
     """
     rng = np.random.default_rng([seed, C])
-    machines = [Machine(_MODEL, server.deployment) for _ in server.shares]
+    machines = [Machine(MODEL, server.deployment) for _ in server.shares]
     pins = [replica for replica, share in enumerate(server.shares) for _ in range(share)]
     order = rng.permutation(len(pins))  # the same mixture for every number of users, as even as it can be
     lengths, sent, spans, issued = server.lengths, dict[int, float](), list[float](), 0
