@@ -37,6 +37,7 @@ DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of th
 
 _FEWEST = 3  # levels that any family needs, for a provisional answer
 _CAPPED_FEWEST = 4
+_CORNERS = 4  # of so many draws without a corner one has it
 
 Draws = Curves  # of the bootstrap: what else the measured levels may have meant
 HYPERBOLA, CAPPED, DIP, FAMILIES = hyperbolas.HYPERBOLA, hyperbolas.CAPPED, hyperbolas.DIP, hyperbolas.FAMILIES
@@ -88,7 +89,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     found = answer.of_fit(levels, best, many.chosen, dip=dip)
     bends = found.state != BEYOND
     if bends and family == HYPERBOLA:
-        one, all_ = _without_corner(levels, best, one, all_)
+        one, all_ = _without_corner(levels, best, one, all_, rng)
 
     def value(name: str, *, on_c: bool = False) -> Value:
         return _value(levels, one, all_, name, on_c=on_c)
@@ -140,12 +141,13 @@ def _value(levels: Levels, one: dict[str, Floats], all_: dict[str, Floats], name
 
 
 def _without_corner(
-    levels: Levels, best: Solved, one: dict[str, Floats], all_: dict[str, Floats]
+    levels: Levels, best: Solved, one: dict[str, Floats], all_: dict[str, Floats], rng: np.random.Generator
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
 
     Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
-    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse.
+    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Nothing
+    tells such a bend from a corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
     if answer.flat(levels, best.chosen):
@@ -156,6 +158,11 @@ def _without_corner(
         return one, alike | {"plateau": all_["most"]}
     saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
     all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}
+    some = np.arange(0, len(all_["hinge"]), _CORNERS)
+    corner = levels.X[-1] * np.exp(rng.normal(0.0, 1.0, len(some)) * levels.sigma[-1] * levels.widening[-1])
+    for name, x in (("plateau", corner), ("hinge", np.minimum(corner * N[-2] / levels.X[-2], N[-1]))):
+        all_[name] = np.array(all_[name])
+        all_[name][some] = x
     if one["most95"][0] > N[-1]:
         capped = _derived(best.fits[CAPPED], N) if len(best.fits) > CAPPED else {"hinge": N[-1:]}
         return one | {name: capped.get(name, one[of]) for name, of in saturated.items()}, all_

@@ -56,7 +56,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
     levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped] * spec.repeat
     for step, input_tokens in levels:
-        pace = pace_of(spec, step.role, e2e_s, None)
+        pace = pace_of(scenario, step.role, e2e_s, None)
         window = pace.window_s or looked_at(e2e_s)[0]
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)

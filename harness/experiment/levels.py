@@ -32,7 +32,7 @@ from harness.observe import client as client_view
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record
-from harness.scenario import Ramp, Scenario
+from harness.scenario import Scenario
 from harness.summary import LevelSummary
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
@@ -143,19 +143,20 @@ def ended(step: ramp.Next, repeat: int) -> dict[str, Any]:
     return {"concurrency": None, "reason": step.reason, "rate": None, "repeat": repeat}
 
 
-def paced(spec: Ramp) -> bool:
-    """Whether the ramp decides how long its levels last."""
+def paced(scenario: Scenario) -> bool:
+    """Whether the ramp decides how long its levels last: it chooses them, and no limits are judged at each."""
+    spec = scenario.ramp
     chooses = spec.levels is None and spec.rates is None and not spec.search_rate
-    return chooses and spec.level_seconds is None and spec.precision is None
+    return chooses and spec.level_seconds is None and spec.precision is None and not scenario.slo
 
 
-def pace_of(spec: Ramp, role: ramp.Role, request_s: float, seconds_left: float | None) -> precision.Pace:
+def pace_of(scenario: Scenario, role: ramp.Role, request_s: float, seconds_left: float | None) -> precision.Pace:
     """How long a level lasts, by what is asked of the ramp, the level's role and the time of a request."""
-    if spec.level_seconds is not None:
-        return precision.given(spec.level_seconds, request_s)
-    if paced(spec) and role is ramp.Role.FIRST_PASS:
+    if scenario.ramp.level_seconds is not None:
+        return precision.given(scenario.ramp.level_seconds, request_s)
+    if paced(scenario) and role is ramp.Role.FIRST_PASS:
         return precision.first_pass(request_s, seconds_left)
-    if paced(spec) and role is ramp.Role.REFINEMENT:
+    if paced(scenario) and role is ramp.Role.REFINEMENT:
         return precision.refinement(request_s, seconds_left)
     return precision.until_precise(request_s)
 
@@ -177,7 +178,7 @@ def search(scenario: Scenario, asked: Asked, spent: budget.Spent, e2e_s: float |
         requests_left=budget.requests_left(spec, spent),
         first_rate=1 / e2e_s if e2e_s else None,
         seconds=spec.max_seconds,
-        paced=paced(spec),
+        paced=paced(scenario),
         quick=spec.quick,
     )
 
@@ -397,9 +398,8 @@ class Levels:
 
     def _pace(self, level: Level, role: ramp.Role, request_s: float) -> precision.Pace:
         """How long the level lasts, by the time of a request as it is now."""
-        spec = self._scenario.ramp
         role = role if level.input_tokens is None else ramp.Role.MEASUREMENT
-        return pace_of(spec, role, request_s, budget.seconds_left(spec, self._spent()))
+        return pace_of(self._scenario, role, request_s, budget.seconds_left(self._scenario.ramp, self._spent()))
 
     async def _hold(self, workers: Workers, level: Level, role: ramp.Role = ramp.Role.MEASUREMENT) -> Level | None:
         """One level: warm up, measure, hold until the last request of the window has ended; the level with its times.
@@ -445,13 +445,14 @@ class Levels:
         # Hold the level until the last request that began in the window has ended: no survivor bias.
         ended: float | None = None
         async for p in self._news(workers, level, "cooldown", None):
-            if ended is None and p.time_s > end and (p.oldest_sent_s is None or p.oldest_sent_s >= end):
-                ended = p.time_s
+            over = p.oldest_sent_s is None or p.oldest_sent_s >= end or (level.concurrency == 1 and not warm)
+            if ended is None and p.time_s > end and over:
+                ended = p.time_s  # of a single stream that did not warm up the one request of its window
             settled = BATCH_EVERY_S + PROGRESS_EVERY_S
             if ended is not None and p.time_s > ended + settled:
                 break  # by now the last one's record is in the spool too
             spent, patience = self._over_budget() is not None, 2 * heard.e2e_s
-            if spent and paced(self._scenario.ramp):  # its window ended early enough for the last ones
+            if spent and paced(self._scenario):  # its window ended early enough for the last ones
                 patience = min(settled, patience)
             if (spent or self._hopeless(p)) and p.time_s > end + patience:
                 level = msgspec.structs.replace(level, notes=(*level.notes, "cooldown_cut"))
@@ -538,7 +539,7 @@ class Levels:
     def _reserve_s(self, level: Level, measured_s: float) -> float:
         """Seconds of the budget that the level's last requests still need, once its window is worth having."""
         request_s = self.heard.request_s(level.concurrency or 256)
-        return request_s if paced(self._scenario.ramp) and measured_s >= request_s / 2 else 0.0
+        return request_s if paced(self._scenario) and measured_s >= request_s / 2 else 0.0
 
     def _transient(self, level: Level, now: float) -> tuple[window.Truncation, float]:
         """The transient in warm-up and window so far, and the width of the bins that it was looked for in."""
@@ -547,7 +548,12 @@ class Levels:
 
     def _lengths(self, level: Level) -> list[float]:
         """Window lengths at which precision is looked at, by the level's own request time as it is now."""
-        return looked_at(self.heard.request_s(level.concurrency or 256))
+        request_s = self.heard.request_s(level.concurrency or 256)
+        total, left = self._total(), budget.seconds_left(self._scenario.ramp, self._spent())
+        most = LONGEST_WINDOW_S
+        if total is not None and left is not None:  # given levels share the time
+            most = min(most, max(SHORTEST_WINDOW_S, left / max(1, total - len(self._took)) - 3 * request_s))
+        return looked_at(request_s, most)
 
     @property
     def _precision(self) -> float:
@@ -611,13 +617,13 @@ class Levels:
         return (inside[-1].tokens - inside[0].tokens) / (inside[-1].time_s - inside[0].time_s)
 
 
-def looked_at(request_s: float) -> list[float]:
+def looked_at(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
     """Seconds of a window for which none were asked at which it is looked at, by the time of a request.
 
     >>> looked_at(0.01)[:2], looked_at(1.0)[0], looked_at(60.0)
     ([3.0, 4.5], 22.0, [600.0])
     """
-    return precision.lengths(request_s, least=SHORTEST_WINDOW_S, most=LONGEST_WINDOW_S)
+    return precision.lengths(request_s, least=min(SHORTEST_WINDOW_S, most), most=most)
 
 
 def void(level: Level) -> Level:
