@@ -181,3 +181,19 @@ def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
         raise HarnessError(
             f"{text!r} is not a list of prices", place=place, way_out="write it like 0.15,0.60"
         ) from None
+
+
+def span(seconds: float) -> str:
+    """A time that somebody waits, in the unit of a wait.
+
+    >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
+    ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole >= 3600:
+        hours, minutes = divmod(round(whole / 60), 60)
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min" + (f" {rest} s" if rest else "")

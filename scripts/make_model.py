@@ -1,22 +1,24 @@
 """A toy causal language model, made offline: config.json and a tokenizer trained on the spot.
 
 A server that is told to invent its weights (`vllm serve DIR --load-format dummy`) runs the same code paths,
-batching and timing on this folder as on a downloaded model of that shape; only the text is noise. Left out:
-weights, and any wish that the vocabulary be the same on two machines (it is trained on the standard library's
-sources of whichever Python runs this).
+batching and timing on this folder as on a downloaded model of that shape; only the text is noise. `--weights` adds
+random ones for a server that reads them. Left out: any wish that the vocabulary be the same on two machines (it is
+trained on the standard library's sources of whichever Python runs this).
 
-    python scripts/make_model.py OUT --size tiny|mid|small
+    python scripts/make_model.py OUT --size tiny|mid|small [--weights]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 
@@ -97,7 +99,48 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
     }
 
 
-def write(out: Path, size: str) -> None:
+def tensors(shape: Shape, vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
+    """Every weight of a Llama by its name, with its dimensions; those of norms have one.
+
+    >>> sum(math.prod(dimensions) for dimensions in tensors(SHAPES["mid"]).values())
+    27795968
+    """
+    hidden, q, kv = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    layer = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (shape.intermediate, hidden),
+        "mlp.up_proj": (shape.intermediate, hidden),
+        "mlp.down_proj": (hidden, shape.intermediate),
+    }
+    layers = {f"layers.{i}.{name}": dimensions for i in range(shape.layers) for name, dimensions in layer.items()}
+    every: dict[str, tuple[int, ...]] = {"embed_tokens": (vocab, hidden), **layers, "norm": (hidden,)}
+    return {f"model.{name}.weight": dimensions for name, dimensions in every.items()}
+
+
+def write_weights(path: Path, shape: Shape, vocab: int) -> None:
+    """Random bfloat16 weights as safetensors: the header's length, the header, then one tensor after the other."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, dimensions in tensors(shape, vocab).items():
+        start, end = end, end + 2 * math.prod(dimensions)
+        header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    rng = np.random.default_rng(0)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for dimensions in tensors(shape, vocab).values():
+            ones = len(dimensions) == 1
+            values = np.ones(dimensions, "<f4") if ones else 0.02 * rng.standard_normal(dimensions, dtype=np.float32)
+            # A bfloat16 is the upper half of a float32.
+            file.write((values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes())
+
+
+def write(out: Path, size: str, *, weights: bool = False) -> None:
     """The model folder `out`, whole or not at all: config.json is the last file written."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = train()
@@ -112,6 +155,9 @@ def write(out: Path, size: str) -> None:
     }
     (out / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
     (out / "special_tokens_map.json").write_text(json.dumps(special, indent=1) + "\n")
+    (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    if weights:
+        write_weights(out / "model.safetensors", SHAPES[size], tokenizer.get_vocab_size())
     (out / "config.json").write_text(json.dumps(config(SHAPES[size], tokenizer), indent=1) + "\n")
 
 
@@ -119,8 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make a toy model folder, offline.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--size", choices=SHAPES, default="mid")
+    parser.add_argument("--weights", action="store_true", help="random ones, in model.safetensors")
     arguments = parser.parse_args()
-    write(arguments.out, arguments.size)
+    write(arguments.out, arguments.size, weights=arguments.weights)
     print(f"{arguments.out}: {arguments.size}, vocabulary {VOCAB}")
 
 

@@ -408,5 +408,5 @@ RUNS = [
         url="https://10.255.255.1", arguments=HTTPX),
     Run("a line without end from the start", at("line without end", "checks"), 1, "line_too_long"),
     Run("an answer without end from the start", at("500 without end", "all"), 1, "longer than 16 MiB", arguments=SHORT),
-    Run("gzip from the start", at("gzip", "checks"), 1, "encoding"),
+    Run("gzip from the start", at("gzip", "checks"), 1, "compresses"),
 ]  # fmt: skip

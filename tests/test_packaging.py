@@ -21,7 +21,8 @@ from harness.summary import Value
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHELL = [
-    ROOT / "scripts" / name for name in ("_env", "test", "check", "demo", "install-size", "live-vllm", "fuzz", "trust")
+    ROOT / "scripts" / name
+    for name in ("_env", "test", "check", "demo", "install-size", "live-vllm", "live-servers", "fuzz", "trust")
 ]
 
 

@@ -69,10 +69,20 @@ def test_a_schedule_sends_its_rate_and_every_repeat_counts() -> None:
     assert (made.levels, made.requests, made.seconds) == (3, 240, 48.0)
 
 
-def test_a_ramp_is_taken_to_its_highest_level_with_the_shortest_windows() -> None:
-    """1, 2, 4 and, as no hinge can be fitted to less, 3, at 1 s: windows of 22 s, so 25 C requests each."""
+def test_a_ramp_is_taken_to_its_highest_level_with_the_windows_of_its_first_pass() -> None:
+    """1, 2 and 4 at 1 s: one request a slot to warm up, windows of 1.5 s and 1 s to end."""
     made = consent.estimate(spec(ramp={"max_concurrency": 4}), 1.0)
-    assert (made.levels, made.requests, made.seconds) == (4, 25 * 10, 4 * 25.0)
+    assert (made.levels, made.requests, made.seconds) == (3, round(3.5 * 7), 3 * 3.5)
+
+
+def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
+    made = consent.estimate(spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
+    line = consent.outlook(made, spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
+    assert line.startswith("plan: 3 levels, about 91 requests, 39 s; a request takes 1 s alone.")
+    assert "Ctrl-C" in line
+    adaptive = spec(ramp={"max_seconds": 60})
+    line = consent.outlook(consent.estimate(adaptive, 1.0), adaptive, 1.0)
+    assert "a first answer in about 35 s, the knee in about 1 min" in line
 
 
 def test_a_prefill_probe_s_own_levels_are_in_the_plan() -> None:

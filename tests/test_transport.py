@@ -160,6 +160,20 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
     assert transport.opened <= 2 * len(answers) + 1
 
 
+def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that closes after each answer may end what is opened ahead of a long one; here any time is too long."""
+    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+
+    def script(r: Request) -> None:
+        time.sleep(0.01)
+        r.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n" + VLLM)
+        r.close()
+
+    answers = exchange(script, "tcp", times=6)
+    assert [a.error for a in answers] == [""] * 6
+    assert all(a.connect_ns > 0 for a in answers[1:])
+
+
 def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
     """It answers keep-alive and closes: what went into a dead connection is sent again, and no other is used twice."""
 

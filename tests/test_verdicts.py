@@ -38,7 +38,7 @@ def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
     none = Estimate(36.0, None)
     short = verdicts.window_too_short(with_(output_tokens_per_s=none, window_s=5.0))
-    said(short, "window_too_short", "doubt", "5 s is 5.0 request times of 1 s", "20")
+    said(short, "window_too_short", "note", "5 s is 5.0 request times of 1 s", "20")
     correlated = verdicts.window_too_short(with_(output_tokens_per_s=none))
     said(correlated, "window_too_short", "doubt", "correlated")
     e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)
@@ -50,7 +50,7 @@ def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> Non
 
 def test_an_assumed_error_names_its_size() -> None:
     s = with_(output_tokens_per_s_se=0.72)
-    said(verdicts.fit_error_assumed(s, True), "fit_error_assumed", "doubt", "2.0%")
+    said(verdicts.fit_error_assumed(s, True), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
     assert verdicts.fit_error_assumed(s, False) is None
 
 

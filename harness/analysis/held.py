@@ -155,7 +155,7 @@ class Seen(msgspec.Struct, frozen=True):
         if levels[-1] >= C:
             return float(np.interp(C, levels, seconds))
         grows = 0.0
-        if len(levels) > 1:  # R = C·G/X, so that it grows where X does not
+        if len(levels) > 1 and min(seconds[-2:]) > 0:  # R = C·G/X, so that it grows where X does not
             grows = math.log(seconds[-1] / seconds[-2]) / math.log(levels[-1] / levels[-2])
         return float(seconds[-1] * (C / levels[-1]) ** min(max(grows, 0.0), 1.0))
 

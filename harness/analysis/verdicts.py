@@ -46,7 +46,7 @@ def window_too_short(s: LevelSummary) -> Verdict | None:
             s,
         )
     if s.window_s < _REQUEST_TIMES * request:
-        return _doubt(
+        return _note(
             "window_too_short",
             f"window of {s.window_s:.3g} s is {s.window_s / request:.1f} request times of {request:.3g} s; "
             f"an interval needs {_REQUEST_TIMES}",
@@ -65,10 +65,11 @@ def fit_error_assumed(s: LevelSummary, assumed: bool) -> Verdict | None:
     if not assumed or not s.output_tokens_per_s_se or not s.output_tokens_per_s.mean:
         return None
     share = s.output_tokens_per_s_se / s.output_tokens_per_s.mean
-    return _doubt(
+    return _note(
         "fit_error_assumed",
-        f"window of {s.window_s:.3g} s is too short to measure its own error; the fit assumes {share:.1%}",
-        "hold each level for at least 4 request times, better 20",
+        f"window of {s.window_s:.3g} s is too short to measure its own error ({share:.1%} by its number of requests); "
+        "the fit takes it from the scatter of the levels",
+        "hold each level for at least 4 request times, better 20, for errors of their own",
         s,
     )
 

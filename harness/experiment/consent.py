@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from harness.analysis import ramp
 from harness.errors import HarnessError
 from harness.experiment.budget import Spent
 from harness.experiment.launch import Address, Launch
-from harness.experiment.levels import Asked, looked_at, search
+from harness.experiment.levels import Asked, looked_at, pace_of, search
 from harness.experiment.safety import Usage, dollars
 from harness.scenario import Scenario
+from harness.units import span
 
+_TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
 _WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
 
 
@@ -38,10 +41,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Estimate:
     """What a run will ask of its server, if every request takes `e2e_s` at every level.
 
-    A level in closed loop: 2 C requests to warm up, C in flight while the window lasts, C to end with it; on schedule:
-    its rate over two request times, the window and one more. `probes` are the prompt tokens of levels in front of the
-    ramp, each of one request in flight. The ramp is taken to go on to its highest level, and no window to be
-    extended. At high levels requests take longer, so there are fewer of them or it takes more time.
+    A level in closed loop: one or two requests a slot to warm up, C in flight while the window lasts, C to end with it;
+    on schedule: its rate over two request times, the window and one more. `probes` are the prompt tokens of levels in
+    front of the ramp, each of one request in flight. The ramp is taken to go on to its highest level, and no window to
+    be extended. At high levels requests take longer, so there are fewer of them or it takes more time.
 
     >>> from harness.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
@@ -49,14 +52,15 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     (92, 11776, 11.5)
     """
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
-    window = spec.level_seconds or looked_at(e2e_s)[0]
     requests = seconds = tokens_in = 0.0
     ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
     levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped] * spec.repeat
     for step, input_tokens in levels:
+        pace = pace_of(spec, step.role, e2e_s, None)
+        window = pace.window_s or looked_at(e2e_s)[0]
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)
-            warm_up = 2 * step.concurrency / rate
+            warm_up = pace.warm_up * step.concurrency / rate
         else:
             rate = min(step.rate or 0.0, quota)
             warm_up = 2 * e2e_s
@@ -127,6 +131,20 @@ def told(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
         f"up to {made.levels} levels, {made.requests:,} requests, {tokens}, {made.seconds / 60:,.1f} min{cost}",
         f"(every request as long as the first, {launch.e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
     ]
+
+
+def outlook(made: Estimate, scenario: Scenario, e2e_s: float) -> str:
+    """What is to come, in one line, for whoever starts a run on a server of their own."""
+    spec = scenario.ramp
+    if spec.levels or spec.rates:
+        what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
+    else:
+        first, end = (min(times * e2e_s, spec.max_seconds or math.inf) for times in (_TO_FIRST, _TO_END))
+        what = f"1, 2, 4, … in flight until throughput stops rising, at most {spec.max_concurrency:,}; "
+        what += f"a first answer in about {span(first)}"
+        what += "" if spec.quick else f", the knee in about {span(end)}"
+    cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""
+    return f"plan: {what}{cost}; a request takes {e2e_s:.2g} s alone. Ctrl-C ends the run and keeps its levels"
 
 
 def is_public(address: str) -> bool:

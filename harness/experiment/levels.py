@@ -149,6 +149,17 @@ def paced(spec: Ramp) -> bool:
     return chooses and spec.level_seconds is None and spec.precision is None
 
 
+def pace_of(spec: Ramp, role: ramp.Role, request_s: float, seconds_left: float | None) -> precision.Pace:
+    """How long a level lasts, by what is asked of the ramp, the level's role and the time of a request."""
+    if spec.level_seconds is not None:
+        return precision.given(spec.level_seconds, request_s)
+    if paced(spec) and role is ramp.Role.FIRST_PASS:
+        return precision.first_pass(request_s, seconds_left)
+    if paced(spec) and role is ramp.Role.REFINEMENT:
+        return precision.refinement(request_s, seconds_left)
+    return precision.until_precise(request_s)
+
+
 def search(scenario: Scenario, asked: Asked, spent: budget.Spent, e2e_s: float | None = None) -> ramp.Search:
     """What the scenario asks of the ramp; `e2e_s` is the time of a request alone."""
     spec = scenario.ramp
@@ -387,14 +398,8 @@ class Levels:
     def _pace(self, level: Level, role: ramp.Role, request_s: float) -> precision.Pace:
         """How long the level lasts, by the time of a request as it is now."""
         spec = self._scenario.ramp
-        if spec.level_seconds is not None:
-            return precision.given(spec.level_seconds, request_s)
-        left = budget.seconds_left(spec, self._spent())
-        if paced(spec) and level.input_tokens is None and role is ramp.Role.FIRST_PASS:
-            return precision.first_pass(request_s, left)
-        if paced(spec) and level.input_tokens is None and role is ramp.Role.REFINEMENT:
-            return precision.refinement(request_s, left)
-        return precision.until_precise(request_s)
+        role = role if level.input_tokens is None else ramp.Role.MEASUREMENT
+        return pace_of(spec, role, request_s, budget.seconds_left(spec, self._spent()))
 
     async def _hold(self, workers: Workers, level: Level, role: ramp.Role = ramp.Role.MEASUREMENT) -> Level | None:
         """One level: warm up, measure, hold until the last request of the window has ended; the level with its times.
@@ -445,9 +450,10 @@ class Levels:
             settled = BATCH_EVERY_S + PROGRESS_EVERY_S
             if ended is not None and p.time_s > ended + settled:
                 break  # by now the last one's record is in the spool too
-            # What fails may end in its own time; a budget that is spent waits for nobody.
-            patience = settled if self._over_budget() is not None else 2 * heard.e2e_s
-            if (self._hopeless(p) or self._over_budget() is not None) and p.time_s > end + patience:
+            spent, patience = self._over_budget() is not None, 2 * heard.e2e_s
+            if spent and paced(self._scenario.ramp):  # its window ended early enough for the last ones
+                patience = min(settled, patience)
+            if (spent or self._hopeless(p)) and p.time_s > end + patience:
                 level = msgspec.structs.replace(level, notes=(*level.notes, "cooldown_cut"))
                 break
         level = msgspec.structs.replace(level, end_s=p.time_s)

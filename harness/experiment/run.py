@@ -264,6 +264,10 @@ async def _run(
         try:
             if public or not (found or where.uds):  # a name without addresses here is known to a proxy
                 await _agreed(sitting, launch)
+            else:
+                asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
+                made = consent.estimate(asked, launch.e2e_s, probe.lengths(asked, launch))
+                sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
             return await _measure(sitting, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:

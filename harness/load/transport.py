@@ -11,7 +11,8 @@ failure, `reset`, on a used connection as on a fresh one. So that this does not 
 what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
 
 Where the server closes after each answer, every request that begins has the next connection opened, one for one:
-a request finds an open one, and a server that refuses is not stormed.
+a request finds an open one, and a server that refuses is not stormed. Such a server may end what was opened ahead
+and never used as well (llama-server does after 5 s): that too is not used once it has idled for IDLE_S.
 
 TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them, `httpclient` is the second transport.
 """
@@ -198,13 +199,15 @@ class Stream:
     """One connection; a hot socket of the loop."""
 
     __slots__ = (
-        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "recvmsg_into", "sock", "tls_ns",
+        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
+        "sock", "tls_ns",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
         self.sock, self.fd = sock, sock.fileno()
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
+        self.opened_ns = now()
         self.done_ns = 0  # when its last answer was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
@@ -431,7 +434,8 @@ class SocketTransport:
     def _take(self) -> Stream | None:
         while self._free:
             stream = self._free.popleft()  # the longest open: servers take connections up in their order
-            if stream.open and (not stream.done_ns or (self.reuse and now() - stream.done_ns < IDLE_S * 1e9)):
+            fresh = now() - (stream.done_ns or stream.opened_ns) < IDLE_S * 1e9
+            if stream.open and (fresh and self.reuse if stream.done_ns else fresh or not self._ahead):
                 return stream
             stream.close()
         return None

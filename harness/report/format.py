@@ -64,22 +64,6 @@ def interval(ends: tuple[float | None, float | None] | None) -> str:
     return f"{number(low)}–{number(high)}"
 
 
-def span(seconds: float) -> str:
-    """A time that somebody waits, in the unit of a wait.
-
-    >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
-    ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']
-    """
-    whole = max(1, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole >= 3600:
-        hours, minutes = divmod(round(whole / 60), 60)
-        return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min" + (f" {rest} s" if rest else "")
-
-
 def listed(parts: Sequence[str]) -> str:
     """Parts of a sentence.
 

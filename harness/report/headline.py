@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.report.format import interval, listed, load_of, number, percent, plain, span
+from harness.report.format import interval, listed, load_of, number, percent, plain
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -28,6 +28,7 @@ from harness.summary import (
     Summary,
     Value,
 )
+from harness.units import span
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
 REASONS = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that repeat why the answer is not found

@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.report.format import MISSING, half_width, ms, number, plain, span
+from harness.report.format import MISSING, half_width, ms, number, plain
 from harness.report.tables import MARKS
 from harness.report.words import worst
 from harness.summary import LevelSummary
+from harness.units import span
 
 _BAR = 16
 _BAR_FROM = 80  # columns; a narrower terminal has no room for one
