@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import httpx
 
 _PROBES = 6  # tries to meet the asked prompt length
+_NEAR = 0.005  # of the asked length: near enough where words are all there is to make it of
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _CONNECT_S = 10.0  # TLS included
 _HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
@@ -444,7 +445,7 @@ async def _model(client: httpx.AsyncClient, url: str, where: Address, asked: str
     return asked, await published.limits(client, where, entry)
 
 
-_SEVERAL = 1.1  # tokens a word above which that is said
+_SEVERAL = 1.2  # tokens a word above which that is said
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
     "temperature": "left out, and the server samples as it likes",
@@ -503,7 +504,8 @@ async def _first_requests(
         first, one_token = max(fewest, first // _FEWER), False
         await ask(first, 1)
     words_now, timed, e2e = first, None, 0.0
-    while timed is None or (counts and counts[-1].tokens != asked and used - first_prompt < _PROBES):
+    near = 0.0 if workload.tokenizer else _NEAR * asked
+    while timed is None or (counts and abs(counts[-1].tokens - asked) > near and used - first_prompt < _PROBES):
         better = max(fewest, length.next_words(counts, asked, one_token=one_token) if counts else words_now)
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break

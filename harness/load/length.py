@@ -2,8 +2,8 @@
 
 tokens = added + tokens_per_word · words, where the template adds some tokens to every prompt. The first count tells
 nothing of the two apart, so a word is taken for one token, which is right for the words of `workload` in most
-vocabularies; from the second on the slope is the one between the last two lengths. A word is never less than a
-token, and a template never takes any away: what noise says beyond that is not believed.
+vocabularies; from the second on the slope is the one to the length that is farthest from the last. A word is never
+less than a token, and a template never takes any away: what noise says beyond that is not believed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def tokens_per_word(counts: Sequence[Counted]) -> float:
     (2.0, 1.0)
     """
     last = counts[-1]
-    before = next((c for c in reversed(counts) if c.words != last.words), None)
-    if before is None:
+    far = max(counts, key=lambda c: abs(c.words - last.words))
+    if far.words == last.words:
         return 1.0
-    slope = (last.tokens - before.tokens) / (last.words - before.words)
+    slope = (last.tokens - far.tokens) / (last.words - far.words)
     return max(1.0, min(slope, last.tokens / last.words))
 
 

@@ -72,7 +72,9 @@ def subject(summary: Summary, manifest: Mapping[str, Any]) -> tuple[str, str]:
     gpu = manifest.get("gpu") or (prediction.gpu if prediction else None)
     gpus = manifest.get("gpus") or (prediction.gpus if prediction else None)
     work = manifest.get("workload") or {}
-    tokens_in = work.get("input_tokens") or (prediction.input_tokens if prediction else None)
+    tokens_in = (
+        work.get("prompt_tokens") or work.get("input_tokens") or (prediction.input_tokens if prediction else None)
+    )
     tokens_out = work.get("output_tokens") or (prediction.output_tokens if prediction else None)
     sent_in, sent_out = tokens_sent(summary)
     server = manifest.get("server") or {}
