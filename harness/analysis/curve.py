@@ -150,14 +150,13 @@ def _without_corner(
     tells such a bend from a corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
-    if answer.flat(levels, best.chosen):
-        first = {"hinge": N[0], "plateau95": N[0], "half": N[0] / 2}
-        alike = {name: np.minimum(np.where(np.isinf(x), first.get(name, np.inf), x), first.get(name, np.inf))
-                 for name, x in all_.items()}  # fmt: skip
-        one = one | {name: np.array([x]) for name, x in first.items()} | {"plateau": one["most"]}
-        return one, alike | {"plateau": all_["most"]}
+    one, all_ = (
+        figures | {"most95": np.maximum(figures["most95"], N[0])} for figures in (one, all_)
+    )  # nothing below the first level was measured
     saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
     all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}
+    if answer.flat(levels, best.chosen):
+        return one | {name: one[of] for name, of in saturated.items()}, all_
     some = np.arange(0, len(all_["hinge"]), _CORNERS)
     corner = levels.X[-1] * np.exp(rng.normal(0.0, 1.0, len(some)) * levels.sigma[-1] * levels.widening[-1])
     for name, x in (("plateau", corner), ("hinge", np.minimum(corner * N[-2] / levels.X[-2], N[-1]))):

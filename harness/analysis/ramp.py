@@ -37,6 +37,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import curve, slo_search, telling
+from harness.analysis.answer import SATURATED
 from harness.analysis.held import ERRORS, Seen, ceiling, look, overloaded
 from harness.analysis.held import Held as Held
 from harness.analysis.held import Next as Next
@@ -201,7 +202,19 @@ def _fit(seen: Seen) -> curve.Fit:
 
 def _below_last(seen: Seen, draws: curve.Draws) -> float:
     """The chance that the hinge lies below the highest level, and clearly so."""
-    return float(np.mean(draws.hinge < _BELOW_LAST * seen.N[-1]))
+    return float(np.mean(_hinges(draws) < _BELOW_LAST * seen.N[-1]))
+
+
+def _hinges(draws: curve.Draws) -> Floats:
+    """Where each draw bends: its hinge, of one without a corner where it has 95 % of what it tends to."""
+    with np.errstate(divide="ignore"):
+        return np.where(np.isinf(draws.hinge), SATURATED / (1 - SATURATED) * draws.a / draws.b, draws.hinge)
+
+
+def _plateaus(draws: curve.Draws) -> Floats:
+    """What each draw tends to: its plateau, of one without a corner its asymptote."""
+    with np.errstate(divide="ignore"):
+        return np.where(np.isinf(draws.plateau), 1 / draws.b, draws.plateau)
 
 
 def _knee(seen: Seen, ended: str) -> Next:
@@ -222,11 +235,11 @@ def _knee(seen: Seen, ended: str) -> Next:
         return Next(None, f"stopped: {REFINEMENTS} levels were held after the climb; {found}")
     if step := _settling(seen, fit) or _dip(seen, fit.draws) or _from_above(seen, fit.draws):
         return step
-    wide = [
-        q
-        for q, limit in ((fit.draws.hinge, seen.search.hinge_width), (fit.draws.plateau, seen.search.plateau_width))
-        if _width(q) > limit
-    ]
+    wide, far = [], telling.FAR * seen.N[-1]
+    if _width(hinges := _hinges(fit.draws)) > seen.search.hinge_width:
+        wide.append(np.minimum(hinges, far))
+    if _width(plateaus := _plateaus(fit.draws)) > seen.search.plateau_width:
+        wide.append(np.where(np.isinf(plateaus), fit.draws.throughput(np.array([far]))[:, 0], plateaus))
     if not wide and telling.settled(fit) and seen.refined >= LEAST:
         return Next(None, f"stopped: {found}")
     if _out_of_reach(seen, fit.draws):
@@ -288,7 +301,7 @@ def _between(seen: Seen) -> int | None:
 
 def _dip(seen: Seen, draws: curve.Draws) -> Next | None:
     """Throughput seems to fall past the hinge: only levels held twice can confirm it, three have to lie there."""
-    edge = telling.PAST * float(np.median(draws.hinge))
+    edge = telling.PAST * float(np.median(_hinges(draws)))
     past = [C for C, N in zip(seen.times, seen.N, strict=True) if edge <= N]
     if len(past) < 2 or not (_falls(seen, past) or np.mean(draws.family == DIP) > _DIPS):
         return None
@@ -310,7 +323,7 @@ def _falls(seen: Seen, past: Sequence[int]) -> bool:
 
 def _from_above(seen: Seen, draws: curve.Draws) -> Next | None:
     """The climb's level next to the hinge again, after higher ones: a server that remembers its load shows it."""
-    hinge = float(np.median(draws.hinge))
+    hinge = float(np.median(_hinges(draws)))
     if not math.isfinite(hinge):
         return None
     levels = [h.concurrency for h in seen.held]
@@ -339,7 +352,7 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     """The level that tells most per second about what is still too wide, or not known to be flat."""
     draws = fit.draws
     assert draws is not None
-    lo, hi = curve.interval(draws.hinge)
+    lo, hi = curve.interval(_hinges(draws))
     asked = f"the hinge lies above {min(lo, seen.N[-1]):.3g} (95 %)"
     if math.isfinite(hi):
         asked = f"the hinge lies between {lo:.3g} and {hi:.3g} (95 %)"
@@ -352,8 +365,8 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     C = telling.most(seen, fit, grid + up, wide)
     if not wide and not telling.settled(fit):
         asked = "throughput past the hinge is not known to be flat"
-    elif _width(draws.hinge) <= seen.search.hinge_width and wide:
-        asked = f"the plateau is known to {_percent(_width(draws.plateau))}"
+    elif _width(_hinges(draws)) <= seen.search.hinge_width and wide:
+        asked = f"the plateau is known to {_percent(_width(_plateaus(draws)))}"
     return Next(C, f"{asked}: {C} tells most per second") if C else None
 
 
@@ -385,7 +398,7 @@ def _found(seen: Seen, fit: curve.Fit, draws: curve.Draws) -> str:
         return f"throughput still rises at {max(seen.times)}"
     falls = ", past which it falls" if fit.curve.dip is not None else ", and is not reached"
     reached = "" if fit.curve.plateau_reached else falls
-    hinge, plateau = _percent(_width(draws.hinge)), _percent(_width(draws.plateau))
+    hinge, plateau = _percent(_width(_hinges(draws))), _percent(_width(_plateaus(draws)))
     return f"the hinge is known to {hinge} and the plateau to {plateau}{reached}"
 
 

@@ -17,7 +17,7 @@ from harness.analysis.table import Floats
 PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
 
 _AS_GOOD = 0.9  # of the best one's worth: among these the least held is taken, as no curve is exact
-_FAR = 4.0  # a hinge at infinity counts as so many times the last level
+FAR = 4.0  # a hinge at infinity counts as so many times the last level
 _LEVER = 0.02  # Σ(ln N - mean)² too small to tell an elasticity by: two levels a fifth apart
 
 
@@ -42,12 +42,10 @@ def most(seen: Seen, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Float
     L = np.log(draws.throughput(N))
     L = L - L.mean(0)
     s2 = _adds(seen, fit, candidates, N)
-    far = np.array([_FAR * seen.N[-1]])
     if not wide and not settled(fit):
         gain = _flatter(seen, draws, N)
     else:
-        Q = wide[0] if wide else draws.hinge  # the hinge comes first
-        q = np.log(np.where(np.isfinite(Q), Q, far if Q is draws.hinge else draws.throughput(far)[:, 0]))
+        q = np.log(wide[0] if wide else np.minimum(draws.hinge, FAR * seen.N[-1]))  # the hinge comes first
         q = q - q.mean()
         gain = (L.T @ q / len(q)) ** 2 / (np.mean(L**2, axis=0) + s2)
     value = gain / [seen.cost(C) for C in candidates]
@@ -63,7 +61,7 @@ def _adds(seen: Seen, fit: curve.Fit, levels: Sequence[int], N: Floats) -> Float
     1/v(n + 1) - 1/v(n).
     """
     of = fit.curve.parameters
-    B = np.array(min(of["a"] / (1 / of["P"] - of["b"]), _FAR * seen.N[-1]) if "P" in of else _FAR * seen.N[-1])
+    B = np.array(min(of["a"] / (1 / of["P"] - of["b"]), FAR * seen.N[-1]) if "P" in of else FAR * seen.N[-1])
     tau2 = of.get("lack_of_fit", 0.0) ** 2 + (of.get("lack_of_fit_low", 0.0) * excused(N, B)) ** 2
     n, own = np.array([seen.times.get(C, 0) for C in levels]), seen.typical() ** 2 + of["drift"] ** 2
     again, now = own / (n + 1) + tau2, own / np.maximum(n, 1) + tau2

@@ -99,7 +99,9 @@ def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: s
     hinge = hinge_of(curve, knees) or Value(None)
     about = "about " if now == PROVISIONAL else ""
     lowest = min(loads, default=None)
-    at_lowest = lowest is not None and hinge.value is not None and hinge.value <= _FLAT * lowest
+    at_lowest = lowest is not None and all(
+        end is not None and end <= _FLAT * lowest for end in (hinge.value, hinge.ci95[1] if hinge.ci95 else hinge.value)
+    )
     if at_lowest and lowest != 1:
         about = "at most "
     value = f"{about}{number(hinge.value)} requests in flight{_brackets(hinge, now)}"
