@@ -46,9 +46,12 @@ def test_every_knee_command_runs_as_shown(tmp_path: Path) -> None:
                 cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
                 env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")},
             )  # fmt: skip
-            assert done.returncode in (0, 3), f"{command}\n{done.stderr}"  # 3: this machine may limit the client
+            # 3: on a machine this busy a given level may be void for requests that the client sent late
+            assert done.returncode in (0, 3), f"{command}\n{done.stderr}"
             if "--json" in words:
                 assert json.loads(done.stdout)["levels"]
     assert {p.name for p in (tmp_path / "results").iterdir()} == {"first", "second", "third", "fourth"}
+    first = json.loads((tmp_path / "results" / "first" / "summary.json").read_text())
+    assert first["curve"]["state"] in ("found", "provisional"), "the first measuring command ends in a knee"
     attached = json.loads((tmp_path / "results" / "first" / "manifest.json").read_text())["client"]["calibration"]
     assert attached["single"]["per_s"] > 0

@@ -1,0 +1,97 @@
+"""Does the demo find its knee every time, also on a machine that somebody else uses?
+
+Each run has a home and a state folder of its own, so that no calibration is kept. Every second run is beside a process a
+core that takes it for half of every second, at a higher priority where that is permitted. The simulated endpoint runs
+16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where fewer than
+nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a status is not 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+TRUE = (16.0, 16.5)
+NEAR, SHARE = 0.05, 0.9
+
+
+class Row(NamedTuple):
+    """One demo."""
+
+    disturbed: bool
+    status: int
+    seconds: float
+    state: str
+    knee: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def right(self) -> bool:
+        if self.knee is None or self.low is None:
+            return False
+        near = TRUE[0] * (1 - NEAR) <= self.knee <= TRUE[1] * (1 + NEAR)
+        return near and self.low <= TRUE[1] and (self.high is None or self.high >= TRUE[0])
+
+
+def demo(folder: Path, *, disturbed: bool) -> Row:
+    import msgspec
+
+    from harness.summary import Summary
+
+    fresh = {"HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "state")}
+    began = time.monotonic()
+    done = subprocess.run(
+        ["scripts/demo", "--out", str(folder / "result"), "--no-plots", "--quiet"], env=os.environ | fresh, check=False
+    )
+    seconds = time.monotonic() - began
+    path = folder / "result/summary.json"
+    curve = msgspec.json.decode(path.read_bytes(), type=Summary).curve if path.exists() else None
+    if curve is None:
+        return Row(disturbed, done.returncode, seconds, "none", None, None, None)
+    low, high = curve.hinge_concurrency.ci95 or (None, None)
+    return Row(disturbed, done.returncode, seconds, curve.state, curve.hinge_concurrency.value, low, high)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--nice", type=int, default=-5, help="priority of the disturbing processes; default -5")
+    arguments = parser.parse_args()
+
+    from disturbed import disturbed
+
+    rows: list[Row] = []
+    print("| run | disturbed | status | s | state | knee [95 %] | right |\n|--:|---|--:|--:|---|---|---|")
+    for i in range(arguments.runs):
+        other = disturbed(sorted(os.sched_getaffinity(0)), arguments.nice) if i % 2 else contextlib.nullcontext()
+        with tempfile.TemporaryDirectory() as folder, other:
+            row = demo(Path(folder), disturbed=bool(i % 2))
+        rows.append(row)
+        high = "∞" if row.high is None else f"{row.high:.4g}"
+        knee = "–" if row.knee is None else f"{row.knee:.4g} [{row.low or 0:.4g}, {high}]"
+        words = [
+            "yes" if row.disturbed else "no",
+            row.status,
+            f"{row.seconds:.0f}",
+            row.state,
+            knee,
+            "yes" if row.right else "no",
+        ]
+        print(f"| {i + 1} | " + " | ".join(map(str, words)) + " |", flush=True)
+    right, given = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
+    well = right >= SHARE * len(rows) and given == len(rows) and not any(row.status for row in rows)
+    verdict = "as it should" if well else "NOT as it should"
+    print(f"\n{right} of {len(rows)} right, {len(rows) - given} without a knee: {verdict}")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The ramp in time: what it has after how long, within any budget, against a closed-form server in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness.analysis import curve, precision, ramp
+from harness.analysis.held import Held, Next, Role, Search, look
+from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL
+
+TOKENS = 128  # of an answer
+
+
+class Ramp(msgspec.Struct):
+    """What a ramp came to: its last fit, its steps, and after how many seconds it first had which answer."""
+
+    fit: curve.Fit
+    steps: list[Next]
+    seconds: float
+    first: dict[str, float]
+    levels: list[Held]
+
+
+def throughput(C: int, seats: float, alone_s: float) -> float:
+    """N/(a + bN) up to the seats, flat past them; a fifth of a request's time at the seats grows with load."""
+    a = TOKENS / alone_s
+    return 1 / (1 / (a * min(C, seats)) * 0.8 + 0.2 / (a * seats))
+
+
+def run(
+    seats: float,
+    alone_s: float,
+    *,
+    max_seconds: float | None = None,
+    noise: float = 0.01,
+    seed: int = 0,
+    quick: bool = False,
+) -> Ramp:
+    """A whole ramp; a level lasts as its pace says, and its window errs by `noise` and by what its phases do."""
+    rng = np.random.default_rng(seed)
+    held: list[Held] = []
+    steps: list[Next] = []
+    first: dict[str, float] = {}
+    now, found = 0.0, curve.fit([])
+    asked = Search(
+        levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
+        predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None, seconds=max_seconds, paced=True,
+        quick=quick,
+    )  # fmt: skip
+    while True:
+        left = None if max_seconds is None else max_seconds - now
+        steps.append(ramp.next_level(held, msgspec.structs.replace(asked, seconds_left=left)))
+        C = steps[-1].concurrency
+        if C is None or (left is not None and left <= 0):
+            break
+        X = throughput(C, seats, alone_s)
+        request_s = C * TOKENS / X
+        pace = (precision.first_pass if steps[-1].role is Role.FIRST_PASS else precision.refinement)(request_s, left)
+        assert pace.window_s is not None
+        window = pace.window_s
+        if pace.warm_up:
+            lasts = pace.spread_s + 0.3 * request_s + window + request_s
+        else:
+            lasts = max(window, request_s) if C == 1 else pace.spread_s + window + request_s
+        if left is not None and lasts > left:  # cut short
+            window -= lasts - left
+            if window < 0.3 * request_s:
+                now += left
+                break
+            lasts = left
+        now += lasts
+        measured = window >= 4 * request_s
+        se = max(0.005, noise) if measured else max(0.02, 1 / math.sqrt(max(1.0, X * window / TOKENS)))
+        held.append(
+            Held(
+                concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X * math.exp(rng.normal(0, noise)),
+                se=se * X, assumed=not measured, error_rate=0.0, seconds=lasts, requests=int(X * lasts / TOKENS),
+                request_s=request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None,
+            )
+        )  # fmt: skip
+        found = curve.fit(
+            [curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, assumed=h.assumed) for h in held], draws=200
+        )
+        first.setdefault(found.curve.state, now)
+    return Ramp(found, steps, now, first, held)
+
+
+def holds(found: curve.Fit, seats: float) -> bool:
+    low, high = found.curve.hinge_concurrency.ci95 or (None, None)
+    return (low or 0.0) <= seats <= (high or math.inf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seats", [6.0, 16.0, 48.0])
+def test_there_is_an_answer_early_and_a_found_one_soon(seats: float) -> None:
+    """At 1.2 s alone: a knee, provisional or found, within 60 s, and a found one within 4 min."""
+    found = run(seats, 1.2)
+    assert min(found.first.get(state, math.inf) for state in (PROVISIONAL, FOUND)) <= 60
+    assert found.first[FOUND] <= 240
+    assert found.fit.curve.state == FOUND
+    assert found.fit.curve.hinge_concurrency.value == pytest.approx(seats, rel=0.05)
+    assert found.steps[-1].reason.startswith("stopped: the hinge is known to")
+    assert [step.role for step in found.steps[:4]] == [Role.FIRST_PASS] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone_s", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("max_seconds", [60.0, 120.0, 240.0])
+def test_every_budget_has_an_answer_and_is_kept(max_seconds: float, alone_s: float) -> None:
+    held = asked = 0
+    for seed, seats in enumerate((6.0, 11.0, 16.0, 24.0, 30.0, 48.0)):
+        found = run(seats, alone_s, max_seconds=max_seconds, seed=seed)
+        assert found.seconds <= max_seconds + 1e-6
+        assert found.fit.curve.state != NONE
+        highest = max(h.users for h in found.levels)
+        if found.fit.curve.state == BEYOND:
+            assert highest < 1.5 * seats, "past the seats throughput does not rise"
+        else:
+            asked, held = asked + 1, held + holds(found.fit, seats)
+        if highest < 0.7 * seats:
+            assert found.fit.curve.state != FOUND
+    assert held >= asked - 1, f"{held} of {asked} intervals hold the seats"
+
+
+@pytest.mark.slow
+def test_a_quick_ramp_ends_with_its_first_pass() -> None:
+    found = run(16.0, 1.2, quick=True)
+    assert found.fit.curve.state in (FOUND, PROVISIONAL)
+    assert found.steps[-1].reason.startswith("--quick: the first pass has an answer")
+    assert all(step.role is Role.FIRST_PASS for step in found.steps[:-1])
+    assert found.seconds < 60
+
+
+def test_a_ramp_with_little_time_goes_by_fours() -> None:
+    found = run(64.0, 5.0, max_seconds=120.0)
+    assert [h.users for h in found.levels[:3]] == [1, 4, 16]
+
+
+def test_a_long_request_is_not_measured_six_times_over() -> None:
+    assert precision.refinement(1.2, None).window_s == pytest.approx(7.2)
+    assert precision.refinement(20.0, None).window_s == 60.0
+    assert precision.refinement(100.0, None).window_s == 100.0
+    assert precision.first_pass(20.0, None).window_s == 20.0
+
+
+def test_a_window_takes_no_more_than_its_part_of_the_time_left() -> None:
+    assert precision.refinement(2.0, 30.0).window_s == 6.0
+    assert precision.first_pass(2.0, 25.0).window_s == 2.5
+    assert precision.first_pass(0.1, 1.0).window_s == 1.0, "and is never shorter than this"
+
+
+def test_a_short_window_that_is_given_has_a_short_warm_up() -> None:
+    assert precision.given(1.0, 2.7) == precision.Pace(spread_s=1.35, warm_up=1, window_s=1.0)
+    assert precision.given(30.0, 2.7) == precision.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
+
+
+def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> None:
+    def seen(*rates: float) -> float:
+        levels = [
+            Held(
+                concurrency=4**i, rate=None, in_flight=None, output_tokens_per_s=X, se=None, error_rate=0.0,
+                seconds=1.0, requests=1, request_s=4**i * TOKENS / X, valid=True, in_flight_ok=True, ttft_p99_s=None,
+                slo=None,
+            )
+            for i, X in enumerate(rates)
+        ]  # fmt: skip
+        search = Search(
+            levels=None, rates=None, max_concurrency=64, search_rate=False, slo=False, max_ttft_s=None,
+            predicted_hinge=None, seed=0, seconds_left=None, requests_left=None, paced=True,
+        )  # fmt: skip
+        return look(levels, search, 0).request_s(16)
+
+    assert seen(128.0, 512.0) == pytest.approx(1.0), "twice the load, twice the throughput: no longer"
+    assert seen(128.0, 128.0) == pytest.approx(16.0), "the same throughput: in proportion"
