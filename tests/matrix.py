@@ -291,7 +291,9 @@ def judged(row: Row, in_flight: int, seen: Seen, served: Served, transport: str 
         must(worst <= TTFT_ERROR_S[transport], f"the others' TTFT is {worst * 1e3:.2f} ms off")
     codes, status = verdicts(seen)
     must(("errors_above_1_percent" in codes) == bool(row.error), f"verdicts: {', '.join(codes)}")
-    must(status == (3 if row.error else 0), f"exit status {status}")
+    # Requests of a tenth of a second: httpx's own turnaround may be more than 2 % of them, which voids a level too.
+    late = transport == "httpx" and "client_limited" in codes
+    must(status == (3 if row.error or late else 0), f"exit status {status}")
     record = row.error or "success"
     if row.status not in (200, None):
         record += f", status {row.status}"
