@@ -24,7 +24,7 @@ import numpy as np
 
 from harness.analysis import answer, hyperbolas, verdicts
 from harness.analysis.answer import past
-from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve
+from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
 from harness.analysis.points import Levels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
@@ -37,6 +37,8 @@ DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of th
 
 _FEWEST = 3  # levels that any family needs, for a provisional answer
 _CAPPED_FEWEST = 4
+_SATURATED = 19.0  # half-points at which a hyperbola has 95 % of its asymptote
+_CLEARLY = 6.0  # difference of scores that tells two families apart
 _CORNERS = 4  # of so many draws without a corner one has it
 
 Draws = Curves  # of the bootstrap: what else the measured levels may have meant
@@ -74,6 +76,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     if n < _FEWEST:
         return _unfitted(levels)
     best, refused = _best(levels)
+    best = _cornered(N, best)
     rng = np.random.default_rng(seed)
     many = _bootstrap(levels, best, draws, rng)
     one, all_ = _derived(best.chosen, N), _derived(many.chosen, N)
@@ -177,7 +180,23 @@ def _bootstrap(levels: Levels, best: Solved, draws: int, rng: np.random.Generato
     noise = rng.normal(0.0, 1.0, (draws, n)) * np.hypot(error * levels.widening, unsure)
     parents = np.concatenate([found.y(N) for found in best.fits])
     which = rng.choice(len(parents), draws, p=_weights(best))
-    return _solve(levels, parents[which] * np.exp(noise), len(best.fits) - 1)
+    return _cornered(N, _solve(levels, parents[which] * np.exp(noise), len(best.fits) - 1))
+
+
+def _cornered(N: Floats, solved: Solved) -> Solved:
+    """The fits with the capped hyperbola for every hyperbola that is as good as flat where the levels end.
+
+    A tie goes to the simpler family, but a tail that no longer rises is what the corner is for: where 95 % of the
+    asymptote lies inside the levels a hyperbola stays only if it fits clearly better.
+    """
+    if len(solved.fits) <= CAPPED:
+        return solved
+    chosen, score = solved.chosen, solved.score
+    with np.errstate(divide="ignore"):
+        flat = (chosen.family == HYPERBOLA) & (_SATURATED * chosen.a / chosen.b < N[-1])
+    corner = flat & (score[:, CAPPED] - score[:, HYPERBOLA] < _CLEARLY)
+    which = np.where(corner, CAPPED, chosen.family)
+    return msgspec.structs.replace(solved, chosen=taken(solved.fits, which))
 
 
 def _solve(levels: Levels, Y: Floats, richest: int) -> Solved:
@@ -227,7 +246,7 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
         bend = s.a / s.b  # N where a hyperbola has half of it
     return {
         "single": s.throughput(np.ones(1))[:, 0], "slope": 1 / s.a, "hinge": s.hinge, "plateau": P, "half": half,
-        "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend, "most95": 19 * bend,
+        "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend, "most95": _SATURATED * bend,
     }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def solve(N: Floats, Y: Floats, sigma: Floats, richest: int, *, excuse_low: bool
     chi2 = np.stack([(w * (Y - found.y(N)) ** 2).sum(1) for found in fits], axis=1)
     score = criterion(chi2, np.array(COEFFICIENTS[: richest + 1]), n)
     simplest = np.argmax(score < score.min(1, keepdims=True) + _TIE, axis=1)
-    return Solved(_taken(fits, simplest), fits, Y, score, tau, tau_low, total, w)
+    return Solved(taken(fits, simplest), fits, Y, score, tau, tau_low, total, w)
 
 
 def criterion(chi2: Floats, k: Ints, n: int) -> Floats:
@@ -257,7 +257,7 @@ def _least_squares(s: _Sums, family: int) -> Curves:
         if family == CAPPED:
             return capped
         dip, more = _dip(s)
-    return _taken([msgspec.structs.replace(capped, family=dip.family), dip], (more > gain).astype(int))
+    return taken([msgspec.structs.replace(capped, family=dip.family), dip], (more > gain).astype(int))
 
 
 def _capped(s: _Sums) -> tuple[Curves, Floats]:
@@ -336,7 +336,7 @@ def _two(gg: Floats, gn: Floats, nn: Floats, gy: Floats, ny: Floats) -> tuple[Fl
     return a, b, np.asarray(a * gy + b * ny)
 
 
-def _taken(curves: list[Curves], which: Ints) -> Curves:
+def taken(curves: list[Curves], which: Ints) -> Curves:
     """For each data set the curve of the family asked for."""
     rows = np.arange(len(which))
     columns = zip(*map(msgspec.structs.astuple, curves), strict=True)
