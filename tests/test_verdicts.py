@@ -156,6 +156,9 @@ def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
     hits = with_(cached_input_fraction=0.01)
     said(verdicts.prefix_cache_hits(hits), "prefix_cache_hits", "doubt", "1.0%")
     assert verdicts.prefix_cache_hits(with_(cached_input_fraction=0.009)) is None
+    template = with_(cached_input_fraction=0.05, input_tokens_mean=100.0)
+    assert verdicts.prefix_cache_hits(template, 5.0) is None, "the chat template's tokens are the same in all"
+    assert verdicts.prefix_cache_hits(template, 3.0) is not None
     assert verdicts.prefix_cache_hits(with_(cached_input_fraction=None)) is None
 
 

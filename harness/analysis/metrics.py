@@ -109,6 +109,7 @@ def level_summary(
     ceiling: float | None = None,
     ceiling_is_lower_bound: bool = False,
     input_tokens_asked: float | None = None,
+    template_tokens: float = 0.0,
     output_tokens_asked: float | None = None,
     precision: float | None = None,
     stamps_late_s: float = 0.0,
@@ -263,6 +264,7 @@ def level_summary(
         assumed_error=assumed,
         usage_tokens=usage,
         input_tokens_asked=level.input_tokens or input_tokens_asked,
+        template_tokens=template_tokens,
         output_tokens_asked=output_tokens_asked,
     )
     return msgspec.structs.replace(summary, verdicts=found)

@@ -26,6 +26,7 @@ WITHHELD = 0.05  # of the time without a processor, above which that is the caus
 STAMPS_OFF = 0.05  # of a latency, by which the clock's stamps may be late
 PERCENTILES = (50, 90, 95, 99)
 KEPT, LATE_S = 0.98, 0.010  # an open loop sends at least this share of its rate, half of it no later than this
+CACHED = 0.01  # of the input tokens of random prompts, from which on they were not new to the server
 KV_FULL = 0.95  # from here on the KV cache holds no more
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 _REQUEST_TIMES = 20  # that a window needs for an interval
@@ -362,8 +363,10 @@ def input_length_off(s: LevelSummary, asked: float | None) -> Verdict | None:
     )
 
 
-def prefix_cache_hits(s: LevelSummary) -> Verdict | None:
-    if s.cached_input_fraction is None or s.cached_input_fraction < 0.01:
+def prefix_cache_hits(s: LevelSummary, template_tokens: float = 0.0) -> Verdict | None:
+    """Hits beyond the chat template's tokens, with which every prompt begins."""
+    common = template_tokens / s.input_tokens_mean if s.input_tokens_mean else 0.0
+    if s.cached_input_fraction is None or s.cached_input_fraction < CACHED + common:
         return None
     return _doubt(
         "prefix_cache_hits",
@@ -583,6 +586,7 @@ def of_level(
     assumed_error: bool,
     usage_tokens: float,
     input_tokens_asked: float | None,
+    template_tokens: float = 0.0,
     output_tokens_asked: float | None,
 ) -> list[Verdict]:
     """Every verdict on one level, the gravest first."""
@@ -604,7 +608,7 @@ def of_level(
         unplaced_tokens(s, usage_tokens),
         output_length_off(s, output_tokens_asked),
         input_length_off(s, input_tokens_asked),
-        prefix_cache_hits(s),
+        prefix_cache_hits(s, template_tokens),
         token_counts_disagree(s),
         itl_chunked(s),
         server_lumps(s, events_at_once),

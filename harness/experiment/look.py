@@ -29,6 +29,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: int | None = None
     input_tokens: float | None = None  # as asked
+    template_tokens: float = 0.0  # that every prompt begins with
     output_tokens: float | None = None
     precision: float | None = None  # None: windows had a length
     limits: tuple[slo.Limit, ...] = ()
@@ -41,6 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             gpus=manifest.get("gpus"),
             input_tokens=workload.get("input_tokens"),
+            template_tokens=workload.get("template_tokens") or 0.0,
             output_tokens=workload.get("output_tokens"),
             precision=None if asked.get("level_seconds") else asked.get("precision") or precision.DEFAULT,
             limits=tuple(slo.limits(scenario.get("slo", {}))),
@@ -86,6 +88,7 @@ def summary(
         ceiling=facts.client.events_per_s_ceiling,
         ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
         input_tokens_asked=facts.input_tokens,
+        template_tokens=facts.template_tokens,
         output_tokens_asked=facts.output_tokens,
         precision=facts.precision,
         stamps_late_s=client.mean_delay(samples, window),

@@ -502,6 +502,7 @@ def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | No
             "seed": scenario.workload.seed,
             "prompt_words": launch.prompt_words,
             "prompt_tokens": launch.input_tokens,  # that they come to, by the server's count
+            "template_tokens": launch.added_tokens,  # of these, that every prompt has in common
             "tokens_per_word": launch.tokens_per_word,
             "probe_lengths": probe.lengths(scenario, launch),
             "sampling": {
