@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.held import ceiling
-from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, next_level
+from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, _climb, next_level
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
@@ -169,6 +169,14 @@ def test_two_stalled_levels_in_a_row_end_the_ramp() -> None:
     step = next_level([held(1, 1.0), stalled, stalled], search())
     assert step.over
     assert "stalled" in step.reason
+
+
+def test_a_first_pass_ends_above_a_level_that_nothing_gains_on() -> None:
+    """Of a noisy plateau neighbours seem to rise, 161 to 190, and nothing passes 200."""
+    noisy = [held(C, X) for C, X in ((1, 121.0), (2, 142.0), (4, 200.0), (8, 161.0), (11, 190.0))]
+    assert _climb(noisy, search(paced=True)).reason == "two levels above 4 gained nothing on it"
+    assert _climb(noisy, search()).concurrency == 22
+    assert _climb(noisy[:-1], search(paced=True)).concurrency == 11
 
 
 def test_where_in_flight_no_longer_follows_nothing_higher_is_held() -> None:

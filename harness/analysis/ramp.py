@@ -62,6 +62,7 @@ _WORTH = 1.1  # least step up towards a level that failed
 _STILL = 0.25  # elasticity above which throughput still rises, whatever the curves say
 _INSIDE = 0.7  # of the last level: a hinge below lies well inside
 _FEW = 4  # levels of a first pass that may be sure of a bend
+_FLAT_LEVELS = 2  # in a row that gain nothing end the first pass
 _STALLS = 2  # levels in a row without a token, after which the server is given up
 _MANY = 60.0  # request times in the whole run's time, below which the first pass goes by fours
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
@@ -142,6 +143,8 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
     flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda h: h.counts, held))]
     if flat[-2:] == [True, True]:
         return Next(None, f"throughput rose by less than {FLAT:.0%} per doubling, twice")
+    if search.paced and (best := _best_so_far(held)):
+        return Next(None, f"two levels above {best} gained nothing on it")
     top, bar = ceiling(held, search)
     last = held[-1].users
     if last >= top:
@@ -151,6 +154,20 @@ def _climb(held: Sequence[Held], search: Search) -> Next:
     if _few_levels(held, search):
         return Next(min(4 * last, top), "twice a doubling: the time allows for few levels")
     return Next(min(2 * last, top), "doubling")
+
+
+def _best_so_far(held: Sequence[Held]) -> int | None:
+    """The level that the last two lie above without gaining on it; None where they gain.
+
+    Neighbours of short levels on a noisy plateau seem to rise now and again; the best of all so far they do not pass.
+    """
+    valid = [h for h in held if h.counts]
+    if len(valid) <= _FLAT_LEVELS:
+        return None
+    best = max(valid[:-_FLAT_LEVELS], key=lambda h: h.output_tokens_per_s)
+    past = [h for h in valid[-_FLAT_LEVELS:] if h.users > best.users]
+    gained = any(h.output_tokens_per_s > (1 + FLAT) * best.output_tokens_per_s for h in past)
+    return best.users if len(past) == _FLAT_LEVELS and not gained else None
 
 
 def _few_levels(held: Sequence[Held], search: Search) -> bool:
