@@ -37,7 +37,11 @@ class Quiet:
 
     def level_finished(self, *_: Any) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 class FakeWorker:
@@ -79,6 +83,7 @@ def held(
     ramp: dict[str, Any],
     before: Before = Before(),
     change: Callable[[Progress], Progress] = lambda p: p,
+    view: Quiet | None = None,
     **fake: Any,
 ) -> tuple[Level | None, list[Level]]:
     """Hold one level; its last frame in the spool, and all of them."""
@@ -88,7 +93,7 @@ def held(
     keep = spool.level
     spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
     given = scenario.build({"ramp": ramp}, place="test")
-    levels = Levels(given, LAUNCH, spool, Quiet(), 0, before)
+    levels = Levels(given, LAUNCH, spool, view or Quiet(), 0, before)
     worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
 
     async def main() -> None:
@@ -248,6 +253,25 @@ def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeyp
     assert level.finished
     assert level.end_s == pytest.approx(20.0, abs=1.5)
     assert "cooldown_cut" in level.notes
+
+
+def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No token from 4 s on, requests of half a second: said after 5, 10 and 20 s, and ended after 30."""
+    stuck = msgspec.structs.replace
+    monkeypatch.setattr(
+        FakeWorker,
+        "news",
+        _with(FakeWorker.news, lambda p: stuck(p, tokens=min(p.tokens, 300), oldest_sent_s=min(p.time_s, 4.0))),
+    )
+    view = Quiet()
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 300}, pace=lambda t: 100.0, noise=0.0, view=view)
+    assert level is not None
+    assert "stalled" in level.notes
+    assert level.window_end_s == pytest.approx(3.0 + 30.0, abs=0.5)
+    assert view.notes[0] == "no token for 5 s: 4 requests wait, the longest for 4 s"
+    assert len(view.notes) == 3
 
 
 def pauses(
