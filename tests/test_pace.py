@@ -154,7 +154,7 @@ def test_a_window_takes_no_more_than_its_part_of_the_time_left() -> None:
 
 
 def test_a_short_window_that_is_given_has_a_short_warm_up() -> None:
-    assert precision.given(1.0, 2.7) == precision.Pace(spread_s=1.35, warm_up=1, window_s=1.0)
+    assert precision.given(1.0, 2.7) == precision.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
     assert precision.given(30.0, 2.7) == precision.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
 
 

@@ -154,7 +154,9 @@ def _without_corner(
     """
     N = levels.N
     one, all_ = (
-        figures | {"most95": np.maximum(figures["most95"], N[0])} for figures in (one, all_)
+        figures
+        | {"most95": np.maximum(figures["most95"], N[0]), "half_of_most": np.maximum(figures["half_of_most"], N[0] / 2)}
+        for figures in (one, all_)
     )  # nothing below the first level was measured
     saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
     all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}

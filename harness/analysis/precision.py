@@ -80,10 +80,12 @@ def refinement(request_s: float, seconds_left: float | None) -> Pace:
 
 
 def given(window_s: float, request_s: float) -> Pace:
-    """The pace of a level with a window of its own length; a short one gets a short warm-up."""
-    if window_s < SHORT * request_s:
-        return Pace(min(request_s, max(window_s, 0.5 * request_s)), 1, window_s)
-    return Pace(request_s, 2, window_s)
+    """The pace of a level with a window of its own length; a short one gets a short warm-up.
+
+    Its slots begin over a whole request time all the same: a window shorter than that would else fall on the moment
+    when they all wait for their first token, or when none does.
+    """
+    return Pace(request_s, 1 if window_s < SHORT * request_s else 2, window_s)
 
 
 def until_precise(request_s: float) -> Pace:
