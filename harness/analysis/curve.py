@@ -38,7 +38,6 @@ DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of th
 _FEWEST = 3  # levels that any family needs, for a provisional answer
 _CAPPED_FEWEST = 4
 _SATURATED = 19.0  # half-points at which a hyperbola has 95 % of its asymptote
-_CLEARLY = 6.0  # difference of scores that tells two families apart
 _CORNERS = 4  # of so many draws without a corner one has it
 
 Draws = Curves  # of the bootstrap: what else the measured levels may have meant
@@ -98,6 +97,8 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         return _value(levels, one, all_, name, on_c=on_c)
 
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
+    if family == HYPERBOLA and hinge.ci95 and not answer.flat(levels, best.chosen):
+        hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
     said: list[Verdict] = [] if n >= answer.LEVELS else [verdicts.knee_not_identifiable(n)]
     if unconfirmed:
         said.append(verdicts.dip_unconfirmed(depth.value, unconfirmed))
@@ -189,14 +190,18 @@ def _cornered(N: Floats, solved: Solved) -> Solved:
     """The fits with the capped hyperbola for every hyperbola that is as good as flat where the levels end.
 
     A tie goes to the simpler family, but a tail that no longer rises is what the corner is for: where 95 % of the
-    asymptote lies inside the levels a hyperbola stays only if it fits clearly better.
+    asymptote lies inside the levels, a corner in their lower half that fits no worse is taken. What few levels charge a
+    third coefficient does not count there.
     """
     if len(solved.fits) <= CAPPED:
         return solved
-    chosen, score = solved.chosen, solved.score
+    chosen, score, last = solved.chosen, solved.score, N[-1]
     with np.errstate(divide="ignore"):
-        flat = (chosen.family == HYPERBOLA) & (_SATURATED * chosen.a / chosen.b < N[-1])
-    corner = flat & (score[:, CAPPED] - score[:, HYPERBOLA] < _CLEARLY)
+        bend = _SATURATED * chosen.a / chosen.b  # at the first level or below: all levels are alike, and none bends
+    flat = (chosen.family == HYPERBOLA) & (bend < last) & (bend > N[0])
+    charged = criterion(np.zeros((1, 2)), np.array(COEFFICIENTS[: CAPPED + 1]), len(N))[0]
+    worse = score[:, CAPPED] - score[:, HYPERBOLA] > charged[CAPPED] - charged[HYPERBOLA]
+    corner = flat & ~worse & (solved.fits[CAPPED].hinge < last / 2)
     which = np.where(corner, CAPPED, chosen.family)
     return msgspec.structs.replace(solved, chosen=taken(solved.fits, which))
 
