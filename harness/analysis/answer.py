@@ -27,6 +27,7 @@ from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
 LEVELS = 6  # distinct ones that a found hinge needs (analytic.md §5: n >= k + 3)
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
+HALF_POINTS = SATURATED / (1 - SATURATED)  # N/(a + bN) has as much of 1/b at so many half-points a/b
 
 _LAST = 2.1  # levels within this factor of the last one tell whether throughput still rises
 _APART = 1.4  # least factor between two of them
@@ -75,7 +76,7 @@ def of_few(levels: Levels) -> Answer:
 
 def flat(levels: Levels, curve: Curves) -> bool:
     """Whether throughput stays all but the same from the first level to the last: it lies past any bend."""
-    return bool(np.isinf(curve.hinge[0]) and curve.a[0] <= (1 / SATURATED - 1) * curve.b[0] * levels.N[0])
+    return bool(np.isinf(curve.hinge[0]) and HALF_POINTS * curve.a[0] <= curve.b[0] * levels.N[0])
 
 
 def hinge_of(levels: Levels, curve: Curves) -> float:
@@ -99,7 +100,7 @@ def past(N: Floats, hinge: float) -> Bools:
 
 def _beyond(levels: Levels, best: Solved, slope: float) -> Answer:
     a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
-    most = SATURATED / (1 - SATURATED) * a / b if b > 0 else math.inf  # N where N/(a + bN) is 95 % of 1/b
+    most = HALF_POINTS * a / b if b > 0 else math.inf
     expected = levels.concurrency_at(most) if last < most < _FAR * last else None
     reasons = [f"throughput still rises at the last level, by {slope:.2f} of load"]
     C = float(levels.C[-1])

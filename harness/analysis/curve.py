@@ -25,7 +25,7 @@ import numpy as np
 from harness.analysis import answer, hyperbolas, verdicts
 from harness.analysis.answer import past
 from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
-from harness.analysis.points import Levels, pool
+from harness.analysis.points import FEWEST, Levels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
 from harness.analysis.stats import Z95, t_quantile
@@ -35,9 +35,6 @@ from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Ver
 MORE_LEVELS = 3  # than coefficients, that a family needs
 DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, held twice, to be confirmed
 
-_FEWEST = 3  # levels that any family needs, for a provisional answer
-_CAPPED_FEWEST = 4
-_SATURATED = 19.0  # half-points at which a hyperbola has 95 % of its asymptote
 _CORNERS = 4  # of so many draws without a corner one has it
 
 Draws = Curves  # of the bootstrap: what else the measured levels may have meant
@@ -72,7 +69,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     """
     levels = pool(points)
     N, n = levels.N, len(levels.N)
-    if n < _FEWEST:
+    if n < FEWEST[HYPERBOLA]:
         return _unfitted(levels)
     best, refused = _best(levels)
     best = _cornered(N, best)
@@ -197,7 +194,9 @@ def _cornered(N: Floats, solved: Solved) -> Solved:
         return solved
     chosen, score, last = solved.chosen, solved.score, N[-1]
     with np.errstate(divide="ignore"):
-        bend = _SATURATED * chosen.a / chosen.b  # at the first level or below: all levels are alike, and none bends
+        bend = (
+            answer.HALF_POINTS * chosen.a / chosen.b
+        )  # at the first level or below: all levels are alike, and none bends
     flat = (chosen.family == HYPERBOLA) & (bend < last) & (bend > N[0])
     charged = criterion(np.zeros((1, 2)), np.array(COEFFICIENTS[: CAPPED + 1]), len(N))[0]
     worse = score[:, CAPPED] - score[:, HYPERBOLA] > charged[CAPPED] - charged[HYPERBOLA]
@@ -224,7 +223,7 @@ def _best(levels: Levels) -> tuple[Solved, list[str]]:
     """
     N, Y, n = levels.N, (levels.N / levels.X)[None], len(levels.N)
     richest = max(family for family, k in enumerate(COEFFICIENTS) if n >= k + MORE_LEVELS or family == HYPERBOLA)
-    if n >= _CAPPED_FEWEST:
+    if n >= FEWEST[CAPPED]:
         richest = max(richest, CAPPED)
     best = _solve(levels, Y, richest)
     beyond = int(np.count_nonzero(past(N, float(best.fits[-1].hinge[0]))))
@@ -253,7 +252,8 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
         bend = s.a / s.b  # N where a hyperbola has half of it
     return {
         "single": s.throughput(np.ones(1))[:, 0], "slope": 1 / s.a, "hinge": s.hinge, "plateau": P, "half": half,
-        "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend, "most95": _SATURATED * bend,
+        "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend,
+        "most95": answer.HALF_POINTS * bend,
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ _GROSS = 3.0  # residuals count up to so many times the scatter, so that one bad
 _ROBUST = 8  # points from which on that is done
 _ROUNDS = 6
 _TYPICAL = 0.05  # error of a short window, where too few levels tell
-_FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual
+FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual, enough for a provisional answer
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -137,9 +137,9 @@ def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[fl
     (True, 4.0)
     """
     n, many = len(N), int(assumed.sum())
-    if 0 < n < _FEWEST[HYPERBOLA] and many:  # nothing scatters
+    if 0 < n < FEWEST[HYPERBOLA] and many:  # nothing scatters
         return min(1.0, _TYPICAL / float(sigma[assumed].max())), 1.0
-    family = next((family for family, fewest in _FEWEST.items() if n >= fewest), None)
+    family = next((family for family, fewest in FEWEST.items() if n >= fewest), None)
     if not many or family is None:
         return 1.0, 0.0
     freedom = many * (n - COEFFICIENTS[family]) / n

@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis import curve, slo_search, telling
-from harness.analysis.answer import SATURATED
+from harness.analysis.answer import BELOW_LAST, HALF_POINTS, LEVELS, SURE
 from harness.analysis.held import ERRORS, Seen, ceiling, look, overloaded
 from harness.analysis.held import Held as Held
 from harness.analysis.held import Next as Next
@@ -48,14 +48,12 @@ from harness.analysis.table import Floats
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (analytic.md §6)
-LEVELS = 6  # distinct valid ones that a hinge needs (analytic.md §5: n >= k + 3)
 LEAST, REFINEMENTS = 8, 24  # levels after the climb before the knee is known, and at which it is taken as it is
 SLO_LEVELS = 16  # and as many more for the SLO
 DRIFT = 4  # every so many levels an earlier one is repeated
 
 _DRAWS = 100  # enough to choose by; the report draws its own
 _CANDIDATES = 64
-_BELOW_LAST, _SURE = 0.9, 0.95  # the hinge lies below 0.9 of the last level with this chance (analytic.md §5)
 _NEAR = 1.5  # a level within this factor of the hinge is next to it
 _VAGUE = 2.0  # an interval whose ends are this factor apart says little
 _WORTH = 1.1  # least step up towards a level that failed
@@ -206,7 +204,7 @@ def _sure(seen: Seen) -> bool:
     if len(seen.times) < LEVELS:  # goes by fours: a bend well inside is enough to look closer
         hinge = fit.curve.hinge_concurrency.value
         return _few_levels(seen.held, seen.search) and hinge is not None and hinge < _INSIDE * seen.highest
-    return _below_last(seen, fit.draws) >= _SURE
+    return _below_last(seen, fit.draws) >= SURE
 
 
 def _fit(seen: Seen) -> curve.Fit:
@@ -219,13 +217,13 @@ def _fit(seen: Seen) -> curve.Fit:
 
 def _below_last(seen: Seen, draws: curve.Draws) -> float:
     """The chance that the hinge lies below the highest level, and clearly so."""
-    return float(np.mean(_hinges(draws) < _BELOW_LAST * seen.N[-1]))
+    return float(np.mean(_hinges(draws) < BELOW_LAST * seen.N[-1]))
 
 
 def _hinges(draws: curve.Draws) -> Floats:
     """Where each draw bends: its hinge, of one without a corner where it has 95 % of what it tends to."""
     with np.errstate(divide="ignore"):
-        return np.where(np.isinf(draws.hinge), SATURATED / (1 - SATURATED) * draws.a / draws.b, draws.hinge)
+        return np.where(np.isinf(draws.hinge), HALF_POINTS * draws.a / draws.b, draws.hinge)
 
 
 def _plateaus(draws: curve.Draws) -> Floats:
@@ -390,9 +388,9 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
 def _higher(seen: Seen, draws: curve.Draws, wide: Sequence[Floats]) -> Next | None:
     """Up, where the hinge most likely lies beyond the last level, or is known but too near to it for a plateau."""
     sure, up = _below_last(seen, draws), _up(seen)
-    if up <= seen.highest or sure >= (0.5 if wide else _SURE):
+    if up <= seen.highest or sure >= (0.5 if wide else SURE):
         return None
-    return seen.hold(up, f"the hinge lies below {_BELOW_LAST * seen.N[-1]:.3g} with {sure:.0%} only: up to {up}")
+    return seen.hold(up, f"the hinge lies below {BELOW_LAST * seen.N[-1]:.3g} with {sure:.0%} only: up to {up}")
 
 
 def _out_of_reach(seen: Seen, draws: curve.Draws) -> bool:
