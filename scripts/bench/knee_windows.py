@@ -73,12 +73,14 @@ def level_timing(step: Next, held: Sequence[Held], request_s: float, search: Sea
     left = None if search.seconds_left is None else max(0.0, search.seconds_left - warm_up)
     pace = _pace(step.role, request_s, left)
     fresh = Fresh(had, spread) if not warming.warm_up and had < C else None
+    # A single stream that did not warm up is measured over a whole request, and ends with it.
+    single = C == 1 and not warming.warm_up
     if pace.window_s is None:
         looks = tuple(precision.lengths(request_s, least=SHORTEST_WINDOW_S, most=LONGEST_WINDOW_S))
     else:
-        # A single stream that did not warm up is measured over a whole request.
-        looks = (max(pace.window_s, before if C == 1 and not warming.warm_up else 0.0),)
-    return Timing(warm_up, looks, request_s + BATCH_EVERY_S + PROGRESS_EVERY_S, request_s, fresh)
+        looks = (max(pace.window_s, before if single else 0.0),)
+    last = 0.0 if single else request_s
+    return Timing(warm_up, looks, last + BATCH_EVERY_S + PROGRESS_EVERY_S, last, fresh)
 
 
 def _pace(role: Role, request_s: float, left: float | None) -> precision.Pace:
