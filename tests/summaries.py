@@ -312,7 +312,7 @@ def provisional() -> Summary:
     """Six levels of which one lies past the knee: the best estimate, and what would settle it."""
     made = full()
     assert made.curve is not None
-    doubt = Verdict("plateau_not_reached", "note", "1 level past the hinge, 2 are needed")
+    doubt = Verdict("plateau_not_reached", "note", "1 level past the knee, 2 are needed")
     hinge, plateau = Value(16.1, (11.0, 28.0)), Value(1841.0, (1702.0, None))
     curve = msgspec.structs.replace(
         made.curve,
@@ -356,7 +356,7 @@ def constant() -> Summary:
     ]
     return msgspec.structs.replace(
         made,
-        verdicts=[Verdict("dip_unconfirmed", "note", "throughput seems to fall past the hinge, by 1 %")],
+        verdicts=[Verdict("dip_unconfirmed", "note", "throughput seems to fall past the knee, by 1 %")],
         knee_concurrency=1.01,
         levels=levels,
         curve=curve,

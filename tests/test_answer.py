@@ -57,7 +57,7 @@ def test_a_short_tail_is_provisional_with_all_its_figures_and_says_what_would_se
     assert found.curve.state == "provisional"
     assert hinge(found) == pytest.approx(16.1, rel=0.02)
     assert found.curve.plateau_tokens_per_s.value == pytest.approx(1725, rel=0.01)
-    assert found.curve.reasons == ["1 level past the hinge, 2 are needed"]
+    assert found.curve.reasons == ["1 level past the knee, 2 are needed"]
     assert found.curve.settle is not None
     assert found.curve.settle.levels == [24, 40]
     assert found.knees.hinge == found.curve.hinge_concurrency

@@ -253,7 +253,7 @@ def test_a_dip_that_too_few_levels_show_is_left_to_a_note() -> None:
     assert found.draws is not None
     assert found.draws.family.max() <= curve.CAPPED
     assert "dip_unconfirmed" in codes(found)
-    assert any("2 levels past the hinge, 3 are needed" in v.message for v in found.curve.verdicts)
+    assert any("2 levels past the knee, 3 are needed" in v.message for v in found.curve.verdicts)
     assert set(found.curve.weights) == {"hyperbola", "capped_hyperbola"}
 
 

@@ -118,7 +118,7 @@ def test_too_few_levels_allowed_for_a_hinge_end_it_and_are_named() -> None:
     levels = [held(C, float(C)) for C in (1, 2, 4, 3)]
     step = next_level(levels, search(max_concurrency=4))
     assert step.over
-    assert step.reason.startswith("stopped: 4 valid levels are too few for a hinge, 6 are needed; --max-concurrency 4")
+    assert step.reason.startswith("stopped: a knee needs 6 valid levels, there are 4; --max-concurrency 4")
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_level_that_the_budget_does_not_pay_for_is_not_asked_for() -> None:
 @pytest.mark.parametrize("hinge", [7.0, 33.0, 48.0])
 def test_a_whole_ramp_ends_with_the_hinge_known(hinge: float) -> None:
     levels, steps = ramp(search(max_concurrency=256), hinge=hinge)
-    assert steps[-1].reason.startswith("stopped: the hinge is known to")
+    assert steps[-1].reason.startswith("stopped: the knee is known to")
     assert "not reached" not in steps[-1].reason
     assert len({h.concurrency for h in levels}) >= 6
     assert any("against drift" in s.reason for s in steps)
@@ -217,7 +217,7 @@ def test_a_whole_ramp_ends_with_the_hinge_known(hinge: float) -> None:
 @pytest.mark.slow
 def test_refinement_gathers_around_the_hinge() -> None:
     levels, steps = ramp(search(max_concurrency=256), hinge=48.0)
-    told = [s.concurrency or 0 for s in steps if "the hinge lies between" in s.reason]
+    told = [s.concurrency or 0 for s in steps if "the knee lies between" in s.reason]
     levels_after = [h.concurrency or 0 for h in levels[steps.index(next(s for s in steps if "above" in s.reason)) :]]
     near = [C for C in told + levels_after if abs(math.log2(C / 48)) <= 1]
     assert len(near) >= 0.7 * len(told + levels_after)
@@ -233,8 +233,8 @@ def test_a_ramp_that_ends_below_the_hinge_says_that_throughput_still_rises() -> 
 def test_a_prediction_changes_the_way_but_not_the_end() -> None:
     wrong = ramp(search(max_concurrency=256, predicted_hinge=200.0), hinge=20.0)[1]
     right = ramp(search(max_concurrency=256), hinge=20.0)[1]
-    assert wrong[-1].reason.startswith("stopped: the hinge is known to")
-    assert right[-1].reason.startswith("stopped: the hinge is known to")
+    assert wrong[-1].reason.startswith("stopped: the knee is known to")
+    assert right[-1].reason.startswith("stopped: the knee is known to")
 
 
 @pytest.mark.slow
@@ -242,9 +242,9 @@ def test_a_fall_past_the_hinge_is_held_again() -> None:
     rates = [server(C) for C in (1, 2, 4, 8, 16, 32, 64)]
     levels = [*climbed(*rates), held(91, 0.8 * rates[-1])]
     step = next_level(levels, search(max_concurrency=91))
-    assert (step.concurrency, step.reason) == (91, "91 again: throughput seems to fall past the hinge")
+    assert (step.concurrency, step.reason) == (91, "91 again: throughput seems to fall past the knee")
     step = next_level([*levels, held(91, 0.8 * rates[-1])], search(max_concurrency=91))
-    assert (step.concurrency, step.reason) == (64, "64 again: throughput seems to fall past the hinge")
+    assert (step.concurrency, step.reason) == (64, "64 again: throughput seems to fall past the knee")
 
 
 @pytest.mark.slow

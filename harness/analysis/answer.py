@@ -129,17 +129,17 @@ def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> l
     reasons = [] if len(N) >= LEVELS else [f"{len(N)} levels, {LEVELS} are needed"]
     where: Ints = np.flatnonzero(past(N, B))
     if len(where) < 2:
-        reasons.append(f"{len(where)} level{'s' * (len(where) != 1)} past the hinge, 2 are needed")
+        reasons.append(f"{len(where)} level{'s' * (len(where) != 1)} past the knee, 2 are needed")
     if not flat(levels, best.chosen):
         sure = float(np.mean(draws.hinge / N[-1] < BELOW_LAST))
         if sure < SURE:
-            reasons.append(f"the hinge lies below {BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
+            reasons.append(f"the knee lies below {BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
     if len(where) >= 2 and not dip:
         slope, half = _elasticity(levels, where, best.sigma[0])
         if flat(levels, best.chosen) and _falls(levels):
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
-            reasons.append(f"elasticity past the hinge is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
+            reasons.append(f"elasticity past the knee is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
     if not levels.held[where].all():
         reasons.append(f"fewer in flight than {verdicts.IN_FLIGHT:.0%} of what was asked")
     return reasons

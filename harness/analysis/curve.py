@@ -230,7 +230,7 @@ def _best(levels: Levels) -> tuple[Solved, list[str]]:
     if richest < DIP or beyond >= DIP_LEVELS:
         return best, []
     refused = (
-        [f"{beyond} level{'s' * (beyond != 1)} past the hinge, {DIP_LEVELS} are needed"]
+        [f"{beyond} level{'s' * (beyond != 1)} past the knee, {DIP_LEVELS} are needed"]
         if best.chosen.family[0] == DIP
         else []
     )
@@ -314,7 +314,7 @@ def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
     reasons = []
     if repeated < DIP_REPEATED:
         reasons.append(
-            f"{repeated} level{'s' * (repeated != 1)} past the hinge measured twice, {DIP_REPEATED} are needed"
+            f"{repeated} level{'s' * (repeated != 1)} past the knee measured twice, {DIP_REPEATED} are needed"
         )
     if not depth.ci95 or not depth.ci95[0] or depth.ci95[0] <= 0:
         reasons.append("its 95 % interval includes 0")

@@ -241,7 +241,7 @@ def _knee(seen: Seen, ended: str) -> Next:
     if seen.search.quick and seen.climbed == len(seen.held) and (answer := _answer(seen)):
         return Next(None, answer)
     if len(seen.times) < LEVELS:
-        few = f"stopped: {len(seen.times)} valid levels are too few for a hinge, {LEVELS} are needed; {ended}"
+        few = f"stopped: a knee needs {LEVELS} valid levels, there are {len(seen.times)}; {ended}"
         return _fill(seen) or Next(None, few)
     fit = _fit(seen)
     assert fit.draws is not None
@@ -324,7 +324,7 @@ def _dip(seen: Seen, draws: curve.Draws) -> Next | None:
         between = round(math.sqrt(past[0] * past[1]))
         return None if between in past else seen.hold(between, f"throughput seems to fall: {between} lies between")
     once = [C for C in past[-2:] if seen.times[C] == 1 and seen.affordable(C)]
-    return seen.hold(once[-1], f"{once[-1]} again: throughput seems to fall past the hinge") if once else None
+    return seen.hold(once[-1], f"{once[-1]} again: throughput seems to fall past the knee") if once else None
 
 
 def _falls(seen: Seen, past: Sequence[int]) -> bool:
@@ -368,9 +368,9 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     draws = fit.draws
     assert draws is not None
     lo, hi = curve.interval(_hinges(draws))
-    asked = f"the hinge lies above {min(lo, seen.N[-1]):.3g} (95 %)"
+    asked = f"the knee lies above {min(lo, seen.N[-1]):.3g} (95 %)"
     if math.isfinite(hi):
-        asked = f"the hinge lies between {lo:.3g} and {hi:.3g} (95 %)"
+        asked = f"the knee lies between {lo:.3g} and {hi:.3g} (95 %)"
     about = seen.search.predicted_hinge
     if about and hi / lo > _VAGUE and lo <= about <= min(hi, seen.highest) and round(about) not in seen.times:
         return seen.hold(round(about), f"{asked}: predicted at {about:.3g}")
@@ -379,7 +379,7 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     up = [_up(seen)] if _up(seen) > seen.highest else []
     C = telling.most(seen, fit, grid + up, wide)
     if not wide and not telling.settled(fit):
-        asked = "throughput past the hinge is not known to be flat"
+        asked = "throughput past the knee is not known to be flat"
     elif _width(_hinges(draws)) <= seen.search.hinge_width and wide:
         asked = f"the plateau is known to {_percent(_width(_plateaus(draws)))}"
     return Next(C, f"{asked}: {C} tells most per second") if C else None
@@ -390,7 +390,7 @@ def _higher(seen: Seen, draws: curve.Draws, wide: Sequence[Floats]) -> Next | No
     sure, up = _below_last(seen, draws), _up(seen)
     if up <= seen.highest or sure >= (0.5 if wide else SURE):
         return None
-    return seen.hold(up, f"the hinge lies below {BELOW_LAST * seen.N[-1]:.3g} with {sure:.0%} only: up to {up}")
+    return seen.hold(up, f"the knee lies below {BELOW_LAST * seen.N[-1]:.3g} with {sure:.0%} only: up to {up}")
 
 
 def _out_of_reach(seen: Seen, draws: curve.Draws) -> bool:
@@ -414,7 +414,7 @@ def _found(seen: Seen, fit: curve.Fit, draws: curve.Draws) -> str:
     falls = ", past which it falls" if fit.curve.dip is not None else ", and is not reached"
     reached = "" if fit.curve.plateau_reached else falls
     hinge, plateau = _percent(_width(_hinges(draws))), _percent(_width(_plateaus(draws)))
-    return f"the hinge is known to {hinge} and the plateau to {plateau}{reached}"
+    return f"the knee is known to {hinge} and the plateau to {plateau}{reached}"
 
 
 def _width(draws: Floats) -> float:

@@ -482,7 +482,7 @@ def plateau_not_reached(reasons: Sequence[str], last: float) -> Verdict:
         "plateau_not_reached",
         "note",
         f"plateau not reached up to {last:.4g} in flight: {'; '.join(reasons)}",
-        "raise --max-concurrency, or hold the levels above the hinge longer",
+        "raise --max-concurrency, or hold the levels above the knee longer",
     )
 
 
@@ -490,7 +490,7 @@ def knee_not_identifiable(levels: int) -> Verdict:
     return Verdict(
         "knee_not_identifiable",
         "note",
-        f"hinge not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least 6 are needed",
+        f"knee not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least 6 are needed",
         "measure more levels, some of them around the bend",
     )
 
@@ -526,8 +526,8 @@ def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
     return Verdict(
         "dip_unconfirmed",
         "note",
-        f"throughput seems to fall past the hinge{lost}; not confirmed: {'; '.join(reasons)}",
-        "measure more levels past the hinge, and each of them twice",
+        f"throughput seems to fall past the knee{lost}; not confirmed: {'; '.join(reasons)}",
+        "measure more levels past the knee, and each of them twice",
     )
 
 
@@ -548,9 +548,9 @@ def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | Non
     if (waiting := _largest(past, "waiting") or 0.0) >= 1:
         signs.append(f"up to {waiting:.4g} requests waiting")
     if signs:
-        why = f"past the hinge the server reported {', '.join(signs)}"
+        why = f"past the knee the server reported {', '.join(signs)}"
     elif past:
-        why = "nothing that the server reported past the hinge explains it"
+        why = "nothing that the server reported past the knee explains it"
     else:
         why = "the server reported nothing of itself"
     if preempted:
@@ -560,7 +560,7 @@ def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | Non
     return Verdict(
         "dip_confirmed",
         "note",
-        f"throughput falls by {curve.dip.value:.0%} from the hinge at {hinge:.4g} to the last level; {why}",
+        f"throughput falls by {curve.dip.value:.0%} from the knee at {hinge:.4g} to the last level; {why}",
         advice,
     )
 
