@@ -4,7 +4,7 @@ Each run has a home and a state folder of its own, so that no calibration is kep
 a core that takes it for half of every second, at a higher priority where that is permitted. The simulated endpoint runs
 16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where fewer than
 nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a status is not
-0.
+0. At last every command of the README is run beside the same processes and ends as the README says, or the status is 1.
 """
 
 from __future__ import annotations
@@ -61,18 +61,34 @@ def demo(folder: Path, *, disturbed: bool) -> Row:
     return Row(disturbed, done.returncode, seconds, curve.state, curve.hinge_concurrency.value, low, high)
 
 
+def beside(nice: int) -> contextlib.AbstractContextManager[object]:
+    """A process a core that takes it for half of every second."""
+    from disturbed import disturbed
+
+    return disturbed(sorted(os.sched_getaffinity(0)), nice)
+
+
+def commands_of_the_readme(nice: int) -> bool:
+    """Whether every command of the README ends as it says, while others take the cores."""
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_readme.py"]
+    with beside(nice):
+        done = subprocess.run(test, capture_output=True, text=True, check=False)
+    said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    print("\n".join(["", "the README's commands, disturbed:", *(said[-1:] if done.returncode == 0 else said)]))
+    return done.returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--nice", type=int, default=-5, help="priority of the disturbing processes; default -5")
+    parser.add_argument("--skip-readme", action="store_true", help="the demos alone")
     arguments = parser.parse_args()
-
-    from disturbed import disturbed
 
     rows: list[Row] = []
     print("| run | disturbed | status | s | state | knee [95 %] | right |\n|--:|---|--:|--:|---|---|---|")
     for i in range(arguments.runs):
-        other = disturbed(sorted(os.sched_getaffinity(0)), arguments.nice) if i % 2 else contextlib.nullcontext()
+        other = beside(arguments.nice) if i % 2 else contextlib.nullcontext()
         with tempfile.TemporaryDirectory() as folder, other:
             row = demo(Path(folder), disturbed=bool(i % 2))
         rows.append(row)
@@ -87,8 +103,9 @@ def main() -> int:
             "yes" if row.right else "no",
         ]
         print(f"| {i + 1} | " + " | ".join(map(str, words)) + " |", flush=True)
+    readme = arguments.skip_readme or commands_of_the_readme(arguments.nice)
     right, given = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
-    well = right >= SHARE * len(rows) and given == len(rows) and not any(row.status for row in rows)
+    well = right >= SHARE * len(rows) and given == len(rows) and not any(row.status for row in rows) and readme
     verdict = "as it should" if well else "NOT as it should"
     print(f"\n{right} of {len(rows)} right, {len(rows) - given} without a knee: {verdict}")
     return 0 if well else 1
