@@ -230,6 +230,14 @@ def test_a_ramp_that_ends_below_the_hinge_says_that_throughput_still_rises() -> 
 
 
 @pytest.mark.slow
+def test_a_curve_without_a_corner_is_not_searched_for_one_for_ever() -> None:
+    """What it tends to is half reached at 3 in flight; the knee of such a curve has no upper end to be narrowed."""
+    levels, steps = ramp(search(max_concurrency=64), hinge=500.0, bend=166.0)
+    assert steps[-1].reason == "stopped: throughput still rises at 64; --max-concurrency 64 is reached"
+    assert len(levels) <= 7 + 12
+
+
+@pytest.mark.slow
 def test_a_prediction_changes_the_way_but_not_the_end() -> None:
     wrong = ramp(search(max_concurrency=256, predicted_hinge=200.0), hinge=20.0)[1]
     right = ramp(search(max_concurrency=256), hinge=20.0)[1]

@@ -65,6 +65,7 @@ _STALLS = 2  # levels in a row without a token, after which the server is given 
 _MANY = 60.0  # request times in the whole run's time, below which the first pass goes by fours
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
 _TIMES = 4  # a level is not repeated more often for what it tells; drift and a dip may ask for more
+_SMOOTH = 2 * DRIFT  # levels after the climb that would have shown a corner where there is one
 _DIPS = 0.2  # share of draws with a dip that makes one suspected
 _FALL = 0.03  # least fall of throughput that does
 
@@ -394,8 +395,12 @@ def _higher(seen: Seen, draws: curve.Draws, wide: Sequence[Floats]) -> Next | No
 
 
 def _out_of_reach(seen: Seen, draws: curve.Draws) -> bool:
-    """Whether throughput most likely still rises at the highest level allowed; a few levels make sure of it."""
-    return _up(seen) <= seen.highest and _below_last(seen, draws) < 0.5 and seen.refined >= DRIFT
+    """Whether the levels allowed most likely hold no plateau; some more levels make sure of it.
+
+    Throughput still rises at the highest one, or it bends without a corner and that knee has no upper end.
+    """
+    rises, smooth = _below_last(seen, draws) < 0.5, np.mean(np.isinf(draws.hinge)) > 0.5
+    return _up(seen) <= seen.highest and bool((rises and seen.refined >= DRIFT) or (smooth and seen.refined >= _SMOOTH))
 
 
 def _up(seen: Seen) -> int:
