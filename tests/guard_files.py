@@ -543,11 +543,28 @@ def another_user(base: Bases, place: Path, runner: Runner) -> list[str]:
     return found
 
 
+def interrupted(base: Bases, place: Path, runner: Runner) -> list[str]:
+    """Ctrl-C just when `knee report` writes: the status says so, and the half of a file goes away."""
+    folder = place / "folder"
+    shutil.copytree(base.run, folder)
+    command = [sys.executable, "-m", "harness", "report", str(folder)]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    for _ in range(5):  # a small file may be whole before it is seen
+        with subprocess.Popen(command, cwd=ROOT, **quiet) as process:
+            while process.poll() is None and not (seen := _left(folder)):
+                time.sleep(0.0005)
+            process.send_signal(signal.SIGINT)
+        if seen and process.returncode:
+            return _left(folder) + ([] if process.returncode == 130 else [f"exit status {process.returncode}"])
+    return ["no file was seen while it was written"]
+
+
 OTHERS: dict[str, Callable[[Bases, Path, Runner], list[str]]] = {
     "a new run's folder is a link": out_that_is_a_link,
     "a scenario's name is a path": names_that_leave,
     "a folder that may only be read": read_only,
     "who may read what is written": modes,
+    "Ctrl-C while a file is written": interrupted,
     "as a user who may not write outside": another_user,
 }
 
