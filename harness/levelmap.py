@@ -6,15 +6,20 @@ those. A missing number is None, never 0.
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import msgspec
 
+from harness import files
 from harness.errors import HarnessError
 from harness.summary import Prediction, Value
 
 FORMAT = 1
 MAP = "map.json"
+FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the servers in them
+FOR_PEOPLE = ("map.md", "map.png")
 INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "server"  # axes, in this order
 
 
@@ -64,14 +69,14 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_map(path: str | Path) -> bool:
     """Whether a folder holds a level map, and not one run."""
-    return (Path(path) / MAP).is_file()
+    return os.path.lexists(Path(path) / MAP)
 
 
 def read(path: str | Path) -> Map:
     """The map in a folder."""
     file = Path(path) / MAP
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Map)
+        found = msgspec.json.decode(files.read(file), type=Map)
     except OSError as error:
         fact = f"no level map: {error.strerror or error}"
         raise HarnessError(fact, place=str(file), way_out="give the --out of a sweep") from None

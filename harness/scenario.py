@@ -116,6 +116,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t -~]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
@@ -181,6 +182,12 @@ def _located(message: str, place: str) -> HarnessError:
     )
 
 
+def _names_a_folder(name: str) -> bool:
+    """Whether a result folder can have the name, and lie where it is put."""
+    plain = name.isprintable() and "/" not in name and not name.startswith(".")
+    return plain and 0 < len(name.encode()) <= _LONGEST_NAME
+
+
 Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: path, fact, way out
 
 
@@ -192,6 +199,10 @@ def check(scenario: Scenario, *, place: str) -> None:
             raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
 
     target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
+    must(
+        _names_a_folder(scenario.name), "name",
+        "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
+    )  # fmt: skip
     must(not _holds_a_key(target.url or ""), "target.url", *_NO_KEY)
     must(not _holds_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
     must(  # whoever gives the key in its place shall not read it here

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harness import files
 from harness.errors import HarnessError
 from harness.record import FORMAT, Level, Record, phase_of, tokens_of
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
+FOR_PEOPLE = ("curve.png", "report.html", "report.md")
+WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
 _HEAD = struct.Struct("<II")
 _ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: beside the records memory stays small
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
@@ -131,16 +134,15 @@ class Spool:
     def __init__(self, folder: Path, header: Header | None = None) -> None:
         self._place = str(folder / SPOOL)
         if header is not None:
-            self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o644)
+            self._fd = files.appending(folder / SPOOL, new=True)
             self._end = 0
             self.write(_encode(header))
             return
         if not (folder / SPOOL).exists():
             _unpack(folder)
-        self._fd = os.open(folder / SPOOL, os.O_WRONLY | os.O_APPEND)
-        for name in (REQUESTS, TELEMETRY):
-            (folder / name).unlink(missing_ok=True)
-        self._end = sum(_HEAD.size + len(payload) for payload in payloads((folder / SPOOL).read_bytes()))
+        self._fd = files.appending(folder / SPOOL, new=False)
+        files.remove(folder, (REQUESTS, TELEMETRY))
+        self._end = sum(_HEAD.size + len(payload) for payload in payloads(files.read(folder / SPOOL)))
         os.ftruncate(self._fd, self._end)
 
     def write(self, payload: bytes) -> None:
@@ -172,10 +174,7 @@ class Spool:
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Nobody else runs into this folder meanwhile; a process that dies lets go of it."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise HarnessError(error.strerror or str(error), place=str(folder), way_out="give the --out of a run") from None
+    fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -187,44 +186,39 @@ def claimed(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file that takes the path's place, in one step, when the block has ended well; else it goes away."""
-    part = path.with_name(path.name + ".part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def header(monotonic_ns_origin: int, unix_origin: float) -> Header:
     return Header(FORMAT, tuple(f.name for f in msgspec.structs.fields(Record)), monotonic_ns_origin, unix_origin)
 
 
 def create(path: str | Path) -> Path:
     """A new result folder; one that holds something is the operator's mistake, nothing is overwritten."""
-    folder = Path(path)
+    folder, way_out = Path(path), "choose another --out"
+    files.make_folder(folder, way_out=way_out)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise HarnessError("the folder is not empty", place=str(folder), way_out="choose another --out")
-        (folder / MANIFEST).write_text("{}\n")  # says now, not after the load, that the folder cannot be written
+        empty = not any(folder.iterdir())
     except OSError as error:
-        raise HarnessError(error.strerror or str(error), place=str(folder), way_out="choose another --out") from None
+        raise HarnessError(error.strerror or str(error), place=str(folder), way_out=way_out) from None
+    if not empty:
+        raise HarnessError("the folder is not empty", place=str(folder), way_out=way_out)
+    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # says now, not after the load, that it cannot be written
     return folder
+
+
+def fresh(name: str) -> Path:
+    """Where a run that was given no folder leaves its result."""
+    results = Path("results")
+    files.make_folder(results, way_out="give --out")
+    return files.child(results, name)
+
+
+def json_text(value: Any) -> str:
+    """How every JSON file here is written."""
+    return json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step, so that a reader never sees half of it."""
-    text = json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False)
-    try:
-        with _replacing(path) as part:
-            part.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        fact = f"cannot be written: {error.strerror or error}"
-        way_out = f"make room, then `knee report {path.parent}` reads what was measured"
-        raise HarnessError(fact, place=str(path), way_out=way_out) from None
+    files.write(path, json_text(value))
 
 
 def manifest(path: str | Path) -> dict[str, Any]:
@@ -234,7 +228,7 @@ def manifest(path: str | Path) -> dict[str, Any]:
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
     if not (folder / MANIFEST).exists():
         return {}
-    said: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    said: dict[str, Any] = json.loads(files.read(folder / MANIFEST))
     return said
 
 
@@ -257,7 +251,7 @@ def _read_spool(folder: Path, said: dict[str, Any]) -> Run:
     levels: dict[int, Level] = {}
     records: list[Record] = []
     samples: list[Sample] = []
-    for payload in payloads((folder / SPOOL).read_bytes()):
+    for payload in payloads(files.read(folder / SPOOL)):
         if is_batch(payload):
             records += _decode_batch(payload)
             continue
@@ -281,7 +275,7 @@ def finish(folder: Path) -> Run:
     run = _read_spool(folder, {})
     _write_requests(folder / REQUESTS, run)
     _write_telemetry(folder / TELEMETRY, run.samples)
-    (folder / SPOOL).unlink()
+    files.remove(folder, (SPOOL,))
     del run  # not two of them at once
     return read(folder)
 
@@ -289,7 +283,7 @@ def finish(folder: Path) -> Run:
 def _unpack(folder: Path) -> None:
     """Turn the parquet files of a run that was interrupted back into the spool that they were."""
     run = read(folder)
-    with _replacing(folder / SPOOL) as part, part.open("wb") as file:
+    with files.replacing(folder / SPOOL) as file:
         file.write(frame(_encode(run.header)))
         file.writelines(frame(_encode(LevelFrame(level))) for level in run.levels)
         for i in range(0, len(run.records), _ROWS_AT_ONCE):
@@ -363,7 +357,7 @@ def _write_requests(path: Path, run: Run) -> None:
     # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
     encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")
     with (
-        _replacing(path) as part,
+        files.replacing(path) as part,
         pq.ParquetWriter(
             part, first.schema, compression="zstd", compression_level=9, column_encoding=encoding, use_dictionary=names
         ) as file,
@@ -378,6 +372,7 @@ def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    files.opened(path).close()  # a FIFO would never end
     try:
         file = pq.ParquetFile(path)
         about = json.loads(file.schema_arrow.metadata[b"knee"])
@@ -420,13 +415,14 @@ def _write_telemetry(path: Path, samples: list[Sample]) -> None:
         "metric": pa.array([s.metric for s in samples], type="string"),
         "value": pa.array([s.value for s in samples], type="float64"),
     }
-    with _replacing(path) as part:
+    with files.replacing(path) as part:
         pq.write_table(pa.table(columns), part, compression="zstd", use_dictionary=["source", "metric"])
 
 
 def _read_telemetry(path: Path) -> list[Sample]:
     if not path.exists():
         return []
+    files.opened(path).close()
     import pyarrow.parquet as pq
 
     columns = pq.read_table(path).to_pydict()

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.levelmap import INPUT, OUTPUT, SEQS, Axis, Map, Measured
+from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
 from harness.report import heat
 from harness.summary import Prediction, Value
@@ -155,10 +155,39 @@ def test_the_table_has_a_line_a_cell_and_says_what_is_missing() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert len(rows) == 6
     assert rows[5].startswith("| 4,096 | 256 | 20 | 18–22 | 1,234 | 1,200–1,300 | 15 |")
-    assert rows[5].endswith("| kv_memory | 0 | [in4096-out256](in4096-out256/report.md) |")
+    assert rows[5].endswith(r"| kv\_memory | 0 | [in4096-out256](in4096-out256/report.md) |")
     assert "not reached" in rows[0]
-    assert "- in1024-out256: http://x|y: no answer" in text
+    assert r"- in1024-out256: http://x\|y: no answer" in text
     assert all(line.replace("\\|", "").count("|") == 12 for line in rows)
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "[a](javascript:alert(1))", "![a](http://x/pixel)", "a | b |", "x\n\n# y\n<b>",
+    "~~~", "# x", "> x", "`x` **y**", "](x)", "\\", "\x1b[2J\u202e",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_comes_from_outside_is_text_in_the_table_and_nothing_else(text: str) -> None:
+    """Read by a Markdown parser: no markup, link or picture but the table's own."""
+    from markdown_it import MarkdownIt
+
+    ran, failed = cell(1024, 128), cell(1024, 256)
+    assert ran.prediction is not None
+    odd = msgspec.structs.replace(ran.prediction, binding_cap=text)
+    ran = msgspec.structs.replace(ran, name=text, at={**ran.at, SERVER: text}, prediction=odd)
+    failed = msgspec.structs.replace(failed, name=text, status=None, error=text, at={**failed.at, SERVER: text})
+    axes = [Axis(INPUT, [1024]), G_AXIS, Axis(SERVER, [text])]
+    made = Map(name=text, model=text, gpu=text, created=text, axes=axes, cells=[ran, failed], complete=True)
+    tokens = MarkdownIt("commonmark").enable("table").parse(heat.table(made))
+    found = [each for token in tokens for each in (token, *(token.children or []))]
+    kinds = {token.type for token in found}
+    assert kinds & {"html_block", "html_inline", "fence", "code_block", "code_inline", "em_open", "hr"} == set()
+    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1"]
+    assert [token.attrGet("href") for token in found if token.type == "link_open"] == []
+    assert [token.attrGet("src") for token in found if token.type == "image"] == ["map.png"]
+    assert [token.type for token in tokens].count("tr_open") == 3
+    assert not any(char in heat.table(made) for char in "\x1b\u202e")
 
 
 @pytest.mark.slow

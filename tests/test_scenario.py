@@ -1,5 +1,6 @@
 """Scenario files: strict, resolvable, repeatable."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from harness import scenario
 from harness.errors import HarnessError
+from tests import guard_files
 
 
 def build(text: str) -> scenario.Scenario:
@@ -35,6 +37,19 @@ def test_a_mistake_is_one_line_with_place_and_way_out(text: str, line: str) -> N
     with pytest.raises(HarnessError) as caught:
         build(text)
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("name", list(guard_files.NAMES.values()))
+def test_a_name_that_could_leave_the_results_folder_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        build(f"name = {json.dumps(name)}")
+    assert str(caught.value).startswith("x.toml: it cannot name a folder at $.name; one line without '/'")
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("name", ["run", "Chat, 8B auf H100 (größer)", "a..b", "x" * 200])
+def test_a_name_may_be_words(name: str) -> None:
+    assert build(f"name = {json.dumps(name)}").name == name
 
 
 def test_a_wrong_type_names_its_path() -> None:

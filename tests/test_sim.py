@@ -716,7 +716,7 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
     [
         (["--profile", "llama-3.1-8b"], "'llama-3.1-8b' is not MODEL/GPU"),
         (["--profile", "llama-3.1-8b/h100"], "unknown GPU 'h100'"),
-        (["--log", "/nowhere/at/all"], "cannot write /nowhere/at/all"),
+        (["--log", "/nowhere/at/all"], "/nowhere/at/all: cannot be written"),
         (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["--pace-ttft", "-1"], "--pace-ttft: -1 s is before the request"),
         (["--pace-itl", "0"], "--pace-itl: tokens 0 s apart"),

@@ -9,7 +9,8 @@ import click
 
 from harness import units
 from harness.cli import output
-from harness.errors import HarnessError
+
+_ELSEWHERE = "give a file by --out"
 
 
 @click.group()
@@ -60,13 +61,16 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     """
     import msgspec
 
-    from harness import store
+    from harness import files, store
     from harness.experiment import measured
     from harness.experiment.summarise import summarise
     from harness.predict import tune
     from harness.report import predicted
 
     run = store.read(folder)
+    path = Path(out) if out else run.path / "calibration.json"
+    where = files.named(path) if out else path
+    files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # said before it takes time
     given = {name: value for name, value in flags.items() if value is not None}
     if "host_cpus" in given:
         given["host_cpus"] = units.cpus(given["host_cpus"])
@@ -80,11 +84,8 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
         units.levels(on, "--on"),
         source=str(run.path),
     )
-    text, path = tune.encode(found), Path(out) if out else run.path / "calibration.json"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(error.strerror or str(error), place=str(path), way_out="give a file by --out") from None
+    text = tune.encode(found)
+    files.write(where, text, way_out=_ELSEWHERE)
     with output.to_whoever_listens():
         if as_json:
             print(text, end="")

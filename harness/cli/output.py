@@ -24,27 +24,36 @@ def write_reports(
     folder: Path, summary: Summary, manifest: dict[str, Any], *, plots: bool
 ) -> list[tuple[str, str | Path]]:
     """summary.json and the files for people; what was made, with its name."""
-    from harness import store
+    from harness import files, store
     from harness.report import page
     from harness.report import plots as plotting
 
+    must_be_files(folder, plots=plots)
     store.write_json(folder / store.SUMMARY, summary)
     paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / store.SUMMARY)]
     if plots:
         plotting.curve_png(summary, manifest, folder / "curve.png")
-        (folder / "report.html").write_text(page.html(summary, manifest), encoding="utf-8")
+        files.write(folder / "report.html", page.html(summary, manifest))
         paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    (folder / "report.md").write_text(page.markdown(summary, manifest), encoding="utf-8")
+    files.write(folder / "report.md", page.markdown(summary, manifest))
     return paths
+
+
+def must_be_files(folder: Path, *, plots: bool) -> None:
+    """HarnessError unless all that `write_reports` writes can stand in the folder."""
+    from harness import files, store
+
+    files.must_be_files(folder, (store.SUMMARY, *(store.FOR_PEOPLE if plots else ("report.md",))))
 
 
 def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
     """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
-    from harness import levelmap
+    from harness import files, levelmap
     from harness.report import heat
 
     table = heat.table(found)
-    (folder / "map.md").write_text(table, encoding="utf-8")
+    files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
+    files.write(folder / "map.md", table)
     if plots:
         heat.map_png(found, folder / "map.png")
     return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]

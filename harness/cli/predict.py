@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from harness.summary import Prediction, SteppedLevel
 
 
+_ELSEWHERE = "give a place to write to by --plot"
+
+
 @click.command()
 @deployed.options
 @click.option("--input-tokens", "--random-input-len", metavar="N", default="512", show_default=True)
@@ -241,25 +244,23 @@ def _asked(asked: Question, name: str, workload: Workload) -> str:
 
 def _plot(found: Answer, where: str) -> None:
     """The two figures, and into a folder the tables too."""
+    from harness import files
     from harness.report import predicted, roofs
 
-    path = Path(where)
+    path, tables = Path(where), []
     if path.suffix == ".png":
-        frontier, roofline = path, path.with_name(f"{path.stem}-roofline.png")
-        path = path.parent
+        folder, frontier, roofline = files.named(path).parent, path, path.with_name(f"{path.stem}-roofline.png")
     else:
-        frontier, roofline = path / "frontier.png", path / "roofline.png"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        roofs.frontier_png(found, frontier)
-        roofs.roofline_png(found, roofline)
-        files = [frontier, roofline]
-        if frontier.parent == path and frontier.name == "frontier.png":
-            (path / "prediction.md").write_text(predicted.markdown(predicted.sections(found)), encoding="utf-8")
-            files.append(path / "prediction.md")
-    except OSError as error:
-        raise HarnessError(error.strerror or str(error), place="--plot", way_out="give a place to write to") from None
-    for file in files:
+        folder, frontier, roofline = path, path / "frontier.png", path / "roofline.png"
+        tables = [path / "prediction.md"]
+    made = [frontier, roofline, *tables]
+    files.make_folder(folder, way_out=_ELSEWHERE)
+    files.must_be_files(folder, [file.name for file in made])  # all of them or none
+    roofs.frontier_png(found, folder / frontier.name)
+    roofs.roofline_png(found, folder / roofline.name)
+    for table in tables:
+        files.write(folder / table.name, predicted.markdown(predicted.sections(found)))
+    for file in made:
         print(file, file=sys.stderr)
 
 

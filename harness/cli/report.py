@@ -33,6 +33,7 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
             output.print_map(found, table, files, as_json=as_json, quiet=quiet)
             continue
         measured = store.read(each)
+        output.must_be_files(measured.path, plots=not no_plots)  # said before it takes time
         summary = summarise(measured)
         paths = output.write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
         output.print_summary(summary, measured.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from harness import __version__, store
+from harness import __version__, files, store
 from harness.analysis.stats import percentiles
 from harness.errors import HarnessError
 from harness.experiment.trial import LONGEST, Load, Trial, errors, held
@@ -115,22 +115,18 @@ def path() -> Path:
 
 
 def save(calibration: Calibration) -> Path:
-    where = path()
-    try:
-        where.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(where, calibration)
-    except OSError as error:
-        fact = f"cannot keep the calibration: {error.strerror}"
-        raise HarnessError(fact, place=str(where), way_out="set XDG_STATE_HOME to a folder to write in") from None
+    where, way_out = path(), "set XDG_STATE_HOME to a folder to write in"
+    files.make_folder(where.parent, way_out=way_out)
+    files.write(where, store.json_text(calibration), private=True, way_out=way_out)
     return where
 
 
 def load() -> Calibration | None:
     """This host's calibration by this version, else its latest by another; None without a readable one."""
-    others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.stat().st_mtime)
+    others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.lstat().st_mtime)
     for each in [path(), *others]:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            found = msgspec.json.decode(each.read_bytes(), type=Calibration)
+        with contextlib.suppress(OSError, HarnessError, msgspec.DecodeError):
+            found = msgspec.json.decode(files.read(each), type=Calibration)
             if found.format == FORMAT:
                 return found
     return None

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 import harness
+from harness import files, store
 from harness import scenario as scenarios
-from harness import store
 from harness.analysis import phases
 from harness.errors import HarnessError
 from harness.experiment import calibrate, consent, hardware, probe
@@ -121,15 +121,15 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, yes: b
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
     _check_open_files(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = store.create(out or f"results/{scenario.name}-{stamp}")
+    folder = store.create(out or store.fresh(f"{scenario.name}-{stamp}"))
     try:
         with store.claimed(folder):
             return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, yes=yes))
     except BaseException:
         if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
-            (folder / store.MANIFEST).unlink(missing_ok=True)  # nothing was measured: leave nothing behind
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            with contextlib.suppress(HarnessError):
+                files.remove(folder, (store.MANIFEST,))  # nothing was measured: leave nothing behind
+            files.remove_folder(folder)
         raise
 
 
@@ -139,8 +139,8 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool
     with store.claimed(folder):
         run = store.read(folder)
         _check_open_files(scenario)
-        for name in (store.SUMMARY, "report.md", "report.html", "curve.png"):  # of the part that there was
-            (folder / name).unlink(missing_ok=True)
+        files.must_be_files(folder, store.WRITTEN)  # said now, not after the load
+        files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
         manifest = run.manifest
         _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
         before = Before.of(run, 0.0)
@@ -387,12 +387,9 @@ def _finish(folder: Path, manifest: dict[str, Any]) -> store.Run:
     """Make the folder's files of the spool; where that cannot be done the spool stays, and reads."""
     try:
         run = store.finish(folder)
-    except OSError as error:
-        raise HarnessError(
-            f"cannot finish the result: {error.strerror or error}",
-            place=str(folder),
-            way_out=f"make room, then `knee report {folder}` reads what was measured",
-        ) from None
+    except HarnessError as error:
+        way_out = f"{error.way_out}, then `knee report {folder}` reads what was measured"
+        raise HarnessError(error.fact, place=error.place, way_out=way_out) from None
     store.write_json(folder / store.MANIFEST, manifest)
     run.manifest = manifest
     return run

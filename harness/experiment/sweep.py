@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from typing import Any
 import msgspec
 
 import harness
-from harness import levelmap, secrecy, store
+from harness import files, levelmap, secrecy, store
 from harness import scenario as scenarios
 from harness.errors import HarnessError
 from harness.experiment import budget, safety
@@ -40,7 +39,6 @@ from harness.summary import Summary, Value
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
 _GRAVITY = (0, 99, _FAILED, 3)  # of exit statuses, rising; a signal's is above them all
 _SHORT = {INPUT: "in", OUTPUT: "out", SEQS: "seqs", SERVER: ""}  # in a cell's name
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Report = Callable[[Outcome], object]
 
@@ -108,7 +106,7 @@ def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
     if not swept:
         raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
     for name in scenario.sweep.urls:
-        if not _FOLDER.fullmatch(name):
+        if not levelmap.FOLDER.fullmatch(name):
             way_out = "letters, digits, '.', '_' and '-', for it names folders"
             raise HarnessError(f"{name!r} cannot name a server", place=f"{place} urls", way_out=way_out)
 
@@ -133,7 +131,7 @@ def sweep(
     planned = cells(scenario)
     hidden = scenarios.secrets(scenario, os.environ)
     created = _now()
-    folder = store.create(out or f"results/{scenario.name}-{created:%Y%m%d-%H%M%S}")
+    folder = store.create(out or store.fresh(f"{scenario.name}-{created:%Y%m%d-%H%M%S}"))
     said = created.isoformat(timespec="seconds")
     shown = scenarios.shown(scenario, hidden)
     manifest = {
@@ -154,9 +152,9 @@ def sweep(
             return going.measure()
     except BaseException:
         if not any(path.is_dir() for path in folder.iterdir()):  # nothing was measured: leave nothing behind
-            (folder / store.MANIFEST).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            with contextlib.suppress(HarnessError):
+                files.remove(folder, (store.MANIFEST,))
+            files.remove_folder(folder)
         raise
 
 
@@ -169,6 +167,10 @@ def resume(
     """
     folder = Path(path)
     with store.claimed(folder):
+        files.must_be_files(folder, (store.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # said before the load
+        for cell in cells(scenario):
+            if os.path.lexists(folder / cell.name):
+                files.must_be_files(folder / cell.name, store.WRITTEN)
         manifest = store.manifest(folder)
         manifest["sittings"].append({"created": _now().isoformat(timespec="seconds"), "command": command})
         store.write_json(folder / store.MANIFEST, manifest)
@@ -359,10 +361,8 @@ def _begun(folder: Path) -> bool:
         return False
     if store.manifest(folder).get("sittings"):
         return True
-    for name in (store.MANIFEST, store.SPOOL):
-        (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # something else lies in it: `run` says so
-        folder.rmdir()
+    files.remove(folder, (store.MANIFEST, store.SPOOL))
+    files.remove_folder(folder)  # where something else lies in it, `run` says so
     return False
 
 

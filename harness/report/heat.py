@@ -11,17 +11,20 @@ and only where that gives the prediction itself at the place it was made for.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness import files, levelmap
 from harness.errors import HarnessError
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
 from harness.report.format import MISSING, flat, interval, number, plain, shorten
-from harness.report.plots import BLUE, ORANGE
+from harness.report.page import literal
+from harness.report.plots import BLUE, ORANGE, png
 from harness.summary import Prediction, Value
 
 _INK, _SOFT, _AMBER = "#1b2430", "#5b6673", "#8a5d00"  # as in report.plots
@@ -216,17 +219,21 @@ def table(map_: Map) -> str:
     where = [INPUT, OUTPUT, *settings]
     heads = [_NAMES[name] for name in where]
     heads += ["knee", "95 %", "plateau tok/s", "95 %", "predicted hinge", "predicted tok/s", "bound by", "status", ""]
-    rows = [heads, ["---:"] * (len(heads) - 1) + ["---"]]
-    rows += [[flat(cell.at.get(name)) for name in where] + _row(cell) for cell in map_.cells]
-    lines = "\n".join(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in row)} |" for row in rows)
+    rows = [[literal(head) for head in heads], ["---:"] * (len(heads) - 1) + ["---"]]
+    for cell in map_.cells:
+        figures = [flat(cell.at.get(name)) for name in where] + _row(cell)
+        rows.append([*(literal(figure) for figure in figures), _link(cell)])
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     title, below = _subject(map_)
     failed = [
-        f"- {cell.name}: {plain(cell.error or cell.left_out)}" for cell in map_.cells if cell.error or cell.left_out
+        f"- {_line(plain(cell.name))}: {literal(plain(cell.error or cell.left_out))}"
+        for cell in map_.cells
+        if cell.error or cell.left_out
     ]
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
     parts = [
-        f"# {title}",
-        below,
+        f"# {literal(title)}",
+        _line(below),
         "> **SIMULATED**: no GPU was measured; agreement with the prediction is there by construction."
         if map_.simulated
         else "",
@@ -249,8 +256,20 @@ def _row(cell: Measured) -> list[str]:
         number(round(made.plateau_tokens_per_s.mid) if made else None),
         flat(made.binding_cap if made else None),
         flat(cell.status),
-        f"[{cell.name}]({cell.name}/report.md)" if cell.status is not None else cell.name,
     ]
+
+
+def _line(text: str) -> str:
+    """Text that Markdown shows as it is, at the start of a line too, where some signs make a block."""
+    return re.sub(r"^([#>+=~-])", r"\\\1", literal(text))
+
+
+def _link(cell: Measured) -> str:
+    """The cell's name, which leads to its report where there is one and the name is one that a sweep gives."""
+    name = literal(plain(cell.name))
+    if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
+        return name
+    return f"[{name}]({cell.name}/report.md)"
 
 
 def _subject(map_: Map) -> tuple[str, str]:
@@ -329,7 +348,7 @@ def _heat_png(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]
             _dress(axes, x, y, bare_x=row < rows - 1, bare_y=column > 0 and several)
             axes.set_title(f"{title}, {flat(fixed)}" if several else title, fontsize=9.5, color=_INK, loc="left", pad=6)
     _legend(figure, map_, drawn, size)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    files.write(Path(path), png(figure))
 
 
 def _panel(axes: Any, boxes: dict[tuple[int, int], Box], span: tuple[float, float], small: float) -> set[str]:
@@ -462,7 +481,7 @@ def _line_png(map_: Map, axis: Axis, path: Path | str) -> None:
         axes.set_xlabel(_NAMES[axis.name], fontsize=9.5, color=_SOFT, labelpad=5)
         axes.set_title(title, fontsize=9.5, color=_INK, loc="left", pad=8)
     _legend(figure, map_, drawn, size)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    files.write(Path(path), png(figure))
 
 
 def _predicted_line(axis: Axis, cells: Sequence[Measured | None], *, plateau: bool) -> list[tuple[float, float]]:

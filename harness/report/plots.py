@@ -8,6 +8,7 @@ statistics. Requests in flight are on a log2 axis, for levels double.
 from __future__ import annotations
 
 import html
+import io
 import itertools
 import math
 import textwrap
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import files
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent, shorten
@@ -338,7 +340,14 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
             0.975, 0.955, "SIMULATED", fontsize=9.5, fontweight="bold", color=_INK, ha="right", va="center",
             bbox={"facecolor": "#ffd84d", "edgecolor": "none", "boxstyle": "round,pad=0.4"},
         )  # fmt: skip
-    figure.savefig(path, format="png", metadata={"Software": None})
+    files.write(Path(path), png(figure))
+
+
+def png(figure: Any) -> bytes:
+    """A figure as a PNG that is the same whenever it is drawn."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def _whiskers(level: LevelSummary, y: float) -> tuple[float, float]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import files
 from harness.report.format import number, plain, shorten
-from harness.report.plots import BLUE, GREY, VERMILION
+from harness.report.plots import BLUE, GREY, VERMILION, png
 from harness.report.predicted import name
 from harness.summary import Prediction
 
@@ -53,7 +54,7 @@ def frontier_png(answer: Answer, path: Path | str) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: number(round(value, 6)))
     axes.set_xlabel("output tok/s a user (1/ITL)", fontsize=9.5, color=_SOFT, labelpad=6)
     _unit(figure, axes, "output tok/s a GPU")
-    figure.savefig(path, format="png", metadata={"Software": None})
+    files.write(Path(path), png(figure))
 
 
 def _together(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
@@ -119,7 +120,7 @@ def roofline_png(answer: Answer, path: Path | str) -> None:
     axes.grid(axis="both", color="#eef0f3", lw=0.8)
     axes.set_xlabel("arithmetic intensity, FLOP/byte", fontsize=9.5, color=_SOFT, labelpad=6)
     _unit(figure, axes, "FLOP/s")
-    figure.savefig(path, format="png", metadata={"Software": None})
+    files.write(Path(path), png(figure))
 
 
 def _labelled(decode: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:

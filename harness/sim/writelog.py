@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness import store
-from harness.errors import HarnessError
+from harness import files, store
 
 _HOLD_NS = 20_000_000  # well within the promised tenth of a second
 
@@ -49,11 +48,12 @@ class WriteLog:
     """Entries on their way to the file; without a path they go nowhere."""
 
     def __init__(self, path: str | Path | None) -> None:
-        try:
-            self._file: Any = None if path is None else Path(path).open("ab", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            fact = f"cannot write {path} ({error.strerror})"
-            raise HarnessError(fact, place="--log", way_out="name a file in a folder that exists") from None
+        self._file: Any = None
+        if path is not None:
+            file = files.named(Path(path))
+            way_out = "name a file in a folder that exists"
+            fd = files.appending(file, new=not file.exists(), way_out=way_out)
+            self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
         self._held: list[Entry] = []
         self.due: int | None = None  # when the entries held back have to be on disk
 
