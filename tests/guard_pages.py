@@ -131,14 +131,15 @@ def misshapen(text: str) -> list[str]:
     return out
 
 
-_HOVER = """<script>for (const plot of document.querySelectorAll(".js-plotly-plot")) plot.data.forEach((each, c) =>
-  (each.x || []).forEach((_, p) => { try { Plotly.Fx.hover(plot, [{curveNumber: c, pointNumber: p}]); } catch {} }));
-document.documentElement.dataset.hovered = document.querySelectorAll(".hovertext").length;
-for (const a of document.querySelectorAll("a")) a.dispatchEvent(new MouseEvent("click", {bubbles: true}));
-</script></body>"""
+_HOVER = """<script>addEventListener("load", () => setTimeout(() => {
+  for (const plot of document.querySelectorAll(".js-plotly-plot")) plot.data.forEach((each, c) =>
+    (each.x || []).forEach((_, p) => { try { Plotly.Fx.hover(plot, [{curveNumber: c, pointNumber: p}]); } catch {} }));
+  if (document.querySelector(".hovertext")) new Image().src = "/hovered";
+  for (const a of document.querySelectorAll("a")) a.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+}, 500));</script></body>"""
 
 
-def opened(sources: dict[str, str]) -> list[str]:
+def opened(sources: dict[str, str], *, hovered: bool = False) -> list[str]:
     """What ran of the pages, each in a frame of one page that a Chromium opens; needs one."""
     frames = "".join(f'<iframe src="/{name}" width="900" height="600"></iframe>' for name in sources)
     whole = {"all": f"<!doctype html><html><body>{frames}</body></html>", **sources}
@@ -153,7 +154,12 @@ def opened(sources: dict[str, str]) -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     out = [f"{name} was not opened" for name in sources if f"/{name}" not in asked]
     out += [f"ran in {where}" for where in re.findall(r'data-ran="([^"]*)"', done.stdout)]
-    out += [f"asked for {path}" for path in asked if path.removeprefix("/") not in (*whole, "favicon.ico", "curve.png")]
+    out += [
+        f"asked for {path}"
+        for path in asked
+        if path.removeprefix("/") not in (*whole, "favicon.ico", "curve.png", "hovered")
+    ]
+    out += ["no level was hovered over"] if hovered and "/hovered" not in asked else []
     out += [f"the browser refused something: {line.strip()[:200]}" for line in done.stderr.splitlines()
             if "Content Security Policy" in line or "Refused to" in line]  # fmt: skip
     return out
@@ -168,7 +174,7 @@ def ran(text: str) -> list[str]:
             without = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", source)
             assert without != source
             bare[name] = without.replace("</body>", _HOVER)
-    return [*opened(as_they_are), *(f"without the policy: {each}" for each in opened(bare))]
+    return [*opened(as_they_are), *(f"without the policy: {each}" for each in opened(bare, hovered=True))]
 
 
 @contextmanager
@@ -208,5 +214,6 @@ def naive(text: str) -> dict[str, str]:
         "script.html": f'<script>const x = {{"a": {json.dumps(text)}}};</script>',
         "style.html": f"<style>p {{ color: {text} }}</style><p>x</p>",
         "markdown.html": MarkdownIt("commonmark", {"html": True}).render(text),
-        "entity.html": f'<p id="a" title="{text}"></p><script>a.innerHTML = a.title</script>',
+        "twice.html": f'<p id="a">{text}</p><p id="b"></p><script>b.innerHTML = a.textContent</script>',
+        "template.html": f"<script>const x = `{text}`;</script>",
     }
