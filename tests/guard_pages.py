@@ -29,8 +29,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
+from harness.levelmap import INPUT, SERVER, Axis, Map, Measured
+from harness.predict.question import Question, answer
 from harness.report import page
-from harness.summary import Summary
+from harness.summary import Summary, Value
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 RUNS = "(top||self).document.documentElement.setAttribute('data-ran',location.pathname);new Image().src='/beacon'"
@@ -204,6 +206,42 @@ def _serving(sources: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200)
+FORMULA = "evil $\\frac{$ $x^2$ %s {0} \\ \x1b[2J\u202e\ud800"  # a half formula ends any drawing that reads it
+
+
+def misdrawn(place: Path) -> list[str]:
+    """The pictures that a formula in every text of theirs keeps from being drawn."""
+    from harness.report import heat, plots, roofs
+
+    summary, manifest = loaded(full, MANIFEST, FORMULA.removesuffix("\ud800"))
+    axes = [Axis(INPUT, [64, 128]), Axis(SERVER, [FORMULA, "b"])]
+    one = Value(20.0, (18.0, 22.0))
+    cells = [
+        Measured(name=FORMULA, at={INPUT: P, SERVER: s}, status=0, knee=one, hinge=one, plateau_tokens_per_s=one,
+                 plateau_reached=True, verdicts=[FORMULA], error=FORMULA, prediction=None)
+        for P in (64, 128) for s in (FORMULA, "b")
+    ]  # fmt: skip
+    swept = Map(name=FORMULA, model=FORMULA, gpu=FORMULA, created=FORMULA, axes=axes, cells=cells)
+    predicted = answer(CHAT)
+    named = msgspec.structs.replace(predicted.prediction, model=FORMULA, gpu=FORMULA, binding_cap=FORMULA)
+    predicted = msgspec.structs.replace(predicted, prediction=named)
+    drawings: dict[str, Callable[[Path], None]] = {
+        "curve": lambda path: plots.curve_png(summary, manifest, path),
+        "map of two": lambda path: heat.map_png(swept, path),
+        "map of one": lambda path: heat.map_png(msgspec.structs.replace(swept, axes=axes[1:]), path),
+        "frontier": lambda path: roofs.frontier_png(predicted, path),
+        "roofline": lambda path: roofs.roofline_png(predicted, path),
+    }
+    out = []
+    for name, draw in drawings.items():
+        try:
+            draw(place / "x.png")
+        except (ValueError, UnicodeError, RuntimeError) as error:
+            out.append(f"{name}: {str(error).splitlines()[0]}")
+    return out
 
 
 def naive(text: str) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import guard_pages
@@ -11,6 +13,12 @@ from tests import guard_pages
 @pytest.mark.parametrize("name", guard_pages.PAYLOADS)
 def test_text_from_outside_makes_no_element(name: str) -> None:
     assert guard_pages.misshapen(guard_pages.PAYLOADS[name]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font lacks some of what is drawn
+def test_no_formula_is_read_in_a_picture(tmp_path: Path) -> None:
+    assert guard_pages.misdrawn(tmp_path) == []
 
 
 browser = [

@@ -60,11 +60,13 @@ def pins(requirements: list[str]) -> dict[str, str]:
 def pinned(*names: str) -> dict[str, list[str]]:
     """'name==version' → its digests, of scripts/constraints*.txt."""
     found: dict[str, list[str]] = {}
+    pin = ""
     for line in "\n".join((ROOT / f"scripts/constraints{name}.txt").read_text() for name in names).splitlines():
         if line.startswith("    --hash="):
-            found[list(found)[-1]].append(line.strip(" \\").removeprefix("--hash="))
+            found[pin].append(line.strip(" \\").removeprefix("--hash="))
         elif line and not line.startswith("#"):
-            found[line.removesuffix("\\").strip()] = []
+            pin = line.removesuffix("\\").strip()
+            found[pin] = []  # in another file it stands with its digests again
     return found
 
 
