@@ -40,7 +40,7 @@ def test_json_keeps_its_data() -> None:
 
 def test_a_long_text_keeps_its_ends_and_a_long_list_its_first_names() -> None:
     assert terminal.clean("a" * 9 + "\n" + "b" * 15_000_000, 15) == "aaaaaaa…bbbbbb"
-    assert len(terminal.clean("\x1b" * 1_000)) == terminal.MOST
+    assert terminal.MOST - 2 <= len(terminal.clean("\x1b" * 1_000)) <= terminal.MOST
     assert nearest("x", (f"model-{i}" for i in range(100_000))).endswith(", model-23 and 99,976 more")
 
 
