@@ -12,14 +12,14 @@ from pathlib import Path
 import httpx
 from packaging.requirements import Requirement
 
-PINS = Path(__file__).parent / "constraints.txt"
+PINS = [Path(__file__).parent / f"constraints{name}.txt" for name in ("", "-dev", "-tools")]
 SERVICE = "https://api.osv.dev"
 
 
 def pins(text: str) -> list[tuple[str, str]]:
-    """(name, version) of each line NAME==VERSION."""
-    lines = (Requirement(line) for line in text.splitlines() if line and not line.startswith("#"))
-    return [(line.name, next(iter(line.specifier)).version) for line in lines]
+    """(name, version) of each line NAME==VERSION; the digests below it are left out."""
+    lines = [line.removesuffix("\\") for line in text.splitlines() if line[:1] not in ("", "#", " ")]
+    return [(found.name, next(iter(found.specifier)).version) for found in map(Requirement, lines)]
 
 
 def known(packages: list[tuple[str, str]], service: str) -> dict[str, list[str]]:
@@ -39,7 +39,7 @@ def known(packages: list[tuple[str, str]], service: str) -> dict[str, list[str]]
 
 def main(service: str = SERVICE) -> int:
     """0: none known, or not audited; 1: some are."""
-    packages = pins(PINS.read_text())
+    packages = sorted({pin for path in PINS for pin in pins(path.read_text())})
     try:
         found = known(packages, service)
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import trust_files
 import trust_lost
 import trust_secrets
+import trust_surface
 import trust_table
 
 from tests import matrix
@@ -82,9 +83,8 @@ def main(arguments: list[str]) -> int:
         return 0 if trust_table.show("The wheel", WHEEL, [demo(asked.demo)]) else 1
     good = [trust_table.show("Faults", FAULTS, faults(full=asked.full))]
     if not asked.faults_only:
-        good.append(trust_table.show(trust_lost.TITLE, trust_lost.HEADER, trust_lost.rows()))
-        good.append(trust_table.show(trust_secrets.TITLE, trust_secrets.HEADER, trust_secrets.rows()))
-        good.append(trust_table.show(trust_files.TITLE, trust_files.HEADER, trust_files.rows()))
+        parts = trust_lost, trust_secrets, trust_files, trust_surface
+        good += [trust_table.show(part.TITLE, part.HEADER, part.rows()) for part in parts]
         rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
         good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))
     print("\nevery row holds" if all(good) else "\nNOT every row holds")

@@ -22,7 +22,19 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHELL = [
     ROOT / "scripts" / name
-    for name in ("_env", "test", "check", "demo", "install-size", "live-vllm", "live-servers", "fuzz", "trust")
+    for name in (
+        "_env",
+        "test",
+        "check",
+        "demo",
+        "install-size",
+        "live-vllm",
+        "live-servers",
+        "fuzz",
+        "trust",
+        "pin",
+        "sbom",
+    )
 ]
 
 
@@ -45,14 +57,66 @@ def pins(requirements: list[str]) -> dict[str, str]:
     return found
 
 
-def constraints() -> dict[str, str]:
-    lines = (ROOT / "scripts/constraints.txt").read_text().splitlines()
-    return pins([line for line in lines if line and not line.startswith("#")])
+def pinned(*names: str) -> dict[str, list[str]]:
+    """'name==version' → its digests, of scripts/constraints*.txt."""
+    found: dict[str, list[str]] = {}
+    pin = ""
+    for line in "\n".join((ROOT / f"scripts/constraints{name}.txt").read_text() for name in names).splitlines():
+        if line.startswith("    --hash="):
+            found[pin].append(line.strip(" \\").removeprefix("--hash="))
+        elif line and not line.startswith("#"):
+            pin = line.removesuffix("\\").strip()
+            found[pin] = []  # in another file it stands with its digests again
+    return found
+
+
+def constraints(*names: str) -> dict[str, str]:
+    """What knee, and its dev extra, are installed with."""
+    return pins(list(pinned(*(names or ("", "-dev")))))
 
 
 def test_what_pyproject_pins_is_what_the_constraints_pin() -> None:
     declared = pins(PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["dev"])
     assert declared.items() <= constraints().items()
+
+
+def test_the_base_pins_stand_alone() -> None:
+    assert pins(PYPROJECT["dependencies"]).items() <= constraints("").items()
+    assert not constraints("").keys() & constraints("-dev").keys()
+    assert not constraints("").keys() & {"pytest", "mypy", "ruff"}
+
+
+def test_the_tools_are_those_that_scripts_pin_names() -> None:
+    assert pins(list(script("pin").WANTED)).items() <= constraints("-tools").items()
+
+
+def test_every_pin_has_the_digests_of_its_files_and_no_other_source() -> None:
+    digests = pinned("", "-dev", "-tools")
+    assert len(digests) >= 100
+    assert [pin for pin, found in digests.items() if not found] == []
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for found in digests.values() for digest in found)
+    assert not any("@" in pin or "://" in pin for pin in digests)
+
+
+def test_nothing_is_installed_that_has_no_digest() -> None:
+    """Every pip of the scripts asks for digests, or installs what was just built, without anything below it."""
+    files = ["scripts/_env", "scripts/trust", "scripts/pin", "scripts/sbom", ".ci/run", "docker/Dockerfile"]
+    commands = [
+        line
+        for name in files
+        for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines()
+        if re.search(r"pip (install|wheel)", line) and not line.startswith("#")
+    ]
+    assert len(commands) >= 10
+    loose = [line for line in commands if "--require-hashes" not in line and "--no-deps" not in line]
+    assert loose == []
+    assert [line for line in commands if "pip wheel" in line and "--no-build-isolation" not in line] == []
+
+
+def test_the_container_s_base_image_is_one_image() -> None:
+    images = re.findall(r"^FROM (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
+    assert images
+    assert all(re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) for image in images)
 
 
 def test_a_loose_requirement_is_no_pin() -> None:
@@ -113,7 +177,7 @@ class Clone:
         self.root, self.log = root, root / "log"
         (root / "scripts").mkdir()
         (root / "bin").mkdir()
-        for name in ("scripts/_env", "scripts/constraints.txt", "pyproject.toml"):
+        for name in ("scripts/_env", "scripts/constraints.txt", "scripts/constraints-dev.txt", "pyproject.toml"):
             (root / name).write_bytes((ROOT / name).read_bytes())
         (root / "scripts/where").write_text('source "$(dirname "$0")/_env"\necho "$PY"\npwd\n')
         for name in ("python3.13", "python3.12", "python3.11", "python3"):
@@ -140,8 +204,10 @@ $2" ;;
         )
 
     def installs(self) -> list[str]:
+        """What was installed of the package index; knee itself is apart."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [line for line in lines if line.startswith("install")]
+        assert sum("--no-deps" in line for line in lines) == sum("--require-hashes" in line for line in lines)
+        return [line for line in lines if line.startswith("install") and "--require-hashes" in line]
 
 
 @pytest.fixture
@@ -157,7 +223,7 @@ def test_the_environment_is_made_once_from_any_directory(clone: Clone, tmp_path:
     assert second.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "scripts/constraints.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "scripts/constraints.txt", "scripts/constraints-dev.txt"])
 def test_a_changed_pin_installs_again_without_a_new_environment(clone: Clone, tmp_path: Path, name: str) -> None:
     clone.run(tmp_path)
     with (tmp_path / name).open("a") as file:

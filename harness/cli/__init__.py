@@ -14,6 +14,7 @@ import click
 from harness import __version__
 from harness.cli import calibrate, output, predict, report, run, sim
 from harness.errors import HarnessError
+from harness.terminal import guard
 
 
 class _Verbs(click.Group):
@@ -42,6 +43,7 @@ for _verb in (run.run, predict.predict, report.report, report.fit, calibrate.cal
 def main() -> None:
     """The `knee` command; a bug ends with its traceback and exit status 70."""
     _open_closed()
+    guard()
     try:
         cli()
     except Exception:  # noqa: BLE001  # the one place: a traceback and the status that says bug

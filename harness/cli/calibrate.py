@@ -9,6 +9,7 @@ import click
 
 from harness import units
 from harness.cli import output
+from harness.terminal import console, json_text
 
 _ELSEWHERE = "give a file by --out"
 
@@ -24,20 +25,19 @@ def calibrate() -> None:
 def calibrate_client(quick: bool, as_json: bool) -> None:
     """Flood and pace the load generator by the reference endpoint, and keep the result for this host."""
     import msgspec
-    from rich.console import Console
 
     from harness.experiment import calibrate as calibrating
     from harness.report import tables
 
-    talk = Console(stderr=True)
+    talk = console(stderr=True)
     found = calibrating.calibrate(
         calibrating.QUICK if quick else calibrating.THOROUGH, tell=lambda what: talk.print(f"measuring {what} …")
     )
     where = calibrating.save(found)
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        output.print_json(msgspec.json.encode(found).decode())
     else:
-        tables.print_rows(calibrating.rows(found), Console())
+        tables.print_rows(calibrating.rows(found), console(stderr=False))
     talk.print(f"kept in {where}")
 
 
@@ -88,8 +88,8 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     files.write(where, text, way_out=_ELSEWHERE)
     with output.to_whoever_listens():
         if as_json:
-            print(text, end="")
+            print(json_text(text), end="")
         else:
             assumed = {name: float(getattr(deployment, name)) for name in predicted.PARAMETERS}
-            predicted.print_sections(predicted.calibration_sections(found, assumed), output.console(stderr=False))
-    output.console(stderr=True).print(f"kept in {path}", soft_wrap=True)
+            predicted.print_sections(predicted.calibration_sections(found, assumed), console(stderr=False))
+    console(stderr=True).print(f"kept in {path}", soft_wrap=True)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
+
+from harness.terminal import console, json_text, to_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.console import Console
 
     from harness.levelmap import Map
     from harness.summary import Summary
@@ -59,12 +58,17 @@ def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]
     return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
 
 
+def print_json(text: str) -> None:
+    """JSON on stdout: the same data, and no character that steers a terminal."""
+    print(json_text(text))
+
+
 def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet: bool) -> None:
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
 
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        print_json(msgspec.json.encode(found).decode())
     if not quiet:
         print(table, *files, sep="\n", file=sys.stderr if as_json else sys.stdout)
 
@@ -84,27 +88,11 @@ def print_summary(
     from harness.report import tables
 
     if as_json:
-        print(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
+        print_json(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
         if quiet:
             return
     if not quiet:
         tables.print_summary(summary, manifest, paths, console(stderr=as_json), verbose=verbose)
-
-
-def console(*, stderr: bool) -> Console:
-    """A console that nobody need listen to: `| head`, a terminal that is gone."""
-    from rich.console import Console
-
-    class Talk(Console):
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
-            to_nobody(self.file)
-
-    return Talk(stderr=stderr)
-
-
-def to_nobody(stream: IO[str]) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import click
 from harness import units
 from harness.cli import deployed, output
 from harness.errors import HarnessError
+from harness.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ def _golden(*, as_json: bool) -> None:
     rows = golden.table(cost)
     if as_json:
         met = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
-        print(msgspec.json.encode(met).decode())
+        output.print_json(msgspec.json.encode(met).decode())
     else:
         missed = sum(not row.met for row in rows)
         said = f"{len(rows) - missed} of {len(rows)} figures are met"
@@ -103,7 +104,7 @@ def _one(flags: Mapping[str, Any]) -> None:
     if flags["plot"]:
         _plot(found, flags["plot"])
     if flags["as_json"]:
-        print(msgspec.json.encode(found.prediction).decode())
+        output.print_json(msgspec.json.encode(found.prediction).decode())
     else:
         _show(predicted.sections(found))
 
@@ -228,7 +229,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
         **figures,
     )
     if flags["as_json"]:
-        print(msgspec.json.encode(found).decode())
+        output.print_json(msgspec.json.encode(found).decode())
     else:
         head = predicted.Section("", lines=[_asked(asked, made.name, workload)])
         _show([head, *predicted.choice_sections(found, flags["rank"])])
@@ -268,4 +269,4 @@ def _show(sections: Sequence[Section]) -> None:
     from harness.report import predicted
 
     with output.to_whoever_listens():
-        predicted.print_sections(sections, output.console(stderr=False))
+        predicted.print_sections(sections, console(stderr=False))

@@ -10,6 +10,7 @@ import click
 
 from harness.cli import output
 from harness.errors import HarnessError
+from harness.terminal import console
 
 if TYPE_CHECKING:
     from harness.analysis.curve import Point
@@ -49,7 +50,6 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     The CSV begins with `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
     import msgspec
-    from rich.console import Console
 
     from harness.analysis import curve
     from harness.report import tables, words
@@ -57,11 +57,10 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     measured = _points(source)
     found = curve.fit(measured, seed=seed)
     if as_json:
-        print(msgspec.json.encode(found.curve).decode())
+        output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        tables.print_rows(
-            words.fit_rows(found.curve, found.knees, [point.concurrency for point in measured]), Console()
-        )
+        rows = words.fit_rows(found.curve, found.knees, [point.concurrency for point in measured])
+        tables.print_rows(rows, console(stderr=False))
 
 
 def _points(source: str) -> list[Point]:

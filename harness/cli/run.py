@@ -14,6 +14,7 @@ from harness import units
 from harness.cli import given as giving
 from harness.cli import output
 from harness.errors import HarnessError
+from harness.terminal import console
 
 if TYPE_CHECKING:
     from harness.experiment.run import Outcome
@@ -172,7 +173,7 @@ def run(
 
     command = shlex.join(["knee", *giving.shown(sys.argv[1:], output.secrets)])
     swept = resolved.sweep != scenarios.Sweep()
-    with Progress(output.console(stderr=True), quiet=quiet) as view:
+    with Progress(console(stderr=True), quiet=quiet) as view:
         if swept:
             from harness.experiment import sweep
 

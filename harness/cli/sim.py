@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,7 +43,14 @@ def sim(
 
         applied = tune.apply(chosen.model, chosen.deployment, hardware.calibration(calibration))
         chosen = msgspec.structs.replace(chosen, deployment=applied)
-    endpoint.serve(chosen, host, port, log=log, ready=lambda url: print(f"ready {url}", flush=True))
+
+    def ready(url: str) -> None:
+        print(f"ready {url}", flush=True)
+        if endpoint.beyond_this_machine(host):
+            note = "it listens beyond this machine, and whoever reaches it may use it; --host 127.0.0.1 keeps it here"
+            print(f"note: {note}", file=sys.stderr, flush=True)
+
+    endpoint.serve(chosen, host, port, log=log, ready=ready)
 
 
 def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:

@@ -30,6 +30,7 @@ from harness.load.transport import Target
 from harness.load.workload import COMMON, Prompts, single_token_words
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
+from harness.terminal import few
 
 if TYPE_CHECKING:
     import httpx
@@ -433,7 +434,7 @@ async def _model(client: httpx.AsyncClient, url: str, where: Address, asked: str
             asked = served[0]
         elif served:
             raise HarnessError(
-                f"it serves {len(served)} models", place=url, way_out="give --model, one of: " + ", ".join(served)
+                f"it serves {len(served)} models", place=url, way_out=f"give --model, one of: {few(served)}"
             )
         elif "html" in answer.headers.get("content-type", ""):
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")

@@ -30,6 +30,7 @@ from harness.load.driver import Command, Done, Driver, Hold, Message, Plan, Prep
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
 from harness.load.schedule import shares
 from harness.load.transport import transport_for
+from harness.terminal import guard
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker
 _MOST_WORKERS = 8
@@ -379,4 +380,5 @@ def together(reports: Sequence[Progress]) -> Progress:
 
 
 if __name__ == "__main__":
+    guard()  # a bug's traceback may quote the server
     main(int(sys.argv[1]))

@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 from harness.summary import LevelSummary
+from harness.terminal import clean, cut
 
 MISSING = "–"
+_MOST = 1_000  # characters of one text, and of one list of them
 
 
 def number(value: float | None, figures: int = 3) -> str:
@@ -98,22 +100,12 @@ def half_width(ends: tuple[float, float] | None) -> float | None:
 
 
 def plain(text: object) -> str:
-    """Text from outside on one line: whatever could steer a terminal becomes a space.
+    r"""Text from outside on one line, as `terminal.clean` shows it.
 
-    >>> plain("evil\\x1b[2Jname")
-    'evil [2Jname'
+    >>> print(plain("evil\x1b[2Jname"))
+    evil\u001b[2Jname
     """
-    return "".join(char if char.isprintable() else " " for char in str(text)).strip()
-
-
-def shorten(text: str, length: int) -> str:
-    """The text, or its start and end around "…" when it is longer than `length`.
-
-    >>> shorten("/models/meta-llama/Llama-3.1-8B", 15)
-    '/models…3.1-8B'
-    """
-    keep = (length - 1) // 2
-    return text if len(text) <= length else f"{text[:keep]}…{text[-(keep - 1) :]}"
+    return clean(text, _MOST)
 
 
 def flat(value: object) -> str:
@@ -130,8 +122,8 @@ def flat(value: object) -> str:
         case int() | float():
             return number(value)
         case dict():
-            return ", ".join(f"{plain(key)} {flat(item)}" for key, item in value.items()) or MISSING
+            return cut(", ".join(f"{plain(key)} {flat(item)}" for key, item in value.items()), 4 * _MOST) or MISSING
         case list() | tuple():
-            return ", ".join(flat(item) for item in value) or MISSING
+            return cut(", ".join(flat(item) for item in value), 4 * _MOST) or MISSING
         case _:
             return plain(value) or MISSING

@@ -22,10 +22,11 @@ from harness import files, levelmap
 from harness.errors import HarnessError
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
-from harness.report.format import MISSING, flat, interval, number, plain, shorten
+from harness.report.format import MISSING, flat, interval, number, plain
 from harness.report.page import literal
 from harness.report.plots import BLUE, ORANGE, png
 from harness.summary import Prediction, Value
+from harness.terminal import cut
 
 _INK, _SOFT, _AMBER = "#1b2430", "#5b6673", "#8a5d00"  # as in report.plots
 _PALE, _DEEP = "#e9f1f8", "#0b3a5e"  # the ends of the colours, BLUE between them
@@ -512,15 +513,13 @@ def _figure(map_: Map, size: tuple[float, float]) -> Any:
     figure.text(
         0.22 / size[0],
         1 - 0.26 / size[1],
-        shorten(title, int(room * 7.4)),
+        cut(title, int(room * 7.4)),
         fontsize=14,
         fontweight="bold",
         color=_INK,
         **head,
     )
-    figure.text(
-        0.22 / size[0], 1 - 0.54 / size[1], shorten(below, int(size[0] * 13)), fontsize=9.5, color=_SOFT, **head
-    )
+    figure.text(0.22 / size[0], 1 - 0.54 / size[1], cut(below, int(size[0] * 13)), fontsize=9.5, color=_SOFT, **head)
     if map_.simulated:
         figure.text(
             1 - 0.22 / size[0], 1 - 0.26 / size[1], "SIMULATED", fontsize=9.5, fontweight="bold", color=_INK,

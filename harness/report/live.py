@@ -19,6 +19,7 @@ from harness.report.format import MISSING, half_width, ms, number, plain
 from harness.report.tables import MARKS
 from harness.report.words import worst
 from harness.summary import LevelSummary
+from harness.terminal import console as to_terminal
 from harness.units import span
 
 _BAR = 16
@@ -37,7 +38,7 @@ class Progress:
     def __init__(
         self, console: Console | None = None, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or to_terminal(stderr=True)
         self._quiet = quiet
         self._clock = clock
         self._live: Live | None = None

@@ -6,9 +6,11 @@ anything. Whatever came from outside (model names, URLs, server messages) is esc
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -120,7 +122,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 matchMedia("print").addEventListener("change", event => draw(event.matches));
 """
 
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+# Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def html(summary: Summary, manifest: Mapping[str, Any]) -> str:
@@ -144,19 +147,27 @@ def html(summary: Summary, manifest: Mapping[str, Any]) -> str:
         _footer(manifest),
     ]
     brand = "SIMULATED " if summary.simulated else ""
+    scripts = [get_plotlyjs(), _SCRIPT] if figures else []
     head = [
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{brand}{escape(title)}: {escape(headline(summary)[0].value)}</title>",
         f"<style>{_STYLE}</style>",
     ]
-    scripts = f"<script>{get_plotlyjs()}</script>\n<script>{_SCRIPT}</script>" if figures else ""
+    last = "\n".join(f"<script>{script}</script>" for script in scripts)
     body = "\n".join(part for part in parts if part)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n{chr(10).join(head)}\n</head>\n'
-        f"<body>\n<main>\n{body}\n</main>\n{scripts}\n</body>\n</html>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{last}\n</body>\n</html>\n"
     )
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """The page's content policy; a script is known by what it says."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    sources = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"{_POLICY}; script-src " + (sources or "'none'")
 
 
 def _banner(summary: Summary, manifest: Mapping[str, Any]) -> str:
@@ -218,7 +229,7 @@ def _verdicts(found: list[Remark]) -> str:
     if not found:
         return ""
     items = (
-        f'<li class="{remark.severity}"><b>{remark.severity}</b> <code>{escape(remark.code)}</code> '
+        f'<li class="{escape(remark.severity)}"><b>{escape(remark.severity)}</b> <code>{escape(remark.code)}</code> '
         f"{escape(remark.where)}<p>{escape(remark.message)}</p>"
         + (f'<p class="soft">→ {escape(remark.advice)}</p>' if remark.advice else "")
         + "</li>"
@@ -350,9 +361,10 @@ def _markdown_run(manifest: Mapping[str, Any]) -> str:
 
 
 def literal(text: str) -> str:
-    r"""Text that Markdown shows as it is.
+    r"""Text that Markdown shows as it is, on one line.
 
-    >>> print(literal("a|b <i> `x` max_num_seqs"))
-    a\|b \<i> \`x\` max\_num\_seqs
+    >>> print(literal("a|b <i> `x` &lt; max_num_seqs"), literal("1. # x\n\n# y"))
+    a\|b \<i> \`x\` \&lt; max\_num\_seqs 1\. # x # y
     """
-    return re.sub(r"([\\`*_\[\]<|])", r"\\\1", text)
+    line = re.sub(r"([\\`*_\[\]<|~])|&(?=#?\w+;)", lambda found: f"\\{found[0]}", " ".join(text.split()))
+    return re.sub(r"^(\d+(?=[.)](?:\s|$))|(?=[-#+=>]))", r"\1\\", line)

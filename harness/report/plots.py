@@ -21,10 +21,11 @@ import numpy as np
 from harness import files
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.report.format import flat, half_width, interval, load_of, ms, number, percent, shorten
+from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
 from harness.report.words import simulated_words, subject, worst
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value
+from harness.terminal import cut
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
 BLUE, ORANGE, VERMILION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#7a828c"
@@ -232,7 +233,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
     for cap, label in _caps_in(summary, low, high):
         axes.axvline(cap, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
         axes.annotate(
-            shorten(label, 44), (cap, 0), xycoords=("data", "axes fraction"), xytext=(-3, 6),
+            cut(label, 44), (cap, 0), xycoords=("data", "axes fraction"), xytext=(-3, 6),
             textcoords="offset points", rotation=90, ha="right", va="bottom", fontsize=7.5, color=_SOFT,
             parse_math=False, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
         )  # fmt: skip
@@ -326,9 +327,9 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
     )
     title, below = subject(summary, manifest)
     head: dict[str, Any] = {"va": "center", "parse_math": False}
-    figure.text(0.025, 0.957, shorten(title, 62), fontsize=14, fontweight="bold", color=_INK, **head)
-    figure.text(0.025, 0.912, shorten(below, 118), fontsize=9.5, color=_SOFT, **head)
-    answer = shorten(sentence(summary), 140)
+    figure.text(0.025, 0.957, cut(title, 62), fontsize=14, fontweight="bold", color=_INK, **head)
+    figure.text(0.025, 0.912, cut(below, 118), fontsize=9.5, color=_SOFT, **head)
+    answer = cut(sentence(summary), 140)
     size = 9.5 * min(1.0, 112 / len(answer))
     figure.text(0.025, 0.868, answer, fontsize=size, fontweight="bold", color=_RED, **head)
     if summary.simulated:

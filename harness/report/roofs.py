@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import files
-from harness.report.format import number, plain, shorten
+from harness.report.format import number, plain
 from harness.report.plots import BLUE, GREY, VERMILION, png
 from harness.report.predicted import name
 from harness.summary import Prediction
+from harness.terminal import cut
 
 if TYPE_CHECKING:
     from harness.predict.question import Answer
@@ -166,7 +167,7 @@ def _paper(prediction: Prediction, title: str) -> tuple[Any, Any]:
     below = f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu} · {tokens}{bound} · predicted"
     head: dict[str, Any] = {"va": "center", "parse_math": False}
     figure.text(0.025, 0.955, title, fontsize=14, fontweight="bold", color=_INK, **head)
-    figure.text(0.025, 0.907, shorten(below, 118), fontsize=9.5, color=_SOFT, **head)
+    figure.text(0.025, 0.907, cut(below, 118), fontsize=9.5, color=_SOFT, **head)
     return figure, axes
 
 

@@ -13,6 +13,7 @@ import msgspec
 from harness.errors import HarnessError
 from harness.sim.endpoint import serve
 from harness.sim.profile import DEFAULT, Pace, Profile, Reference, profile, reference
+from harness.terminal import guard
 
 
 def _arguments() -> argparse.Namespace:
@@ -78,6 +79,7 @@ def _prepare(cpu: int | None) -> None:
 
 
 def main() -> int:
+    guard()
     arguments = _arguments()
     try:
         served = _profile(arguments)

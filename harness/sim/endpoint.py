@@ -11,6 +11,7 @@ Left out: TLS, HTTP/2, chunked request bodies.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import signal
@@ -460,6 +461,11 @@ def _machine(profile: Profile | Reference) -> Machine | Pacer | Flood:
         return Machine(profile.model, profile.deployment)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)
+
+
+def beyond_this_machine(host: str) -> bool:
+    """Whether others can reach what listens on that IPv4 host; an empty one is every address of this machine."""
+    return not ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
 
 
 def serve(
