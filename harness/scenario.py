@@ -120,6 +120,9 @@ _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folde
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
+MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
+MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
+MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
     ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
 ]  # fmt: skip
@@ -274,6 +277,7 @@ def check(scenario: Scenario, *, place: str) -> None:
     )
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
+    _check_sizes(scenario, must)
 
 
 def _check_search(scenario: Scenario, must: Must, place: str) -> None:
@@ -325,6 +329,33 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
     )  # fmt: skip
 
 
+def _check_sizes(scenario: Scenario, must: Must) -> None:
+    """Refuse what no machine holds; what this one does is checked when a run begins."""
+    workload, ramp, sweep = scenario.workload, scenario.ramp, scenario.sweep
+    for field in ("input_tokens", "output_tokens"):
+        for path, most in (
+            (f"workload.{field}", getattr(workload, field)),
+            (f"sweep.{field}", max(getattr(sweep, field), default=0)),
+        ):
+            fact = f"{most:,} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
+            must(most <= MOST_TOKENS, path, fact, f"give {MOST_TOKENS:,} or less")
+    highest = max([ramp.max_concurrency, *(ramp.levels or ())])
+    fact = f"{highest:,} requests in flight are more than the {units.MOST_STREAMS:,} that a machine can hold"
+    path = "ramp.levels" if ramp.levels else "ramp.max_concurrency"
+    must(highest <= units.MOST_STREAMS, path, fact, f"give {units.MOST_STREAMS:,} or less")
+    levels = max(1, len(ramp.levels or ramp.rates or ()))
+    fact = f"{levels * ramp.repeat:,} levels are more than the {MOST_LEVELS:,} that a run keeps in memory"
+    must(levels * ramp.repeat <= MOST_LEVELS, "ramp.repeat", fact, f"give {max(1, MOST_LEVELS // levels):,} or less")
+    fastest = max(ramp.rates or (), default=0.0)
+    fact = f"{fastest:g} requests a second are more than the {MOST_RATE:,.0f} that a machine can send"
+    must(fastest <= MOST_RATE, "ramp.rates", fact, f"give {MOST_RATE:,.0f} or less")
+    cells = math.prod(
+        max(1, len(axis)) for axis in (sweep.input_tokens, sweep.output_tokens, sweep.max_num_seqs, sweep.urls)
+    )
+    fact = f"{cells:,} cells are more than the {MOST_LEVELS:,} that a level map can have"
+    must(cells <= MOST_LEVELS, "sweep", fact, "sweep fewer values")
+
+
 def _holds_a_key(address: str) -> bool:
     """Whether an address holds more than a place: of queries only Azure's `api-version` is known to be no secret.
 
@@ -360,6 +391,30 @@ def _key(variable: str, environ: Mapping[str, str]) -> str:
         name = variable if variable.isupper() else "MY_KEY"
         raise HarnessError(fact, place="--api-key-env", way_out=f"export {name}=…")
     return key
+
+
+def variables(scenario: Scenario) -> list[tuple[str, str]]:
+    """Every environment variable whose value the requests would carry, with the path that names it.
+
+    >>> variables(Scenario(target=Target(api_key_env="A", headers={"X-Key": "env:B"})))
+    [('A', '$.target.api_key_env'), ('B', '$.target.headers.X-Key')]
+    """
+    target = scenario.target
+    key = [(target.api_key_env, "$.target.api_key_env")] if target.api_key_env else []
+    inside = {"headers": target.headers, "extra_body": target.extra_body}
+    return [*key, *secrecy.variables(inside, "$.target")]
+
+
+def carried(scenario: Scenario) -> list[str]:
+    """What the requests carry that may be secret, by its name, each once: never the value."""
+    target = scenario.target
+    found = [name for name, _ in variables(scenario)]
+    for name, value in target.headers.items():
+        if secrecy.secret_header(name) and not secrecy.names_a_variable(value):
+            found.append(f"the header {name}")
+    if secrecy.shown(target.extra_body) != target.extra_body:
+        found.append("a field of extra_body")
+    return list(dict.fromkeys(found))
 
 
 def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -53,6 +53,22 @@ def names_a_variable(text: str) -> bool:
     return _VARIABLE.fullmatch(text) is not None
 
 
+def variables(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every variable that JSON data names by `env:NAME`, with the path of the text that does.
+
+    >>> list(variables({"user": "me", "auth": ["Bearer env:A_KEY"]}, "$.extra_body"))
+    [('A_KEY', '$.extra_body.auth[0]')]
+    """
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from variables(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from variables(each, f"{path}[{i}]")
+    elif isinstance(value, str) and (match := _VARIABLE.fullmatch(value)):
+        yield match[2], path
+
+
 def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
     """The value that `env:NAME` stands for; any other text is itself.
 

@@ -13,6 +13,9 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Zµ]*)\s*")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
+MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine holds
+_CPU_DIGITS = 5  # of a processor's number: Linux has at most 8,192 of them
+
 FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")  # that an SLO may limit (contract: words)
 PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
 LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
@@ -71,7 +74,11 @@ def levels(text: str, place: str = "--levels") -> list[int]:
     >>> levels("1,2,4,1k")
     [1, 2, 4, 1000]
     """
-    return _each(text, count, place, "level", "of at least 1", "'1,2,4,8'")
+    found = _each(text, count, place, "level", "of at least 1", "'1,2,4,8'")
+    if max(found) > MOST_STREAMS:
+        fact = f"{max(found):,} requests in flight are more than the {MOST_STREAMS:,} that a machine can hold"
+        raise HarnessError(fact, place=place, way_out=f"give {MOST_STREAMS:,} or less")
+    return found
 
 
 def cpus(text: str, place: str = "--host-cpus") -> list[int]:
@@ -83,8 +90,10 @@ def cpus(text: str, place: str = "--host-cpus") -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
-            raise HarnessError(f"{text!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or max(len(low), len(high)) > _CPU_DIGITS:
+            raise HarnessError(f"{text[:80]!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
+        if int(high or low) < int(low):
+            raise HarnessError(f"{text[:80]!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
         found += range(int(low), int(high or low) + 1)
     return list(dict.fromkeys(found))
 

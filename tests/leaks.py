@@ -124,16 +124,17 @@ def traces(place: Path, *, transport: str = "socket") -> list[Trace]:
 
     scenario = str(place / "s.toml")
     more = ["--transport", transport, "--url"]
+    allowed = ["--yes", "--allow-env", "THE_KEY", "--allow-env", "THE_NAMED"]
     with serving(echo) as port:
         environ |= {"HTTP_PROXY": f"http://me:{PROXY}@127.0.0.1:{port}"}  # which sockets do not ask
         url = "http://endpoint.invalid" if transport == "httpx" else f"http://127.0.0.1:{port}"
-        assert knee("run", scenario, *more, url, "--yes", "--out", "out", "--json") in (0, 3), talk
+        assert knee("run", scenario, *more, url, *allowed, "--out", "out", "--json") in (0, 3), talk
     assert knee("report", "out", "--json") == 0, talk
     assert knee("run", scenario, "--url", url, "--print-scenario") == 0, talk
     with serving(refuses) as port:
         environ |= {"HTTP_PROXY": f"http://me:{PROXY}@127.0.0.1:{port}"}  # which sockets do not ask
         url = "http://endpoint.invalid" if transport == "httpx" else f"http://127.0.0.1:{port}"
-        assert knee("run", scenario, *more, url, "--yes", "--out", "refused", "--model", "m") == 1, talk
+        assert knee("run", scenario, *more, url, *allowed, "--out", "refused", "--model", "m") == 1, talk
     assert any("(hidden)" in text for name, text in talk if name == "stderr of run"), talk
 
     folder = left / "here" / "out"

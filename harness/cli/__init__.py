@@ -20,6 +20,12 @@ from harness.terminal import guard
 class _Verbs(click.Group):
     """Prints an operator's mistake as one line; everything else that is raised is a bug and shows itself."""
 
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **more)
+        except KeyboardInterrupt:  # which click would make a status of 1 of
+            sys.exit(130)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

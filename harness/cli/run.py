@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,6 +62,10 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "profile": ("sim", "profile"),
     "speed": ("sim", "speed"),
 }
+
+_BESIDE_RESUME = {
+    "header", "as_json", "yes", "allow_env", "trust_remote_code", "url", "quiet", "verbose", "no_plots",
+}  # fmt: skip
 
 
 @click.command()
@@ -129,7 +134,11 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "--resume", metavar="DIR", help="Go on with a run that ended early, by its own scenario; no other argument."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
-@click.option("--yes", is_flag=True, help="Load a public host without asking.")
+@click.option("--yes", is_flag=True, help="Agree to all that would be asked: a public host, a file's address.")
+@click.option(
+    "--allow-env", multiple=True, metavar="NAME", help="Variable that a scenario or a resumed folder may name and send."
+)
+@click.option("--trust-remote-code", is_flag=True, help="Run the code that the tokenizer's folder brings.")
 @click.option("--quiet", is_flag=True, help="No progress and no table.")
 @click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
@@ -143,6 +152,8 @@ def run(
     resume: str | None,
     as_json: bool,
     yes: bool,
+    allow_env: tuple[str, ...],
+    trust_remote_code: bool,
     quiet: bool,
     verbose: bool,
     no_plots: bool,
@@ -151,13 +162,19 @@ def run(
 ) -> None:
     """Measure an endpoint: hold levels of concurrency, fit the curve, write a result folder."""
     from harness import scenario as scenarios
+    from harness.experiment import consent
     from harness.experiment import run as experiment
 
     if resume is not None:
-        _alone("resume", beside={"header", "as_json", "yes", "quiet", "verbose", "no_plots"})
+        source = str(Path(resume) / "manifest.json")
+        _alone("resume", beside=_BESIDE_RESUME)
         resolved = experiment.begun_with(resume, dict(giving.header(each) for each in header))
+        if flags["url"] not in (None, resolved.target.url):
+            fact = f"the run was begun with {resolved.target.url}"
+            raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or run anew")
     else:
-        resolved = _resolve(_one(scenario, flags), flags, header, extra_body, server_meta)
+        source = _one(scenario, flags) or ""
+        resolved = _resolve(source, flags, header, extra_body, server_meta)
         if print_scenario:
             with contextlib.suppress(HarnessError):  # a scenario may be printed where its variables are not set
                 output.secrets[:] = scenarios.secrets(resolved, os.environ)
@@ -168,6 +185,13 @@ def run(
             return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
+    consent.must_be_allowed(resolved, {*_typed(flags, header, extra_body), *allow_env}, os.environ, source)
+    agreed = consent.Agreed(
+        yes=yes,
+        named_by=source if flags["url"] is None or resolved.sweep.urls else "",
+        resumed=resume is not None,
+        trust_remote_code=trust_remote_code,
+    )
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
     from harness.report.live import Progress
 
@@ -181,13 +205,13 @@ def run(
                 output.write_reports(cell.folder, cell.summary, cell.manifest, plots=not no_plots)
 
             if resume is not None:
-                found = sweep.resume(resume, resolved, view, command, yes=yes, report=report)
+                found = sweep.resume(resume, resolved, view, command, agreed=agreed, report=report)
             else:
-                found = sweep.sweep(resolved, out, view, command, yes=yes, report=report)
+                found = sweep.sweep(resolved, out, view, command, agreed=agreed, report=report)
         elif resume is not None:
-            outcome = experiment.resume(resume, resolved, view, command, yes=yes)
+            outcome = experiment.resume(resume, resolved, view, command, agreed=agreed)
         else:
-            outcome = experiment.run(resolved, out, view, command, yes=yes)
+            outcome = experiment.run(resolved, out, view, command, agreed=agreed)
     if swept:
         table, files = output.write_map(found.folder, found.map, plots=not no_plots)
     else:
@@ -200,6 +224,16 @@ def run(
                 outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose
             )
     sys.exit(found.status if swept else outcome.status)
+
+
+def _typed(flags: dict[str, Any], header: tuple[str, ...], extra_body: str | None) -> set[str]:
+    """The variables that are named on the command line itself."""
+    from harness import scenario as scenarios
+
+    headers = dict(giving.header(each) for each in header)
+    body = giving.json_object(extra_body, "--extra-body", "{}") if extra_body is not None else {}
+    target = scenarios.Target(api_key_env=flags["api_key_env"], headers=headers, extra_body=body)
+    return {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
@@ -227,7 +261,7 @@ def _alone(flag: str, *, beside: set[str]) -> None:
 
 
 def _resolve(
-    path: str | None,
+    path: str,
     flags: dict[str, Any],
     header: tuple[str, ...],
     extra_body: str | None,

@@ -1,4 +1,7 @@
-"""Before a public host is loaded: what the run will come to, shown, and a yes.
+"""What the operator agrees to: which secrets go to which address, before the first byte; and the load of a public host.
+
+A scenario and a result folder may come from others. A variable that only they name is sent when `--allow-env` names it
+as well, and a secret goes to an address that only they name when that is confirmed. What was typed is agreed to.
 
 A server on this machine, in a private network or behind a Unix socket is the operator's own. Whether it is one is told
 by the addresses that its name has, not by how the name looks; a name without any here (a proxy may know it) is public.
@@ -11,10 +14,11 @@ import ipaddress
 import math
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from harness import scenario as scenarios
 from harness.analysis import ramp
 from harness.errors import HarnessError
 from harness.experiment.budget import Spent
@@ -26,6 +30,29 @@ from harness.units import span
 
 _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
 _WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
+
+
+class Agreed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator agreed to on the command line."""
+
+    yes: bool = False  # whatever would be asked
+    named_by: str = ""  # the file that alone names the address; "": it was typed
+    resumed: bool = False  # that file is a result folder
+    trust_remote_code: bool = False  # a tokenizer may run code of its own
+
+
+def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
+    """HarnessError where a file names a variable that was not typed.
+
+    `typed` are the names that stand on the command line, `place` is the file. One that is not set is not sent, and may
+    be a key that stands where its variable's name should: it is not repeated.
+    """
+    urls = list(scenario.sweep.urls.values()) or [scenario.target.url or "nowhere"]
+    more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+    for name, path in scenarios.variables(scenario):
+        if name not in typed and name in environ:
+            fact = f"{path} names the variable {name}, which would be sent to {urls[0]}{more}"
+            raise HarnessError(fact, place=place, way_out=f"add --allow-env {name} if it may be")
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +81,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
     ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
-    levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped] * spec.repeat
+    levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped]
     for step, input_tokens in levels:
         pace = pace_of(scenario, step.role, e2e_s, None)
         window = pace.window_s or looked_at(e2e_s)[0]
@@ -68,6 +95,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
         seconds += lasting
         requests += rate * lasting
         tokens_in += rate * lasting * input_tokens
+    seconds, requests, tokens_in = (spec.repeat * each for each in (seconds, requests, tokens_in))
 
     def usage(share: float) -> Usage:
         return Usage(round(tokens_in * share), 0, round(requests * share) * scenario.workload.output_tokens)
@@ -76,7 +104,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
     share = min([1.0, *(bound / value for bound, value in bounds if bound and value)])
     return Estimate(
-        levels=len(levels),
+        levels=len(levels) * spec.repeat,
         requests=round(requests * share),
         usage=usage(share),
         seconds=seconds * share,
@@ -160,7 +188,9 @@ def is_public(address: str) -> bool:
 
 
 async def addresses(where: Address) -> list[str]:
-    """The IP addresses that the endpoint's name has here; none where it has none."""
+    """The IP addresses that the endpoint's name has here; none where it has none, or is a Unix socket."""
+    if where.uds:
+        return []
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
@@ -169,16 +199,53 @@ async def addresses(where: Address) -> list[str]:
     return sorted({str(sockaddr[0]) for *_, sockaddr in found})
 
 
-def must_be_possible(place: str) -> None:
-    """HarnessError where there is nobody to show a plan to, or to answer."""
+async def before_the_first_byte(
+    scenario: Scenario, where: Address, found: Sequence[str], *, ours: bool, agreed: Agreed
+) -> list[str]:
+    """What may be sent where is agreed to, or HarnessError; what to say of it where nothing had to be asked.
+
+    Asked is before a secret goes to a public host or to an address that only a file names, and before a resumed run
+    goes to another machine that only its folder names. `found` are the address's IP addresses; `ours`: it is the
+    simulated endpoint of this process.
+    """
+    carried = [] if ours else scenarios.carried(scenario)
+    # By sockets a name without addresses is reached by nobody, and the checks say so.
+    public = is_foreign(where, found) and (bool(found) or scenario.target.transport == "httpx")
+    here = ours or bool(where.uds) or (bool(found) and all(map(_is_loopback, found)))
+    by_file = bool(agreed.named_by) and (bool(carried) or (agreed.resumed and not here))
+    names = ", ".join(carried) or "no secret"
+    if not by_file and not (public and carried):
+        if public and not agreed.yes:
+            must_be_possible(where.base)  # said now, not after the checks
+        return [f"{where.base} is sent {names}"] if carried else []
+    fact = f"only {agreed.named_by} names it" if by_file else "it is a public host"
+    plan = [f"{where.base}: {fact}; the requests carry {names}"]
+    if agreed.yes:
+        return plan
+    way_out = f"add --yes, or --url {where.base}" if by_file and not public else _WAY_OUT
+    fact = f"{fact}, the requests carry {names}" if by_file else fact
+    await ask(plan, where.base, fact=fact, way_out=way_out)
+    return []
+
+
+def is_foreign(where: Address, found: Sequence[str]) -> bool:
+    """Whether the endpoint is not the operator's own: a public host, or a name that only a proxy can know."""
+    return any(map(is_public, found)) or not (found or where.uds)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def must_be_possible(place: str, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
+    """HarnessError where there is nobody to show a plan to, or to answer; `fact` is why it must be shown."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed one is None
-        fact = "it is a public host, and there is no terminal to ask on"
-        raise HarnessError(fact, place=place, way_out=_WAY_OUT)
+        raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
 
 
-async def ask(plan: Sequence[str], place: str) -> None:
+async def ask(plan: Sequence[str], place: str, *, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
     """Show the plan and wait for a yes; anything else ends the run before any load."""
-    must_be_possible(place)
+    must_be_possible(place, fact, way_out)
     sys.stderr.write("\n".join([*plan, "Send it? [y/N] "]))
     sys.stderr.flush()
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -188,4 +255,4 @@ async def ask(plan: Sequence[str], place: str) -> None:
     finally:
         loop.remove_reader(sys.stdin.fileno())
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise HarnessError("not confirmed: nothing was loaded", place=place, way_out=_WAY_OUT)
+        raise HarnessError("not confirmed: nothing was loaded", place=place, way_out=way_out)

@@ -14,7 +14,6 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,10 +23,10 @@ from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
 from harness.experiment import probe, published
 from harness.experiment.published import SIMULATED as SIMULATED
-from harness.load import dialects, length
+from harness.load import dialects, length, vocabulary
 from harness.load.http1 import ProtocolError, Response
 from harness.load.transport import Target
-from harness.load.workload import COMMON, Prompts, single_token_words
+from harness.load.workload import COMMON, Prompts
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
@@ -190,15 +189,17 @@ def target(scenario: Scenario, where: Address) -> Target:
     )
 
 
-async def check(scenario: Scenario, url: str, first_prompt: int = 0) -> Launch:
+async def check(scenario: Scenario, url: str, first_prompt: int = 0, *, trust_remote_code: bool = False) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out where one fails.
 
-    `first_prompt` is the number of the first prompt to ask with: none is asked twice. Servers repeat what they were
+    `first_prompt` is the number of the first prompt to ask with: none is asked twice. `trust_remote_code`: a named
+    tokenizer may run code that lies in its folder. Servers repeat what they were
     sent, so nothing leaves here in their words that holds a secret.
     """
     hide = scenarios.secrets(scenario, os.environ)
     try:
-        found = await _check(scenarios.resolved(scenario, os.environ), url, first_prompt)
+        wanted = scenarios.resolved(scenario, os.environ)
+        found = await _check(wanted, url, first_prompt, trust_remote_code=trust_remote_code)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -212,7 +213,7 @@ async def check(scenario: Scenario, url: str, first_prompt: int = 0) -> Launch:
     )
 
 
-async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
+async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remote_code: bool) -> Launch:
     """All checks, by a resolved scenario; what is found is still in the server's own words."""
     import httpx
 
@@ -246,7 +247,10 @@ async def _check(scenario: Scenario, url: str, first_prompt: int) -> Launch:
                     place=place,
                     way_out="lower --input-tokens or --output-tokens",
                 )
-            words, tokenizer_json = (COMMON, "") if workload.tokenizer is None else _words(workload.tokenizer)
+            words, tokenizer_json = COMMON, ""
+            if workload.tokenizer is not None:
+                trust = trust_remote_code
+                words, tokenizer_json = await vocabulary.words(workload.tokenizer, trust_remote_code=trust)
             learnt = await _first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
             found = await asking
         except httpx.ConnectTimeout:
@@ -390,30 +394,6 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _words(tokenizer: str) -> tuple[tuple[str, ...], str]:
-    """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that torch is missing is on purpose
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(tokenizer)
-    except (OSError, ValueError) as error:
-        fact = f"no tokenizer there ({str(error).splitlines()[0][:120]})"
-        raise HarnessError(
-            fact, place=f"--tokenizer {tokenizer}", way_out="give a model folder or leave it out"
-        ) from None
-    tokens_of: Callable[[str], int] = lambda text: len(loaded.encode(text, add_special_tokens=False))  # noqa: E731
-    # Words that a small vocabulary splits are left out; short ones that it holds whole come in.
-    own = {token[1:] for token in loaded.get_vocab() if token[:1] in ("Ġ", "▁")}
-    own = {word for word in own if word.isascii() and word.isalpha()}
-    words = single_token_words(tokens_of, sorted({*COMMON, *sorted(own, key=lambda w: (len(w), w))[:4096]}))
-    if len(words) < 64:
-        raise HarnessError(
-            f"only {len(words)} words are one token each", place=f"--tokenizer {tokenizer}", way_out="leave it out"
-        )
-    return words, loaded.backend_tokenizer.to_str() if loaded.is_fast else ""
-
-
 async def _model(client: httpx.AsyncClient, url: str, where: Address, asked: str | None) -> tuple[str, dict[str, Any]]:
     """The model to ask for, and the limits that the server admits to."""
     listed = where.root + "/models"
@@ -488,7 +468,8 @@ async def _first_requests(
 
     async def ask(words_now: int, output_tokens: int) -> _Reply:
         nonlocal drop, used, notes
-        text = Prompts(words, words_now, seed, alike=workload.tokenizer is None).text(used)
+        made = Prompts(words, words_now, seed, alike=workload.tokenizer is None)
+        text = await asyncio.to_thread(made.text, used)  # a long one takes seconds, and Ctrl-C is heard meanwhile
         reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes

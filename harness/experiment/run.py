@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import secrets
 import signal
 import sys
@@ -29,9 +28,10 @@ from harness import files, store
 from harness import scenario as scenarios
 from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import calibrate, consent, hardware, probe
+from harness.experiment import aside, calibrate, consent, hardware, limits, probe
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
+from harness.experiment.consent import Agreed
 from harness.experiment.launch import Launch
 from harness.experiment.levels import Asked, Before, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
@@ -48,7 +48,8 @@ from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Prediction, Summary
 
-_OTHER_FILES = 64  # that a worker needs beside its connections
+_MOMENT_S = 0.5  # that a run may still take to finish after a signal
+_ONE_PRESS_S = 1.0  # between two signals that are meant as one
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
 
@@ -66,18 +67,51 @@ class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     view: View
     command: str
-    yes: bool  # a public host may be loaded unasked
+    agreed: Agreed
     manifest: dict[str, Any] | None = None  # of the run that is resumed, this sitting the last of its sittings
 
 
 class _Signals:
-    """The first of them ends the run in order; later ones change nothing: ending takes a moment."""
+    """The first of them ends the run in order; one that comes when load is over cuts what is left to do short."""
 
     def __init__(self) -> None:
-        self.number: int | None = None
+        self.number: int | None = None  # of the first
+        self.at_s = 0.0  # when that was
         self.levels: Levels | None = None  # once there are any
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
         self._numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Nothing is loaded any more, and what is left are long calls: a signal ends them within a second.
+
+        It leaves them a moment, in which most runs are finished. What was measured is on the disk already. Of the
+        signal that ended the load they are finished all the same, unless another comes that is not of the same press.
+        """
+        loop = asyncio.get_running_loop()
+
+        def leave(*_: object) -> NoReturn:
+            sys.exit(128 + (self.number or signal.SIGINT))
+
+        def cut(number: int, _: object) -> None:
+            if self.number is not None and time.monotonic() - self.at_s < _ONE_PRESS_S:
+                return
+            if self.number is None:
+                self.number, self.at_s = number, time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
+
+        before = signal.signal(signal.SIGALRM, leave)
+        for number in self._numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, cut)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in self._numbers[1:]:
+                signal.signal(number, _leave)
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
@@ -96,7 +130,7 @@ class _Signals:
 
         def interrupt(number: int) -> None:
             if self.number is None:
-                self.number = number
+                self.number, self.at_s = number, time.monotonic()
                 if self.levels is None or not self.levels.over:
                     task.cancel()
 
@@ -108,10 +142,10 @@ def _leave(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def run(scenario: Scenario, out: str | None, view: View, command: str, *, yes: bool = False) -> Outcome:
+def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Measure; HarnessError when nothing could be, else an outcome, however the run ended.
 
-    A public host is loaded when its plan is confirmed on a terminal, or with `yes`.
+    A public host is loaded when its plan is confirmed on a terminal, or is `agreed` to beforehand.
     """
     if scenario.target.url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
@@ -119,12 +153,12 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, yes: b
         # Another one each time: a server that is still warm must not know the prompts from the run before.
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
-    _check_open_files(scenario)
+    limits.check(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = store.create(out or store.fresh(f"{scenario.name}-{stamp}"))
     try:
         with store.claimed(folder):
-            return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, yes=yes))
+            return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed))
     except BaseException:
         if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
             with contextlib.suppress(HarnessError):
@@ -133,12 +167,12 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, yes: b
         raise
 
 
-def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool = False) -> Outcome:
+def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Go on with a run that ended early, by the scenario that it was `begun_with`."""
     folder = Path(path)
     with store.claimed(folder):
         run = store.read(folder)
-        _check_open_files(scenario)
+        limits.check(scenario)
         files.must_be_files(folder, store.WRITTEN)  # said now, not after the load
         files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
         manifest = run.manifest
@@ -153,8 +187,9 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool
         manifest["sittings"].append({"created": _now_iso(), "command": command})
         store.write_json(folder / store.MANIFEST, manifest)
         del run, before
-        sitting = _Sitting(scenario=scenario, folder=folder, view=view, command=command, yes=yes, manifest=manifest)
-        return _sit(sitting)
+        return _sit(
+            _Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
+        )
 
 
 def _loaded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -218,27 +253,9 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), _most_streams(scenario))
+    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), limits.most_streams(scenario))
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
-
-
-def _most_streams(scenario: Scenario) -> int:
-    """The highest concurrency that the run can come to; an open loop is led by its limit."""
-    ramp = scenario.ramp
-    return max(ramp.levels or [ramp.max_concurrency])
-
-
-def _check_open_files(scenario: Scenario) -> None:
-    """A connection is an open file: a level that cannot be opened is said before anything is measured."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = _most_streams(scenario)
-    if most != resource.RLIM_INFINITY and highest > most - _OTHER_FILES:
-        raise HarnessError(
-            f"{highest} connections do not fit into {most} open files",
-            place="--levels" if scenario.ramp.levels else "--max-concurrency",
-            way_out=f"stay at or below {most - _OTHER_FILES}, or raise `ulimit -Hn`",
-        )
 
 
 async def _run(
@@ -249,37 +266,38 @@ async def _run(
     signals: _Signals,
 ) -> Outcome:
     signals.inside()
+    asyncio.get_running_loop().set_default_executor(aside.Abandoned())
     sittings = sitting.manifest["sittings"] if sitting.manifest else [None]
     where = launching.address(url)
-    found = [] if where.uds else await consent.addresses(where)
-    public = any(map(consent.is_public, found))
-    if public and not sitting.yes:
-        consent.must_be_possible(where.base)  # said now, not after the checks
+    found, ours = await consent.addresses(where), profile is not None
+    said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
+    for line in said:
+        sitting.view.note(line)
     async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
-        launch = await launching.check(sitting.scenario, url, (len(sittings) - 1) * _PROMPTS)
+        first_prompt = (len(sittings) - 1) * _PROMPTS
+        trust = sitting.agreed.trust_remote_code
+        launch = await launching.check(sitting.scenario, url, first_prompt, trust_remote_code=trust)
         gpus = await opening if opening is not None else None
         try:
-            if public or not (found or where.uds):  # a name without addresses here is known to a proxy
-                await _agreed(sitting, launch)
-            else:
-                asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-                made = consent.estimate(asked, launch.e2e_s, probe.lengths(asked, launch))
-                sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
+            await _planned(sitting, launch, public=consent.is_foreign(where, found))
             return await _measure(sitting, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
                 gpus.close()
 
 
-async def _agreed(sitting: _Sitting, launch: Launch) -> None:
-    """Show what the load will come to, and see that it is meant."""
+async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
+    """Show what the load will come to, and of a public host see that it is meant."""
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = consent.estimate(asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    if not public:
+        sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
+        return
     plan = consent.told(made, asked, launch)
-    if not sitting.yes:
+    if not sitting.agreed.yes:
         await consent.ask(plan, launch.address.base)
         return
     for line in plan:
@@ -317,11 +335,12 @@ async def _measure(
     else:
         manifest = sitting.manifest
         launch = _as_before(launch, manifest)
-        spool = store.Spool(folder)
-        run = store.read(folder)
+        run = await asyncio.to_thread(store.read, folder)
         origin_ns, unix_origin = _origin(manifest, run.last_s)
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-        before = Before.of(run, sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest)))
+        loaded_s = sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest))
+        before = await asyncio.to_thread(Before.of, run, loaded_s)
+        spool = store.Spool(folder)
         del run
     manifest["client"]["workers"] = len(workers)  # whose ceiling is that of all of them
     levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before, Asked.of(manifest))
@@ -347,7 +366,7 @@ async def _measure(
             raise
         task.uncancel()
         ended = signal.Signals(signals.number).name
-        view.note("interrupted: what was measured is being written")
+        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
     except HarnessError as error:
         failure, ended = error, str(error)
     finally:
@@ -371,13 +390,14 @@ async def _measure(
         )
     manifest["ramp"] = levels.steps
     manifest["host"]["load_average_end"] = list(os.getloadavg())
-    if failure is not None:
-        missing = 0
-        with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
-            missing = lost(_finish(folder, manifest))
-        view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
-        raise failure
-    summary = summarise(_finish(folder, manifest))
+    with signals.finishing():
+        if failure is not None:
+            missing = 0
+            with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
+                missing = lost(_finish(folder, manifest))
+            view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
+            raise failure
+        summary = summarise(_finish(folder, manifest))
     missed = exit_status(summary, slo_fail=scenario.ramp.slo_fail)
     status = missed if signals.number is None else 128 + signals.number
     return Outcome(folder, summary, manifest, status)
@@ -475,7 +495,8 @@ async def _first_manifest(
     if deployed is None:
         manifest["notes"].append("no prediction: it needs --gpu and --model-config")
     else:
-        manifest["prediction"] = msgspec.to_builtins(_predict(scenario, launch, *deployed, simulated=bool(profile)))
+        made = await asyncio.to_thread(_predict, scenario, launch, *deployed, simulated=bool(profile))
+        manifest["prediction"] = msgspec.to_builtins(made)
         manifest["roof"] = msgspec.to_builtins(phases.roof(*deployed))
     manifest["sittings"] = [{"created": manifest["created"], "command": sitting.command}]
     return manifest

@@ -29,6 +29,7 @@ from harness.errors import HarnessError
 from harness.experiment import budget, safety
 from harness.experiment import run as experiment
 from harness.experiment.budget import Spent
+from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
 from harness.experiment.summarise import exit_status, summarise
@@ -117,13 +118,13 @@ def sweep(
     view: View,
     command: str,
     *,
-    yes: bool = False,
+    agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
     """Measure every cell of the map; HarnessError when nothing could be.
 
     `report` is given each cell's outcome as soon as there is one, to write what people read into its folder. A cell
-    on a public host is confirmed like any run, unless `yes`.
+    on a public host is confirmed like any run, unless that is `agreed`.
     """
     if scenario.workload.seed is None:
         seed = secrets.randbelow(2**31)
@@ -148,7 +149,7 @@ def sweep(
     try:
         with store.claimed(folder):
             store.write_json(folder / store.MANIFEST, manifest)
-            going = _Going(scenario, folder, view, command, yes, report, manifest, planned, hidden)
+            going = _Going(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
             return going.measure()
     except BaseException:
         if not any(path.is_dir() for path in folder.iterdir()):  # nothing was measured: leave nothing behind
@@ -159,7 +160,13 @@ def sweep(
 
 
 def resume(
-    path: str, scenario: Scenario, view: View, command: str, *, yes: bool = False, report: Report = lambda _: None
+    path: str,
+    scenario: Scenario,
+    view: View,
+    command: str,
+    *,
+    agreed: Agreed = Agreed(),
+    report: Report = lambda _: None,
 ) -> Swept:
     """Go on with a map that ended early, by the scenario that it was begun with (`run.begun_with` reads it).
 
@@ -175,7 +182,7 @@ def resume(
         manifest["sittings"].append({"created": _now().isoformat(timespec="seconds"), "command": command})
         store.write_json(folder / store.MANIFEST, manifest)
         hidden = scenarios.secrets(scenario, os.environ)
-        going = _Going(scenario, folder, view, command, yes, report, manifest, cells(scenario), hidden)
+        going = _Going(scenario, folder, view, command, agreed, report, manifest, cells(scenario), hidden)
         if levelmap.is_map(folder):
             going.known = {cell.name: cell for cell in levelmap.read(folder).cells}
         return going.measure()
@@ -188,7 +195,7 @@ class _Going(msgspec.Struct):
     folder: Path
     view: View
     command: str
-    yes: bool
+    agreed: Agreed
     report: Report
     manifest: dict[str, Any]
     planned: list[Cell]
@@ -247,14 +254,14 @@ class _Going(msgspec.Struct):
 
     def _run(self, cell: Cell, so_far: Spent) -> Outcome:
         scenario = msgspec.structs.replace(cell.scenario, ramp=left_to(cell.scenario.ramp, so_far))
-        return experiment.run(scenario, str(self.folder / cell.name), self.view, self.command, yes=self.yes)
+        return experiment.run(scenario, str(self.folder / cell.name), self.view, self.command, agreed=self.agreed)
 
     def _go_on(self, cell: Cell) -> Outcome:
         """A cell that was broken off, with the bounds that it was begun with."""
         place = self.folder / cell.name
         ramp = msgspec.convert(store.manifest(place)["scenario"]["ramp"], Ramp)
         scenario = msgspec.structs.replace(cell.scenario, ramp=ramp)
-        return experiment.resume(str(place), scenario, self.view, self.command, yes=self.yes)
+        return experiment.resume(str(place), scenario, self.view, self.command, agreed=self.agreed)
 
     def _take(self, cell: Cell, outcome: Outcome) -> None:
         self.report(outcome)

@@ -226,11 +226,13 @@ class _Process:
         self._process.kill()
 
     async def end(self) -> None:
-        """Stop it, take its last records, and see it end."""
+        """Stop it, take its last records, and see it end; one that never had a plan has nothing to tell."""
         assert self._process is not None
         assert self._link is not None
         try:
-            if self._reading is not None:
+            if self._reading is None:
+                self._process.kill()
+            else:
                 with contextlib.suppress(ConnectionError):
                     self.tell(Stop())
                 with contextlib.suppress(TimeoutError):

@@ -1,0 +1,100 @@
+"""What this machine can hold of a run: processors, open files and memory, said before anything starts.
+
+What no machine can (a prompt longer than any model takes, a run of a million levels) is refused by the scenario itself.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import psutil
+
+from harness.errors import HarnessError
+from harness.scenario import Scenario
+
+_OTHER_FILES = 64  # that a process needs beside its connections
+_FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
+_WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more of them only take each other's time
+_WORKER_BYTES = 64 << 20  # of a worker without load, measured: 45 MiB
+_STREAM_BYTES = 64 << 10  # of a connection, its task and its buffers
+_BYTES_A_TOKEN = 7  # of a prompt: a short word and its space
+_PROMPTS_A_STREAM = 3  # in flight, built ahead, and being built
+_BYTES_AN_ARRIVAL = 24  # of an answer's token: its stamp, its count, and its record
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check(scenario: Scenario) -> None:
+    """HarnessError with the limit, and where it comes from, where the run would not fit."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _check_workers(scenario, files[0])
+    _check_connections(scenario, files[1])
+    _check_memory(scenario)
+
+
+def most_streams(scenario: Scenario) -> int:
+    """The highest concurrency that the run can come to; an open loop is led by its limit."""
+    ramp = scenario.ramp
+    return max(ramp.levels or [ramp.max_concurrency])
+
+
+def _check_workers(scenario: Scenario, files: int) -> None:
+    asked, cpus, free = scenario.ramp.workers or 1, len(os.sched_getaffinity(0)), memory()
+    by = [
+        (max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus), f"{_counted(cpus, 'processor')} here"),
+        (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),
+    ]
+    if files != resource.RLIM_INFINITY:
+        by.append((max(1, (files - _OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
+    most, why = min(by)
+    if asked > most:
+        raise HarnessError(f"{asked:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
+
+
+def _check_connections(scenario: Scenario, files: int) -> None:
+    """A connection is an open file: a level that cannot be opened is said before anything is measured."""
+    asked, most = most_streams(scenario), files - _OTHER_FILES
+    if files != resource.RLIM_INFINITY and asked > most:
+        fact = f"{asked:,} connections do not fit into {files:,} open files"
+        way_out = f"{_at_most(most)}, or raise `ulimit -Hn`"
+        raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
+
+
+def _check_memory(scenario: Scenario) -> None:
+    """What is in flight at the highest level, in all workers together."""
+    streams, workload, free = most_streams(scenario), scenario.workload, memory()
+    prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * workload.input_tokens
+    each = _STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * workload.output_tokens
+    if streams * each > free:
+        tokens = f"{workload.input_tokens:,} tokens in and {workload.output_tokens:,} out"
+        fact = f"{streams:,} in flight, {tokens} each, take {_size(streams * each)} of {_size(free)} free memory here"
+        fits = free // each
+        way_out = _at_most(fits) if fits else "lower --input-tokens or --output-tokens"
+        raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
+
+
+def memory() -> int:
+    """Bytes of memory that are free here: of the machine, or of what is left of the container's share."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        share, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return free
+    return max(0, min(free, share - used))
+
+
+def _levels(scenario: Scenario) -> str:
+    return "--levels" if scenario.ramp.levels else "--max-concurrency"
+
+
+def _at_most(most: int) -> str:
+    return f"stay at or below {most:,}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"

@@ -1,0 +1,98 @@
+"""Words of one token each by a named tokenizer, and the tokenizer itself, had from a process of their own.
+
+A tokenizer's folder may come from others. Code that lies in it runs only where the operator said so on the command
+line, and nobody can answer for him: the process has no standard input. It takes as long as it likes, fails as it likes,
+and is killed when the run is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.load.workload import COMMON, single_token_words
+
+_FEWEST = 64  # words below which prompts would repeat themselves
+_MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
+_TRUST = "--trust-remote-code"
+
+
+class _Found(msgspec.Struct, frozen=True, tag=True):
+    words: tuple[str, ...]
+    tokenizer_json: str  # "" where it has none
+
+
+class _Failed(msgspec.Struct, frozen=True, tag=True):
+    fact: str
+    code: bool  # it is code that nobody agreed to
+
+
+async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
+    """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
+    command = [sys.executable, "-m", "harness.load.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else [])]
+    # A session of its own: Ctrl-C is for the run, which ends it.
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    place, way_out = f"--tokenizer {tokenizer}", "give a model folder or leave it out"
+    if process.returncode:
+        fact = f"loading it ended with status {process.returncode}"
+        raise HarnessError(f"no tokenizer there ({fact})", place=place, way_out=way_out)
+    found: _Found | _Failed = msgspec.msgpack.decode(said, type=_Found | _Failed)
+    if isinstance(found, _Failed):
+        if found.code:
+            raise HarnessError(
+                "it is a tokenizer with code of its own, which is not run",
+                place=place,
+                way_out=f"read it, then {_TRUST}",
+            )
+        raise HarnessError(f"no tokenizer there ({found.fact})", place=place, way_out=way_out)
+    if len(found.words) < _FEWEST:
+        raise HarnessError(f"only {len(found.words)} words are one token each", place=place, way_out="leave it out")
+    return found.words, found.tokenizer_json
+
+
+def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that torch is missing is on purpose
+    from transformers import AutoTokenizer
+
+    # False, not None: None asks, and takes any answer.
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code)
+    tokens_of: Callable[[str], int] = lambda text: len(loaded.encode(text, add_special_tokens=False))  # noqa: E731
+    # Words that a small vocabulary splits are left out; short ones that it holds whole come in.
+    own = {token[1:] for token in loaded.get_vocab() if token[:1] in ("Ġ", "▁")}
+    own = {word for word in own if word.isascii() and word.isalpha()}
+    candidates = sorted({*COMMON, *sorted(own, key=lambda w: (len(w), w))[:_MOST_OWN]})
+    found = single_token_words(tokens_of, candidates)
+    return _Found(found, loaded.backend_tokenizer.to_str() if loaded.is_fast else "")
+
+
+def main(arguments: list[str]) -> None:
+    """Load the tokenizer and write what was found, or why not; whatever else is printed goes nowhere."""
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    trust = _TRUST in arguments[1:]
+    said: _Found | _Failed
+    try:
+        said = _loaded(arguments[0], trust_remote_code=trust)
+    except Exception as error:  # noqa: BLE001  # whatever a folder makes of its loading is a fact about the folder
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        said = _Failed(first, not trust and "trust_remote_code" in str(error))
+    with os.fdopen(answer, "wb") as file:
+        file.write(msgspec.msgpack.encode(said))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

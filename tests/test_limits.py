@@ -1,0 +1,61 @@
+"""What does not fit this machine is said with the limit and where it comes from, before anything starts."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness import scenario
+from harness.errors import HarnessError
+from harness.experiment import limits
+
+
+def spec(**sections: Any) -> scenario.Scenario:
+    return scenario.build(sections, place="test")
+
+
+def test_what_people_measure_fits() -> None:
+    limits.check(spec())
+    limits.check(spec(ramp={"workers": 8, "levels": [1, 512]}, workload={"input_tokens": 8192}))
+
+
+def test_workers_are_bound_by_processors() -> None:
+    most = max(8, 4 * len(os.sched_getaffinity(0)))
+    limits.check(spec(ramp={"workers": most}))
+    with pytest.raises(HarnessError, match=rf"{most + 1} workers are too many for .*; stay at or below "):
+        limits.check(spec(ramp={"workers": most + 1}))
+
+
+def test_memory_bounds_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 1,024: 3 prompts of 7 B a token, 24 B an answer's token, 64 KiB: 210,000 + 24,000 + 65,536 B."""
+    long = spec(workload={"input_tokens": 10_000, "output_tokens": 1000})
+    monkeypatch.setattr(limits, "memory", lambda: 400_000_000)
+    limits.check(long)
+    monkeypatch.setattr(limits, "memory", lambda: 200_000_000)
+    with pytest.raises(HarnessError, match=r"1,024 in flight, 10,000 tokens in .* 0.3 GB of 0.2 GB .* below 667"):
+        limits.check(long)
+
+
+def test_a_container_s_share_is_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("300000000\n")
+    (tmp_path / "memory.current").write_text("200000000\n")
+    assert limits.memory() == 100_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert limits.memory() > 100_000_000
+
+
+def test_no_loader_of_transformers_decides_by_itself_whether_code_is_run() -> None:
+    """Left out, `trust_remote_code` asks on standard input."""
+    calls = [
+        (path.name, {keyword.arg for keyword in node.keywords})
+        for path in Path(harness.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained"
+    ]
+    assert calls == [("vocabulary.py", {"trust_remote_code"})]
