@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import trust_lost
 import trust_secrets
 import trust_table
+import trust_wire
 
 from tests import matrix
 
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> int:
     if not asked.faults_only:
         good.append(trust_table.show(trust_lost.TITLE, trust_lost.HEADER, trust_lost.rows()))
         good.append(trust_table.show(trust_secrets.TITLE, trust_secrets.HEADER, trust_secrets.rows()))
+        good.append(trust_table.show(trust_wire.TITLE, trust_wire.HEADER, trust_wire.rows()))
         rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
         good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))
     print("\nevery row holds" if all(good) else "\nNOT every row holds")
