@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -35,17 +35,19 @@ def rows() -> Iterator[trust_table.Row]:
     """The expressions, and a row for each mode."""
     yield searched()
     hostile_control.ending_s()  # alone, before anything else keeps the machine busy
+    cases = [(mode, place, False) for mode, place in hostile_control.cases()]
+    cases += [(mode, place, True) for mode, place in hostile_control.lasting()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        begun = [(mode, *_begun(pool, mode)) for mode in MODES]
-        for mode, runs, interrupts in begun:
-            yield _row(mode, {p: f.result() for p, f in runs.items()}, [f.result() for f in interrupts])
+        found = dict(zip(cases, pool.map(lambda case: _once(*case), cases), strict=True))
+    for case in [case for case, each in found.items() if each.problems]:
+        found[case] = hostile_control.held(case[0], case[1], interrupt=case[2])  # alone: they share two processors
+    for mode in MODES:
+        runs = {place: found[mode, place, False] for place in mode.places}
+        yield _row(mode, runs, [found[mode, place, True] for place in mode.places if mode.lasts])
 
 
-def _begun(pool: ThreadPoolExecutor, mode: Mode) -> tuple[dict[str, Future[Tried]], list[Future[Tried]]]:
-    """Every run of a mode, by its place, and those that are interrupted."""
-    runs = {place: pool.submit(hostile_control.held, mode, place) for place in mode.places}
-    places = mode.places if mode.lasts else ()
-    return runs, [pool.submit(hostile_control.held, mode, place, interrupt=True) for place in places]
+def _once(mode: Mode, place: str, interrupt: bool) -> Tried:
+    return (hostile_control.interrupted if interrupt else hostile_control.tried)(mode, place)
 
 
 def _row(mode: Mode, runs: dict[str, Tried], interrupts: list[Tried]) -> trust_table.Row:

@@ -41,6 +41,7 @@ STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request time
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # without a token, and so many request times: it is said
 _SCRAPE_S = 5.0  # for one page of the server's figures
+_LONGEST_WAIT_S = 30.0  # between two scrapes, after some that failed
 _LONGEST_REASON = 120  # characters of why there was none
 _LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
 
@@ -237,9 +238,9 @@ class Levels:
                 await self._ramp(workers, repeat)
         finally:
             self.over = True
-            await workers.end()
-            for task in looking:
+            for task in looking:  # before the workers end: a server may keep a scrape busy
                 task.cancel()
+            await workers.end()
             await asyncio.gather(*looking, return_exceptions=True)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
@@ -358,7 +359,7 @@ class Levels:
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
         where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
-        failed = False
+        wait, noted = every, False
         async with httpclient.client(where, timeout=_SCRAPE_S) as http:
             while True:
                 try:
@@ -368,11 +369,13 @@ class Levels:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
                 except httpx.TransportError as error:
                     why = dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
-                if why and not failed:
-                    failed = True
+                # What fails is asked for less and less often: a server may make it cost as much as it likes.
+                wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every
+                if why and not noted:
+                    noted = True
                     why = redact(why, self._launch.secrets)
                     self._view.note(f"a gap in the server's own figures: {why}; load goes on without them")
-                await asyncio.sleep(every)
+                await asyncio.sleep(wait)
 
     async def _watch_gpus(self, gpus: Gpus) -> None:
         """Take the GPUs' figures in a thread: a driver may take its time, and load goes on."""
