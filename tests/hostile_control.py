@@ -282,6 +282,16 @@ MODES = (
 )  # fmt: skip
 
 
+class _Streaming(Request):
+    """A request whose answer calls itself a stream, so that it is read as one."""
+
+    def __init__(self, r: Request) -> None:
+        super().__init__(r.sock, r.head, r.body, r.number, r._connections)
+
+    def send(self, data: bytes) -> None:
+        super().send(data.replace(b"Content-Type: application/json", b"Content-Type: " + _STREAM))
+
+
 class Scene:
     """One server with a mode at a place; when it was first hostile, and who asked of hosts that nobody named."""
 
@@ -299,7 +309,7 @@ class Scene:
                 self.hostile.set()
             if self._place != LOAD or r.path == "/metrics":
                 self.amid.set()
-            self._mode.script(r)
+            self._mode.script(_Streaming(r) if r.path.endswith("/completions") else r)
         elif r.path == "/v1/models":
             r.answer(200, models())
         elif r.path == "/version":
