@@ -172,17 +172,18 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
 
 def _located(message: str, place: str) -> HarnessError:
     """msgspec's complaint in the project's words: fact, path, nearest right name."""
-    match = re.fullmatch(r"Object contains unknown field `(.*?)`(?: - at `(.*?)`)?", message)
-    if not match:
+    before, unknown, rest = message.partition("Object contains unknown field `")
+    if before or not unknown:
         return HarnessError(message.replace("`", "'"), place=place, way_out="see `knee run --print-scenario`")
-    path = match[2] or "$"
+    field, found, path = rest.removesuffix("`").rpartition("` - at `")
+    if not found:
+        field, path = path, "$"
     struct: Any = Scenario
     for step in path.split(".")[1:]:
-        struct = next(f.type for f in msgspec.structs.fields(struct) if f.encode_name == step)
+        # A field may be named like a place.
+        struct = next((f.type for f in msgspec.structs.fields(struct) if f.encode_name == step), struct)
     known = [f.encode_name for f in msgspec.structs.fields(struct)]
-    return HarnessError(
-        f"unknown field '{match[1]}' at {path}.{match[1]}", place=place, way_out=nearest(match[1], known)
-    )
+    return HarnessError(f"unknown field '{field}' at {path}.{field}", place=place, way_out=nearest(field, known))
 
 
 def _names_a_folder(name: str) -> bool:

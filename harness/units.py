@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from harness.errors import HarnessError, nearest
 
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Zµ]*)\s*")
+_NUMBER = re.compile(r"\s*+([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)\s*+([a-zA-Zµ]*+)\s*+")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 

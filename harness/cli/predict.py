@@ -179,7 +179,7 @@ def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
         return lambda rate: (n / rate for n in itertools.count())
     import random
 
-    match = re.fullmatch(r"gamma\(([0-9]*\.?[0-9]+)\)", kind)
+    match = re.fullmatch(r"gamma\(([0-9]++(?:\.[0-9]++)?|\.[0-9]++)\)", kind)
     shape = 1.0 if kind == "poisson" else float(match[1]) if match else 0.0
     if not shape:
         way_out = "known: poisson, constant, gamma(K) with K above 0, like gamma(0.25)"

@@ -38,7 +38,12 @@ _PROBES = 6  # tries to meet the asked prompt length
 _NEAR = 0.005  # of the asked length: near enough where words are all there is to make it of
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _CONNECT_S = 10.0  # TLS included
+_MODELS_S = 60.0  # for the list of models, from connecting to its last byte
+_MOST_NAMES = 10  # models of a list that are shown
 _HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
+_LONGEST_BODY = 65_536  # bytes of an error's body that are looked through
+_LONGEST_SAID = 4096  # characters of its words
+_LONGEST_REASON = 200  # characters of why a connection broke
 _NO_TLS = "it does not speak TLS", "is it http://?"
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
 _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
@@ -233,10 +238,10 @@ async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remot
             await stack.enter_async_context(beside)
         asking: asyncio.Task[published.Published] | None = None
         try:
-            model, limits = await _model(client, place, where, scenario.target.model)
+            model, limits = await _model(client, place, where, scenario.target.model, min(_MODELS_S, patience))
             longest = limits.get("n_ctx")
             asking = asyncio.create_task(
-                published.read(client, where.path("/version"), beside, there, scenario.target.metrics_url)
+                published.read(client, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
             )
             scenario = probe.scenario_for(scenario, longest)
             workload = scenario.workload
@@ -391,39 +396,49 @@ def _is_https(place: str) -> HarnessError:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
 
 
-async def _model(client: httpx.AsyncClient, url: str, where: Address, asked: str | None) -> tuple[str, dict[str, Any]]:
+async def _model(
+    client: httpx.AsyncClient, url: str, where: Address, asked: str | None, within_s: float
+) -> tuple[str, dict[str, Any]]:
     """The model to ask for, and the limits that the server admits to."""
+    from harness.load import httpclient
+
     listed = where.root + "/models"
-    answer = await client.get(where.path(listed))
-    status, place = answer.status_code, url + listed
+    answer = await httpclient.page(client, where.path(listed), within_s)
+    status, place = answer.status, url + listed
     if status in (401, 403):
         raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
     if status == 400 and await _speaks_tls(where, Target(
         scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds)
     ):  # fmt: skip
         raise _is_https(url)
-    if (no := _not_served(status, answer.text if status >= 500 else "", place)) is not None:
+    if (no := _not_served(status, answer.text[:_LONGEST_BODY] if status >= 500 else "", place)) is not None:
         raise no
     entries = published.entries(answer)
-    served = [entry["id"] for entry in entries if isinstance(entry.get("id"), str)]
+    served = [entry["id"] for entry in entries if published.is_name(entry.get("id"))]
     if asked is None:
         if len(served) == 1:
             asked = served[0]
         elif served:
             raise HarnessError(
-                f"it serves {len(served)} models", place=url, way_out=f"give --model, one of: {few(served)}"
+                f"it serves {len(served):,} models",
+                place=url,
+                way_out=f"give --model, one of: {few(served, _MOST_NAMES)}",
+            )
+        elif any("id" in entry for entry in entries):
+            raise HarnessError(
+                "it serves a model whose name is no text on one line", place=place, way_out="give --model"
             )
         elif "html" in answer.headers.get("content-type", ""):
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
             raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
     elif served and asked not in served:
-        raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served))
+        raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == asked), {})
-    return asked, await published.limits(client, where, entry)
+    return asked, await published.limits(client, where, entry, within_s)
 
 
 _SEVERAL = 1.2  # tokens a word above which that is said
@@ -551,6 +566,8 @@ async def _ask(
     drop: frozenset[str],
 ) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
+    from harness.load import httpclient
+
     notes: list[str] = []
     api, quota = scenario.target.api, scenario.target.max_rps
     while True:
@@ -559,11 +576,11 @@ async def _ask(
         before, after = dialects.body(api, model, output_tokens, drop=drop, extra=scenario.target.extra_body)
         content = before + msgspec.json.encode(text) + after
         story = dialects.Story()
-        async with client.stream(
-            "POST", path, content=content, headers={"Content-Type": "application/json", "X-Request-Id": "knee-check"}
-        ) as answer:
+        headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
+        within_s = scenario.target.request_timeout
+        async with httpclient.response(client, "POST", path, within_s, content=content, headers=headers) as answer:
             if answer.status_code in (400, 413, 422):
-                message = (await answer.aread()).decode("utf-8", "replace")
+                message = (await httpclient.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
                 field = dialects.refused_field(message, drop | frozenset(scenario.target.extra_body))
                 if field is not None:
                     drop |= {field}
@@ -573,16 +590,19 @@ async def _ask(
                     _said(answer.status_code, message), place=url + path, way_out="change what is asked"
                 )
             if answer.status_code != 200:
-                message = (await answer.aread()).decode("utf-8", "replace")
+                message = (await httpclient.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
                 no = _not_served(answer.status_code, message, url + path)
                 raise no or HarnessError(
                     _said(answer.status_code, message), place=url + path, way_out=_way_out(answer.status_code)
                 )
             kind = answer.headers.get("content-type", "")
             if "event-stream" not in kind:
-                await answer.aread()
                 what = (
-                    "HTML" if "html" in kind else "one JSON body" if "json" in kind else repr(kind or "no content type")
+                    "HTML"
+                    if "html" in kind
+                    else "one JSON body"
+                    if "json" in kind
+                    else repr(dialects.plain(kind[:60]) or "no content type")
                 )
                 raise HarnessError(
                     f"it answers with {what}, not a stream", place=url + path, way_out="give an endpoint that streams"
@@ -594,7 +614,7 @@ async def _ask(
                     way_out="switch compression off for text/event-stream there",
                 )
             Response().heard(answer.status_code, answer.headers)  # as the load will read it
-            async for piece in answer.aiter_raw():
+            async for piece in httpclient.pieces(answer):
                 story.feed(time.monotonic_ns(), piece)
         story.end(time.monotonic_ns())
         if story.error:
@@ -610,14 +630,14 @@ def _said(status: int, body: str) -> str:
     """The server's own words of an error, on one line."""
     try:
         data = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         data = None
     message: Any = data
     for key in ("error", "message", "detail"):
         if isinstance(message, dict) and key in message:
             message = message[key]
     text = message if isinstance(message, str) else body
-    return f"{status}: " + " ".join(text.split())[:240]
+    return f"{status}: " + dialects.plain(text[:_LONGEST_SAID])[:240]
 
 
 def _not_served(status: int, body: str, place: str) -> HarnessError | None:

@@ -8,7 +8,6 @@ thread, as load goes on. A level is a concurrency that is kept, or a rate at whi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -33,6 +32,7 @@ from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record
 from harness.scenario import Scenario
+from harness.secrecy import redact
 from harness.summary import LevelSummary
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
@@ -40,6 +40,9 @@ LONGEST_OPEN_WARM_UP_S = 30.0
 STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # without a token, and so many request times: it is said
+_SCRAPE_S = 5.0  # for one page of the server's figures
+_LONGEST_WAIT_S = 30.0  # between two scrapes, after some that failed
+_LONGEST_REASON = 120  # characters of why there was none
 _LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
 
 
@@ -235,9 +238,9 @@ class Levels:
                 await self._ramp(workers, repeat)
         finally:
             self.over = True
-            await workers.end()
-            for task in looking:
+            for task in looking:  # before the workers end: a server may keep a scrape busy
                 task.cancel()
+            await workers.end()
             await asyncio.gather(*looking, return_exceptions=True)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
@@ -350,19 +353,29 @@ class Levels:
             self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client limits")
 
     async def _scrape(self) -> None:
-        """Take the server's figures off the measured path; a scrape that fails is a gap, not the end of a run."""
+        """Take the server's figures off the measured path; one that fails is a gap, said once, and the next is due."""
         import httpx
 
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
         where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
-        async with httpclient.client(where, timeout=5.0) as http:
+        wait, noted = every, False
+        async with httpclient.client(where, timeout=_SCRAPE_S) as http:
             while True:
-                with contextlib.suppress(httpx.HTTPError):
-                    page = await http.get(where.path)
-                    if page.status_code == 200:
+                try:
+                    page = await httpclient.page(http, where.path, _SCRAPE_S)
+                    why = "" if page.status == 200 else f"it answers {page.status}"
+                    if not why:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
-                await asyncio.sleep(every)
+                except httpx.TransportError as error:
+                    why = dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+                # What fails is asked for less and less often: a server may make it cost as much as it likes.
+                wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every
+                if why and not noted:
+                    noted = True
+                    why = redact(why, self._launch.secrets)
+                    self._view.note(f"a gap in the server's own figures: {why}; load goes on without them")
+                await asyncio.sleep(wait)
 
     async def _watch_gpus(self, gpus: Gpus) -> None:
         """Take the GPUs' figures in a thread: a driver may take its time, and load goes on."""

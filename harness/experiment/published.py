@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     import httpx
 
     from harness.experiment.launch import Address
+    from harness.load.httpclient import Page
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
 _LONGEST_FACT = 200  # characters of a version
-_FACTS_S = 10.0  # between two pieces of what need not be known
+_LONGEST_NAME = 512  # characters of a model's name
+_FACTS_S = 10.0  # for a page that need not be there
+_MOST = 2**31  # a limit of tokens or slots beyond this is none
 _ENGINES = ("vllm:", "sglang:", "llamacpp:")  # as the names of their figures begin
 
 
@@ -36,14 +39,21 @@ class Published(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def entries(answer: httpx.Response) -> list[dict[str, Any]]:
+def entries(answer: Page) -> list[dict[str, Any]]:
     """The entries of a list of models; empty where the answer is anything else, which some servers' is."""
-    data = _json(answer)
+    data = answer.json()
     found = data.get("data") if isinstance(data, dict) else None
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
-async def limits(client: httpx.AsyncClient, where: Address, entry: dict[str, Any]) -> dict[str, Any]:
+def is_name(name: object) -> bool:
+    """Whether a model can be asked for by this: a text on one line, of at most 512 characters that show."""
+    return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+async def limits(
+    client: httpx.AsyncClient, where: Address, entry: dict[str, Any], within_s: float = _FACTS_S
+) -> dict[str, Any]:
     """What a model's entry and llama-server's pages say: `slots`, and the tokens that one of them holds as `n_ctx`.
 
     Other servers than llama-server are asked nothing: vLLM's `max_model_len` stands in the entry, and is `n_ctx` too.
@@ -57,66 +67,70 @@ async def limits(client: httpx.AsyncClient, where: Address, entry: dict[str, Any
     meta = entry.get("meta")
     if isinstance(meta, dict) and (trained := _count(meta.get("n_ctx_train"))):
         facts["n_ctx_train"] = trained
-    props = _json(await page(client, where.path("/props")))
+    props = await _data(client, where.path("/props"), within_s)
     if isinstance(props, dict):
         settings = props.get("default_generation_settings")
         facts |= _some(slots=_count(props.get("total_slots")), version=_text(props.get("build_info")))
         facts |= _some(n_ctx=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None)
     if "slots" not in facts or "n_ctx" not in facts:  # some builds show one page and not the other
-        slots = _json(await page(client, where.path("/slots")))
+        slots = await _data(client, where.path("/slots"), within_s)
         if isinstance(slots, list) and slots and isinstance(slots[0], dict):
             facts = _some(slots=len(slots), n_ctx=_count(slots[0].get("n_ctx"))) | facts
     return facts
 
 
 async def read(
-    client: httpx.AsyncClient, version_path: str, figures: httpx.AsyncClient, target: Target, named: str | None
+    client: httpx.AsyncClient,
+    version_path: str,
+    figures: httpx.AsyncClient,
+    target: Target,
+    named: str | None,
+    within_s: float = _FACTS_S,
 ) -> Published:
     """Version and figures; `target` is where the figures are, `named` the address that the operator gave for them."""
-    version, metrics = await asyncio.gather(page(client, version_path), page(figures, target.path))
+    version, metrics = await asyncio.gather(page(client, version_path, within_s), page(figures, target.path, within_s))
     facts: dict[str, Any] = {}
     if version is not None:
         name, _, number = version.headers.get("server", "").partition("/")
         if name == SIMULATED:
             return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True)
-        said = _json(version)
+        said = version.json()
         if isinstance(said, dict):
             facts |= _some(version=_text(said.get("version")))
-    if metrics is None or metrics.status_code != 200:
+    if metrics is None or metrics.status != 200:
         if named is not None:
-            fact = "nothing answers there" if metrics is None else f"it answers {metrics.status_code}"
+            fact = "nothing answers there" if metrics is None else f"it answers {metrics.status}"
             raise HarnessError(fact, place=f"--metrics-url {named}", way_out="give the server's page, or leave it out")
         return Published(facts, {}, False)
-    engine = next((p for p in _ENGINES if p in metrics.text), "")
+    figures_page = metrics.text
+    engine = next((p for p in _ENGINES if p in figures_page), "")
     if engine:
         facts["name"] = engine.rstrip(":")
-    known = bool(server.parse(metrics.text))
+    known = bool(server.parse(figures_page))
     notes = () if known or named is None else ("--metrics-url: none of the figures there is known here",)
-    return Published(facts, server.cache_config(metrics.text), known, notes)
+    return Published(facts, server.cache_config(figures_page), known, notes)
 
 
-async def page(client: httpx.AsyncClient, path: str) -> httpx.Response | None:
-    """A page that need not be there."""
+async def page(client: httpx.AsyncClient, path: str, within_s: float = _FACTS_S) -> Page | None:
+    """A page that need not be there, in at most ten seconds."""
     import httpx
 
+    from harness.load import httpclient
+
     try:
-        return await client.get(path, timeout=_FACTS_S)
+        return await httpclient.page(client, path, min(within_s, _FACTS_S))
     except httpx.TransportError:  # what is not published stays unknown
         return None
 
 
-def _json(answer: httpx.Response | None) -> Any:
-    """The data of a good answer in JSON; None where it is anything else."""
-    if answer is None or answer.status_code != 200:
-        return None
-    try:
-        return answer.json()
-    except (ValueError, RecursionError):  # nested as deep as it likes
-        return None
+async def _data(client: httpx.AsyncClient, path: str, within_s: float) -> Any:
+    """The data of a page that need not be there; None where there is none."""
+    found = await page(client, path, within_s)
+    return None if found is None else found.json()
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST else None
 
 
 def _text(value: Any) -> str | None:

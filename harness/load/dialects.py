@@ -433,6 +433,15 @@ def refused_field(message: str, drop: frozenset[str]) -> str | None:
     return None
 
 
+def plain(text: str) -> str:
+    """What shows of a server's words, on one line: so that a secret in them is not cut up by what does not.
+
+    >>> plain("no such\\tkey: s\\x003\\x1bcret")
+    'no such key: s3cret'
+    """
+    return " ".join("".join(c for c in text if c.isprintable() or c.isspace()).split())
+
+
 def http_error(status: int, message: str) -> str:
     """The error name of an answer that is no stream: http_429, http_4xx, http_5xx, or oom where it says so."""
     if "out of memory" in message.lower():

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from harness import store
+from harness.load.dialects import plain
 from harness.load.loop import HotSelector, now
 from harness.load.schedule import arrivals, pause_after, stagger
 from harness.load.tokens import Placer
@@ -437,7 +438,7 @@ class Driver:
 
     def _said(self, message: str) -> str:
         """The first words of what was said of an error, on one line and without the secrets that it repeats."""
-        return " ".join(redact(message[: 2 * _SAID], self._plan.secrets).split())[:_SAID]
+        return redact(plain(message[: 2 * _SAID]), self._plan.secrets)[:_SAID]
 
 
 def _waited_s() -> float | None:

@@ -10,11 +10,15 @@ had closed a kept connection before cannot be told from here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib.util
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import zlib
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harness.load import tls
 from harness.load.http1 import ProtocolError
@@ -22,20 +26,47 @@ from harness.load.loop import HotSelector, now
 from harness.load.transport import IDLE_S, Answer, Target
 
 if TYPE_CHECKING:
+    import http.cookiejar
+
     import httpx
 
-LONGEST = 16 << 20  # bytes of an answer to a check or a scrape; a page of metrics is some hundred KiB
+LONGEST = (
+    4 << 20
+)  # bytes of an answer to a check or a scrape, also once inflated; a page of metrics is some hundred KiB
+_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's wbits by coding (RFC 9110, 8.4.1)
 
 # CPU seconds per million tokens, 512 streams of 40 tokens/s, one x86 core, Python 3.11, loopback, November 2026:
 # httpx, and beside it the sockets of `transport`.
 CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
 
 
+class Page(msgspec.Struct, frozen=True):
+    """A whole answer of the control plane; header names in lower case, the body inflated."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8, whatever charset it claims: some of Python's take a square of time, or inflate."""
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The data of a good answer in JSON; None where it is anything else."""
+        if self.status != 200:
+            return None
+        try:
+            return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
+        except (ValueError, RecursionError):  # nested as deep as it likes
+            return None
+
+
 def client(target: Target, *, timeout: httpx.Timeout | float | None = None, again: bool = False) -> httpx.AsyncClient:
     """A client of the target's server; the environment's proxies and HTTP/2 only where the load goes by httpx too.
 
-    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is. With a
-    timeout no answer lasts longer than it, nor is longer than LONGEST: httpx itself bounds each read only.
+    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is. It
+    keeps no cookies. What it bounds is each read: a whole request has its deadline in `response`.
     """
     import httpx
 
@@ -47,14 +78,25 @@ def client(target: Target, *, timeout: httpx.Timeout | float | None = None, agai
     return (_again() if again else httpx.AsyncClient)(
         base_url=f"{target.scheme}://{target.authority}",
         headers={"Accept-Encoding": "identity", **target.headers},
+        cookies=_no_cookies(),
         verify=trust,
         transport=unix,
         trust_env=chosen and unix is None,
         http2=chosen and importlib.util.find_spec("h2") is not None,
         limits=limits,
         timeout=timeout,
-        event_hooks={"response": [_bounded(httpx.Timeout(timeout).read)]} if timeout is not None else None,
     )
+
+
+def _no_cookies() -> http.cookiejar.CookieJar:
+    """A jar that reads none: parsing them is work that a server can make long."""
+    import http.cookiejar
+
+    class Closed(http.cookiejar.CookieJar):
+        def extract_cookies(self, response: Any, request: Any) -> None:
+            pass
+
+    return Closed()
 
 
 def _again() -> type[httpx.AsyncClient]:
@@ -80,32 +122,86 @@ def _again() -> type[httpx.AsyncClient]:
     return Again
 
 
-def _bounded(within_s: float | None) -> Callable[[httpx.Response], Awaitable[None]]:
-    """A hook that ends a body which comes for ever."""
+@contextlib.asynccontextmanager
+async def response(
+    client: httpx.AsyncClient, method: str, path: str, within_s: float, **sent: Any
+) -> AsyncIterator[httpx.Response]:
+    """One request and its answer, whose body is still to be read, in so many seconds whatever the server does.
+
+    Connecting, TLS, heads, 1xx and whatever is done inside count. Raises httpx.TransportError alone.
+    """
     import httpx
 
-    class Bounded(httpx.AsyncByteStream):
-        def __init__(self, inner: httpx.AsyncByteStream) -> None:
-            self._inner = inner
+    try:
+        async with asyncio.timeout(within_s):
+            begun = await _sent(client, client.build_request(method, path, **sent))
+            try:
+                yield begun
+            finally:
+                await begun.aclose()
+    except TimeoutError:
+        raise httpx.ReadTimeout(f"no end of the answer within {within_s:g} s") from None
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            began, size = now(), 0
-            async for piece in self._inner:
-                size += len(piece)
-                if size > LONGEST:
-                    raise httpx.RemoteProtocolError(f"an answer longer than {LONGEST >> 20} MiB")
-                if within_s is not None and now() - began > within_s * 1e9:
-                    raise httpx.ReadTimeout("an answer without end")
-                yield piece
 
-        async def aclose(self) -> None:
-            await self._inner.aclose()
+async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    """The answer's head; what httpx makes of bytes that are none is one kind of error."""
+    import httpx
 
-    async def hook(response: httpx.Response) -> None:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = Bounded(response.stream)
+    try:
+        return await client.send(request, stream=True)
+    except (httpx.InvalidURL, ValueError) as error:  # of a redirect that nobody follows, of a header's bytes
+        raise httpx.RemoteProtocolError(f"the answer's head cannot be read: {error}") from error
 
-    return hook
+
+async def page(client: httpx.AsyncClient, path: str, within_s: float) -> Page:
+    """Ask for a page, in so many seconds and at most LONGEST bytes, before and after it is inflated.
+
+    httpx.TransportError where none comes, or none that can be read.
+    """
+    async with response(client, "GET", path, within_s) as begun:
+        return Page(begun.status_code, dict(begun.headers), await whole(begun))
+
+
+async def whole(begun: httpx.Response) -> bytes:
+    """The body as it was before any compression; bytes, at most LONGEST."""
+    import httpx
+
+    coding = begun.headers.get("content-encoding", "identity").strip().lower() or "identity"
+    inflate = None
+    if coding != "identity":
+        if coding not in _WINDOWS:
+            raise httpx.RemoteProtocolError(f"it compresses ({coding[:40]!r}), though no compression was asked for")
+        inflate = zlib.decompressobj(_WINDOWS[coding])
+    body = bytearray()
+    async for piece in pieces(begun):
+        body += piece if inflate is None else _inflated(inflate, piece, coding, LONGEST + 1 - len(body))
+        if len(body) > LONGEST:
+            raise httpx.RemoteProtocolError(f"an answer longer than {LONGEST >> 20} MiB")
+    if body and inflate is not None and not inflate.eof:
+        raise httpx.RemoteProtocolError(f"its {coding} ends in the midst")
+    return bytes(body)
+
+
+def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -> bytes:
+    """What a piece comes to, at most so many bytes: a bomb is put out while it is small."""
+    import httpx
+
+    try:
+        return inflate.decompress(piece, most)
+    except zlib.error as error:
+        raise httpx.RemoteProtocolError(f"its {coding} cannot be inflated: {error}") from None
+
+
+async def pieces(begun: httpx.Response) -> AsyncIterator[bytes]:
+    """The body's bytes as they were sent, as they come; at most LONGEST of them."""
+    import httpx
+
+    size = 0
+    async for piece in begun.aiter_raw():
+        size += len(piece)
+        if size > LONGEST:
+            raise httpx.RemoteProtocolError(f"an answer longer than {LONGEST >> 20} MiB")
+        yield piece
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -166,7 +262,7 @@ class HttpxTransport:
 
     async def _send(self, answer: Answer, letter: httpx.Request) -> None:
         letter.extensions["trace"] = _Moments(answer)
-        response = await self._client.send(letter, stream=True)
+        response = await _sent(self._client, letter)
         try:
             answer.response.headers = dict(response.headers)
             answer.response.heard(response.status_code, response.headers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from harness.store import Sample
 from harness.summary import ServerView
@@ -29,8 +29,17 @@ NAMES: dict[str, tuple[str, ...]] = {
     "requests_succeeded": ("vllm:request_success_total",),
 }
 _ours = {theirs: ours for ours, names in NAMES.items() for theirs in names}
-_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+# Both expressions take a time that grows with the text's length alone, whatever the text is: what a part has taken it
+# never gives back (`++`), and a line that is no sample is looked at once.
+_SAMPLE = re.compile(
+    r"\n((?:vllm|sglang|llamacpp):[a-zA-Z0-9_:]++)"
+    r'(\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+\})?+'
+    r"[ \t]++([^\s]{1,64}+)(?=\s|\Z)"
+)
+_LABEL = re.compile(r'[ \t,]*+([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
+_MOST_SAMPLES = 20_000  # of our names on one page; a server has some for each of its engines
+_MOST = 1e18  # of anything that is counted; more is no count
+_MOST_LABELS, _LONGEST_LABEL = 64, 200  # that are kept of a configuration, and characters of each
 
 
 def parse(page: str) -> dict[str, float]:
@@ -40,29 +49,31 @@ def parse(page: str) -> dict[str, float]:
     {'running': 7.0}
     """
     found: dict[str, float] = {}
-    for name, _, value in _lines(page):
-        ours = _ours.get(name)
-        if ours is not None:
-            try:
-                found[ours] = found.get(ours, 0.0) + float(value)
-            except ValueError:  # a figure that is no number says nothing
-                continue
+    ours = (sample for sample in _SAMPLE.finditer("\n" + page) if sample[1] in _ours)
+    for n, sample in enumerate(ours):
+        if n == _MOST_SAMPLES:
+            return {}  # no server has so many, and a part of a sum is no sum
+        try:
+            value = float(sample[3])
+        except ValueError:  # a figure that is no number says nothing
+            continue
+        if 0 <= value < _MOST:
+            name = _ours[sample[1]]
+            found[name] = found.get(name, 0.0) + value
     return found
 
 
 def cache_config(page: str) -> dict[str, str]:
     """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
-    for name, labels, _ in _lines(page):
-        if name == "vllm:cache_config_info":
-            return dict(_LABEL.findall(labels))
-    return {}
-
-
-def _lines(page: str) -> Iterable[tuple[str, str, str]]:
-    for line in page.splitlines():
-        match = _LINE.match(line)
-        if match:
-            yield match[1], match[2] or "", match[3]
+    info = next((s for s in _SAMPLE.finditer("\n" + page) if s[1] == "vllm:cache_config_info"), None)
+    if info is None or info[2] is None:
+        return {}
+    labels: dict[str, str] = {}
+    at = 1
+    while len(labels) < _MOST_LABELS and (label := _LABEL.match(info[2], at)) is not None:
+        labels[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
+        at = label.end()  # each begins where the one before ended: nothing is looked at twice
+    return labels
 
 
 def samples(time_s: float, figures: dict[str, float]) -> list[Sample]:

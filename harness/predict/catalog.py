@@ -89,7 +89,7 @@ def doubts(gpu: Gpu) -> list[str]:
 
 
 _SLICED = ("a100", "h100", "h20-", "h200", "gh200", "b200", "gb200", "b300", "gb300")  # cards with seven MIG slices
-_MIG = re.compile(r"([1-7])g\.([0-9]+)gb")
+_MIG = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
 _EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that so many compute slices come with
 
 

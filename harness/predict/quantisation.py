@@ -189,6 +189,9 @@ _ELSEWHERE = re.compile(
     r"vis|image|audio|multi_modal|merger|connector|embed|norm|rotary|mtp|eagle|conv1d|e_score|sinks|aligner|patch"
     r"|q_scale|k_scale|v_scale|shared_expert_gate|kv_cache",
 )
+# A config's own pattern: a few repetitions, none of a group, so that no name takes long.
+_PLAIN = re.compile(r"(?:\\.|[^\\*+{)]|\)(?![*+{]))*+(?:[*+{](?:\\.|[^\\*+{)]|\)(?![*+{]))*+){0,5}+", re.DOTALL)
+_LONGEST_PATTERN = 500  # characters
 
 
 def _left_out(
@@ -216,7 +219,12 @@ def _left_out(
 def _matcher(entry: str) -> Any:
     """Whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
     if entry.startswith("re:"):
-        pattern = re.compile(entry[3:])
+        if len(entry) > _LONGEST_PATTERN or not _PLAIN.fullmatch(entry, 3):
+            raise re.error("a pattern that may take for ever")
+        try:
+            pattern = re.compile(entry[3:])
+        except (OverflowError, RecursionError) as error:
+            raise re.error(str(error)) from None
         return lambda dotted: any(pattern.match(f"{front}{dotted}") for front in ("", "model."))
     for found, same in _ALIKE:
         entry = found.sub(same, entry)
