@@ -138,6 +138,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, yes: bool
     folder = Path(path)
     with store.claimed(folder):
         run = store.read(folder)
+        store.must_go_on(folder, run.manifest)
         _check_open_files(scenario)
         for name in (store.SUMMARY, "report.md", "report.html", "curve.png"):  # of the part that there was
             (folder / name).unlink(missing_ok=True)
@@ -169,6 +170,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
     if not manifest.get("sittings"):
         raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
+    store.must_go_on(Path(place), manifest)
     tree = {**manifest["scenario"], "target": dict(manifest["scenario"]["target"])}
     stored = tree["target"]["headers"]
     hidden = [name for name, value in stored.items() if value == HIDDEN]
