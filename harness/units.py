@@ -20,6 +20,8 @@ LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figur
     **{f"{figure}_p{q}": (figure, round(float(q) / 100, 4)) for figure in FIGURES for q in PERCENTILES},
 }
 
+BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
+_MOST_CPUS = 65_536  # of any machine
 N = TypeVar("N", int, float)
 
 
@@ -27,7 +29,10 @@ def _scaled(text: str, table: dict[str, float], what: str, place: str, example: 
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in table:
         raise HarnessError(f"{text!r} is not {what}", place=place, way_out=f"write it like {example}")
-    return float(match[1]) * table[match[2]]
+    value = float(match[1]) * table[match[2]]
+    if not value < BEYOND:
+        raise HarnessError(f"{text[:40]!r} is beyond reason", place=place, way_out=f"write it like {example}")
+    return value
 
 
 def seconds(text: str | float, place: str = "") -> float:
@@ -83,7 +88,8 @@ def cpus(text: str, place: str = "--host-cpus") -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or int(high or low) < int(low):
+        known = low.isdecimal() and (high.isdecimal() or not dash) and len(low + high) < 12
+        if not known or not int(low) <= int(high or low) < _MOST_CPUS:
             raise HarnessError(f"{text!r} is no list of processors", place=place, way_out="write it like '0,2-4'")
         found += range(int(low), int(high or low) + 1)
     return list(dict.fromkeys(found))

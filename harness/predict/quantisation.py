@@ -191,11 +191,20 @@ _ELSEWHERE = re.compile(
 )
 
 
+_MOST_COMPARED = 20_000_000  # entries times modules: some seconds
+_LONGEST_ENTRY = 256
+_REPEATED, _MOST_REPEATED = re.compile(r"[*+{]|(?<!\()\?"), 3
+_NESTED = re.compile(r"\)[*+{]")
+
+
 def _left_out(
     scheme: Quantisation, kept: Iterable[str], modules: list[tuple[str, str, int]], name: str
 ) -> Quantisation:
     """The scheme with each part's share reduced by the modules that are kept in 16 bits."""
     left = set()
+    kept = list(kept)
+    if len(kept) * len(modules) > _MOST_COMPARED:
+        raise refused(f"{_WHERE}: modules_to_not_convert", f"{len(kept):,} of them", name)
     for entry in kept:
         try:
             matches = _matcher(entry)
@@ -215,7 +224,12 @@ def _left_out(
 
 def _matcher(entry: str) -> Any:
     """Whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
+    if len(entry) > _LONGEST_ENTRY:
+        raise re.error("too long")
     if entry.startswith("re:"):
+        # A pattern of a stranger's: with few repetitions, and none of what repeats itself, none takes long.
+        if len(_REPEATED.findall(entry)) > _MOST_REPEATED or _NESTED.search(entry):
+            raise re.error("too many repetitions")
         pattern = re.compile(entry[3:])
         return lambda dotted: any(pattern.match(f"{front}{dotted}") for front in ("", "model."))
     for found, same in _ALIKE:
