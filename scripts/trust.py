@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_lost
+import trust_readers
 import trust_secrets
 import trust_table
 
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> int:
     if not asked.faults_only:
         good.append(trust_table.show(trust_lost.TITLE, trust_lost.HEADER, trust_lost.rows()))
         good.append(trust_table.show(trust_secrets.TITLE, trust_secrets.HEADER, trust_secrets.rows()))
+        good.append(trust_table.show(trust_readers.TITLE, trust_readers.HEADER, trust_readers.rows()))
         rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
         good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))
     print("\nevery row holds" if all(good) else "\nNOT every row holds")
