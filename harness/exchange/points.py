@@ -66,6 +66,7 @@ def _positive(text: str | None, column: str, place: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < _BEYOND:
-        fact = f"{column} {(text or '')[:40]!r} is not a number above 0"
+        shown = text and text[:40]
+        fact = f"{column} {shown!r} is not a number above 0"
         raise HarnessError(fact, place=place, way_out="mend the line, or leave it out")
     return value
