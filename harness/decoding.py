@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 
 LARGEST = 4 << 20  # bytes of a manifest, a scenario, a config: a hundred times what they are
 _DEEPEST = 64  # levels of nesting
-_FARTHEST = 2**63  # of any number: what 64 bits hold
+_FARTHEST, _NEAREST = 2**63, 1e-30  # of any number but 0: what 64 bits hold, and far below any time or share
 
 # What decoders raise for bytes that are not what they should be. RecursionError: nested too deep; ValueError is also
 # text that is no UTF-8, and an integer with more digits than Python converts.
@@ -110,7 +110,7 @@ def check(value: Any, *, numbers: bool = True) -> None:
         elif isinstance(each, str):
             _text(each, path)
         elif isinstance(each, int | float):
-            if numbers and not abs(each) < _FARTHEST:
+            if numbers and each and not _NEAREST < abs(each) < _FARTHEST:
                 shown = f"{each}" if isinstance(each, float) else f"one of {each.bit_length():,} bits"
                 raise ValueError(f"{shown} is a number beyond reason at {path}")
         elif each is not None:

@@ -458,8 +458,10 @@ class Knee:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
 
     def __call__(self, arguments: list[str], cwd: Path) -> Outcome:
         assert self._process.stdin is not None
