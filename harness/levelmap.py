@@ -12,14 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from harness import files
-from harness.errors import HarnessError
+from harness import decoding
 from harness.summary import Prediction, Value
 
 FORMAT = 1
 MAP = "map.json"
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the servers in them
 FOR_PEOPLE = ("map.md", "map.png")
+_MOST = 1000  # values of an axis
+_LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
 INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "server"  # axes, in this order
 
 
@@ -67,6 +68,15 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 
 
+def _check(found: Map) -> None:
+    """ValueError where its axes are none."""
+    axes = {axis.name for axis in found.axes}
+    sizes = [len(axis.values) for axis in found.axes]
+    known = {INPUT, OUTPUT, SEQS, SERVER}.issuperset(axes)
+    if not axes or len(axes) < len(sizes) or not known or not all(0 < n <= _MOST for n in sizes):
+        raise ValueError("its axes are none")
+
+
 def is_map(path: str | Path) -> bool:
     """Whether a folder holds a level map, and not one run."""
     return os.path.lexists(Path(path) / MAP)
@@ -75,14 +85,9 @@ def is_map(path: str | Path) -> bool:
 def read(path: str | Path) -> Map:
     """The map in a folder."""
     file = Path(path) / MAP
-    try:
-        found = msgspec.json.decode(files.read(file), type=Map)
-    except OSError as error:
-        fact = f"no level map: {error.strerror or error}"
-        raise HarnessError(fact, place=str(file), way_out="give the --out of a sweep") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HarnessError(f"not a map.json of this project ({error})", place=str(file), way_out="sweep anew") from None
-    if found.format != FORMAT:
-        fact = f"format {found.format}, this program reads {FORMAT}"
-        raise HarnessError(fact, place=str(file), way_out="use its version")
+    with decoding.reading(str(file), "a map.json of this project", "give the --out of a sweep, or restore it"):
+        found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Map)
+        if found.format != FORMAT:
+            raise ValueError(f"it has format {found.format}, this program reads {FORMAT}")
+        _check(found)
     return found

@@ -13,13 +13,13 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from harness import secrecy, units
+from harness import decoding, secrecy, units
 from harness.errors import HarnessError, nearest
 
 
@@ -135,20 +135,15 @@ _COUNTS = [
 
 def load(path: str) -> Scenario:
     """The scenario in a TOML file, checked field by field."""
-    try:
-        with open(path, "rb") as file:
-            raw = tomllib.load(file)
-    except OSError as error:
-        raise HarnessError(
-            error.strerror or str(error), place=path, way_out="give the path of a scenario.toml"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise HarnessError(f"not TOML: {error}", place=path, way_out="see scenarios/ for examples") from None
+    with decoding.reading(path, "TOML", "give the path of a scenario.toml, like those in scenarios/"):
+        raw = decoding.toml(decoding.content(Path(path)))
     return build(raw, place=path)
 
 
 def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     """The scenario from plain data; an unknown name is an error with its path and the nearest right one."""
+    with decoding.reading(place, "a scenario", "write what can be measured"):
+        decoding.check(dict(raw))
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses

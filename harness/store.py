@@ -1,8 +1,7 @@
 """A result folder: what is written while a run lives, and how any folder, finished or dead, is read back.
 
-While running, everything goes to one file, `requests.spool`: frames of `u32 length, u32 crc32, payload`, appended
-whole. A payload that is a msgpack array is a batch of records, verbatim as the worker sent it; a payload that is a
-map is a header, a level or a handful of telemetry rows. Cut anywhere, every whole frame reads. At the end the spool
+While running, everything goes to one file, `requests.spool`: frames (harness.frames), appended whole. Cut or damaged
+anywhere, every whole frame before that reads, and the run says what is lost. At the end the spool
 becomes `requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first. Where
 both stand, one of the two was cut off in doing so: they hold the same, and the spool is the whole one.
 
@@ -17,90 +16,34 @@ import fcntl
 import itertools
 import json
 import os
-import struct
-import zlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from harness import files
+from harness import columns, decoding, files, frames
+from harness import manifest as manifests
 from harness.errors import HarnessError
+from harness.frames import Header as Header
+from harness.frames import LevelFrame, TelemetryFrame
+from harness.frames import Sample as Sample
+from harness.frames import batch as batch
+from harness.frames import frame as frame
+from harness.frames import is_batch as is_batch
+from harness.frames import payloads as payloads
 from harness.record import FORMAT, Level, Record, phase_of, tokens_of
 
 if TYPE_CHECKING:
     import pandas
 
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
+T = TypeVar("T")
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
 FOR_PEOPLE = ("curve.png", "report.html", "report.md")
 WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
-_HEAD = struct.Struct("<II")
 _ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: beside the records memory stays small
-_LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
-
-
-class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
-    """The spool's first frame: how to read the rest without this program."""
-
-    format: int
-    fields: tuple[str, ...]
-    monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
-    unix_origin: float
-
-
-class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
-    level: Level
-
-
-class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
-
-    time_s: float
-    source: str
-    metric: str
-    value: float
-
-
-class TelemetryFrame(msgspec.Struct, frozen=True, tag="telemetry", tag_field="kind"):
-    samples: list[Sample]
-
-
-Frame = Header | LevelFrame | TelemetryFrame
-_encode = msgspec.msgpack.Encoder().encode
-_decode_map = msgspec.msgpack.Decoder(Frame).decode
-_decode_batch = msgspec.msgpack.Decoder(list[Record]).decode
-
-
-def frame(payload: bytes) -> bytes:
-    """A payload with its length and checksum in front."""
-    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
-
-
-def batch(records: Sequence[Record]) -> bytes:
-    """The payload of a batch; what a worker sends is what the file holds."""
-    return _encode(list(records))
-
-
-def is_batch(payload: bytes) -> bool:
-    """Whether a payload is a batch of records: msgpack has three heads for an array."""
-    return payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD)
-
-
-def payloads(data: bytes) -> Iterator[bytes]:
-    """Every whole, undamaged payload from the start of the data; stops at the first that is not."""
-    at = 0
-    while at + _HEAD.size <= len(data):
-        length, crc = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + length
-        if length > _LONGEST or end > len(data):
-            return
-        payload = data[at + _HEAD.size : end]
-        if zlib.crc32(payload) != crc:
-            return
-        yield payload
-        at = end
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -113,6 +56,7 @@ class Run(msgspec.Struct, kw_only=True):
     records: list[Record]
     samples: list[Sample]
     complete: bool  # the run ended by itself and wrote its parquet
+    damage: str = ""  # why the end of its spool could not be read
 
     @property
     def last_s(self) -> float:
@@ -136,13 +80,13 @@ class Spool:
         if header is not None:
             self._fd = files.appending(folder / SPOOL, new=True)
             self._end = 0
-            self.write(_encode(header))
+            self.write(frames.encode(header))
             return
         if not (folder / SPOOL).exists():
             _unpack(folder)
         self._fd = files.appending(folder / SPOOL, new=False)
         files.remove(folder, (REQUESTS, TELEMETRY))
-        self._end = sum(_HEAD.size + len(payload) for payload in payloads(files.read(folder / SPOOL)))
+        self._end = _set_aside(folder)
         os.ftruncate(self._fd, self._end)
 
     def write(self, payload: bytes) -> None:
@@ -162,13 +106,25 @@ class Spool:
             ) from None
 
     def level(self, level: Level) -> None:
-        self.write(_encode(LevelFrame(level)))
+        self.write(frames.encode(LevelFrame(level)))
 
     def telemetry(self, samples: list[Sample]) -> None:
-        self.write(_encode(TelemetryFrame(samples)))
+        self.write(frames.encode(TelemetryFrame(samples)))
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _set_aside(folder: Path) -> int:
+    """Bytes of the spool's whole frames. What stands behind them is kept apart, unless it is zeros."""
+    found = frames.read(folder / SPOOL)
+    if found.damage is None or found.damage.why == frames.ZEROS:
+        return found.end
+    rest = next(each for n in itertools.count(1) if not os.path.lexists(each := folder / f"{SPOOL}.damaged-{n}"))
+    with files.replacing(rest) as aside, files.opened(folder / SPOOL) as file:
+        file.seek(found.end)
+        shutil.copyfileobj(file, aside)
+    return found.end
 
 
 @contextlib.contextmanager
@@ -226,20 +182,51 @@ def manifest(path: str | Path) -> dict[str, Any]:
     folder = Path(path)
     if not folder.is_dir():
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
-    if not (folder / MANIFEST).exists():
+    file = folder / MANIFEST
+    if not file.exists():
         return {}
-    said: dict[str, Any] = json.loads(files.read(folder / MANIFEST))
-    return said
+    way_out = "restore it"
+    if (folder / SPOOL).exists() or (folder / REQUESTS).exists():
+        way_out = "what was measured lies beside it: restore it, or move it away and `knee report` reads without it"
+    with decoding.reading(str(file), "a manifest of this project", way_out):
+        said = decoding.json(decoding.content(file))
+        kept = decoding.typed(said, manifests.Manifest)
+        if kept.format != FORMAT:
+            raise ValueError(f"it has format {kept.format}, this program reads {FORMAT}")
+        shown: dict[str, Any] = said
+    return shown
+
+
+def typed(folder: Path, value: Any, kind: type[T]) -> T:
+    """A part of a folder's manifest as that type, which only some readers need."""
+    with decoding.reading(str(folder / MANIFEST), "a manifest of this project", "restore it"):
+        return decoding.typed(value, kind)
+
+
+def must_go_on(folder: Path, said: dict[str, Any]) -> None:
+    """Refuse a manifest that lacks something a run or a level map needs to be gone on with."""
+    typed(folder, said, manifests.Begun)
+    if "workload" not in said:
+        typed(folder, said, manifests.BegunMap)
+        return
+    typed(folder, said, manifests.BegunRun)
+    loaded = [sitting for sitting in said.get("sittings", []) if "began_s" in sitting]
+    if not loaded:
+        raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
+    typed(folder, loaded[:-1], list[manifests.Ended])
+    typed(folder, loaded[-1], manifests.Loaded)
 
 
 def read(path: str | Path) -> Run:
     """Any result folder: finished (parquet) or dead in the middle (spool)."""
     folder, said = Path(path), manifest(path)
+    if isinstance(said.get("simulated"), bool):
+        raise HarnessError("a level map, not a run", place=str(folder), way_out="give the folder of one of its cells")
     if (folder / SPOOL).exists():
         return _read_spool(folder, said)
     if (folder / REQUESTS).exists():
-        head, levels, records = _read_requests(folder / REQUESTS)
-        samples = _read_telemetry(folder / TELEMETRY)
+        head, levels, records = columns.requests(folder / REQUESTS)
+        samples = columns.telemetry(folder / TELEMETRY) if (folder / TELEMETRY).exists() else []
         return Run(
             path=folder, manifest=said, header=head, levels=levels, records=records, samples=samples, complete=True
         )
@@ -247,27 +234,22 @@ def read(path: str | Path) -> Run:
 
 
 def _read_spool(folder: Path, said: dict[str, Any]) -> Run:
-    head: Header | None = None
-    levels: dict[int, Level] = {}
-    records: list[Record] = []
-    samples: list[Sample] = []
-    for payload in payloads(files.read(folder / SPOOL)):
-        if is_batch(payload):
-            records += _decode_batch(payload)
-            continue
-        item = _decode_map(payload)
-        if isinstance(item, Header):
-            head = item
-        elif isinstance(item, LevelFrame):
-            levels[item.level.index] = item.level
-        else:
-            samples += item.samples
-    if head is None:
-        raise HarnessError("the spool ends before its first frame", place=str(folder), way_out="nothing was measured")
-    ordered = [levels[index] for index in sorted(levels)]
+    place = str(folder / SPOOL)
+    with decoding.reading(place, "a spool", "restore it"):
+        found = frames.read(folder / SPOOL)
+    if found.header is None:
+        raise HarnessError(_no_header(found), place=place, way_out="nothing was measured, or it was changed: run anew")
+    levels = [found.levels[index] for index in sorted(found.levels)]
     return Run(
-        path=folder, manifest=said, header=head, levels=ordered, records=records, samples=samples, complete=False
-    )
+        path=folder, manifest=said, header=found.header, levels=levels, records=found.records, samples=found.samples,
+        complete=False, damage=str(found.damage or ""),
+    )  # fmt: skip
+
+
+def _no_header(found: frames.Spooled) -> str:
+    if found.damage is None or found.damage.at == found.damage.size:
+        return "it ends before its first frame"
+    return f"its first frame cannot be read: it {found.damage.why}"
 
 
 def finish(folder: Path) -> Run:
@@ -284,24 +266,12 @@ def _unpack(folder: Path) -> None:
     """Turn the parquet files of a run that was interrupted back into the spool that they were."""
     run = read(folder)
     with files.replacing(folder / SPOOL) as file:
-        file.write(frame(_encode(run.header)))
-        file.writelines(frame(_encode(LevelFrame(level))) for level in run.levels)
+        file.write(frame(frames.encode(run.header)))
+        file.writelines(frame(frames.encode(LevelFrame(level))) for level in run.levels)
         for i in range(0, len(run.records), _ROWS_AT_ONCE):
             file.write(frame(batch(run.records[i : i + _ROWS_AT_ONCE])))
         for i in range(0, len(run.samples), _ROWS_AT_ONCE):
-            file.write(frame(_encode(TelemetryFrame(run.samples[i : i + _ROWS_AT_ONCE]))))
-
-
-# Columns of requests.parquet that do not carry the record's own name or need another type.
-_PLAIN = [
-    ("request_id", "string"), ("level", "int32"), ("repeat", "int32"), ("concurrency", "int32"), ("worker", "int32"),
-    ("url", "string"), ("class_", "string"), ("session_id", "string"), ("turn", "int32"), ("scheduled_s", "float64"),
-    ("sent_s", "float64"), ("connect_s", "float64"), ("first_token_s", "float64"), ("first_content_s", "float64"),
-    ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
-    ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
-    ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
-    ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"),
-]  # fmt: skip
+            file.write(frame(frames.encode(TelemetryFrame(run.samples[i : i + _ROWS_AT_ONCE]))))
 
 
 _GRID = 2.0**26  # parquet keeps arrivals to 1/2^26 s, 15 ns, far below their error: half the bytes of a full double
@@ -323,10 +293,10 @@ def _requests_table(records: Sequence[Record], run: Run) -> Any:
     import pyarrow as pa
 
     by_index = {level.index: level for level in run.levels}
-    columns: dict[str, Any] = {}
-    for name, kind in _PLAIN:
-        columns[name.rstrip("_")] = pa.array([getattr(r, name) for r in records], type=kind)
-    columns["phase"] = pa.array(
+    cells: dict[str, Any] = {}
+    for name, kind in columns.PLAIN:
+        cells[name.rstrip("_")] = pa.array([getattr(r, name) for r in records], type=kind)
+    cells["phase"] = pa.array(
         [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records],
         type="string",
     )
@@ -334,10 +304,10 @@ def _requests_table(records: Sequence[Record], run: Run) -> Any:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
     tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
-    columns["arrivals_s"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(_kept(stamps * 1e-9)))
-    columns["arrival_tokens"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
+    cells["arrivals_s"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(_kept(stamps * 1e-9)))
+    cells["arrival_tokens"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
     about = {"header": msgspec.to_builtins(run.header), "levels": msgspec.to_builtins(run.levels)}
-    return pa.table(columns).replace_schema_metadata({b"knee": json.dumps(about).encode()})
+    return pa.table(cells).replace_schema_metadata({b"knee": json.dumps(about).encode()})
 
 
 def requests(path: str | Path) -> pandas.DataFrame:
@@ -349,8 +319,8 @@ def requests(path: str | Path) -> pandas.DataFrame:
 def _write_requests(path: Path, run: Run) -> None:
     import pyarrow.parquet as pq
 
-    times = [n for n, k in _PLAIN if k == "float64"] + ["arrivals_s.list.element"]
-    names = [n.rstrip("_") for n, k in _PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"]
+    times = [n for n, k in columns.PLAIN if k == "float64"] + ["arrivals_s.list.element"]
+    names = [n.rstrip("_") for n, k in columns.PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"]
     records = _ordered(run.records)
     groups = (records[i : i + _ROW_GROUP] for i in range(0, len(records) or 1, _ROW_GROUP))
     first = _requests_table(next(groups), run)
@@ -367,63 +337,15 @@ def _write_requests(path: Path, run: Run) -> None:
             file.write_table(_requests_table(group, run))
 
 
-def _read_requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files.opened(path).close()  # a FIFO would never end
-    try:
-        file = pq.ParquetFile(path)
-        about = json.loads(file.schema_arrow.metadata[b"knee"])
-    except (pa.ArrowInvalid, KeyError, TypeError):
-        raise HarnessError(
-            "not a requests.parquet of this project", place=str(path), way_out="was it changed?"
-        ) from None
-    fields = {key: value for key, value in about["header"].items() if key != "kind"}
-    head = msgspec.convert(fields, Header)
-    if head.format != FORMAT:
-        raise HarnessError(
-            f"format {head.format}, this program reads {FORMAT}", place=str(path), way_out="use its version"
-        )
-    levels = msgspec.convert(about["levels"], list[Level])
-    names = [name for name, _ in _PLAIN if name.rstrip("_") in file.schema_arrow.names]  # an older file has fewer
-    records = []
-    with file:
-        for rows in file.iter_batches(_ROWS_AT_ONCE):
-            arrivals, tokens = rows.column("arrivals_s"), rows.column("arrival_tokens").flatten().to_numpy()
-            stamps = np.rint(arrivals.flatten().to_numpy() * 1e9).astype(np.int64).tobytes()
-            ends = np.cumsum(arrivals.value_lengths().to_numpy()).tolist()
-            columns = [rows.column(name.rstrip("_")).to_pylist() for name in names]
-            low = 0
-            for high, *row in zip(ends, *columns, strict=True):
-                mine = tokens[low:high]
-                packed = b"" if (mine == 1).all() else mine.tobytes()
-                record = dict(zip(names, row, strict=True))
-                records.append(Record(**record, arrivals=stamps[8 * low : 8 * high], tokens=packed))
-                low = high
-    return head, levels, records
-
-
 def _write_telemetry(path: Path, samples: list[Sample]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {
+    cells = {
         "time_s": pa.array([s.time_s for s in samples], type="float64"),
         "source": pa.array([s.source for s in samples], type="string"),
         "metric": pa.array([s.metric for s in samples], type="string"),
         "value": pa.array([s.value for s in samples], type="float64"),
     }
     with files.replacing(path) as part:
-        pq.write_table(pa.table(columns), part, compression="zstd", use_dictionary=["source", "metric"])
-
-
-def _read_telemetry(path: Path) -> list[Sample]:
-    if not path.exists():
-        return []
-    files.opened(path).close()
-    import pyarrow.parquet as pq
-
-    columns = pq.read_table(path).to_pydict()
-    return [Sample(*row) for row in zip(*(columns[k] for k in ("time_s", "source", "metric", "value")), strict=True)]
+        pq.write_table(pa.table(cells), part, compression="zstd", use_dictionary=["source", "metric"])

@@ -1,8 +1,11 @@
-"""Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them.
+"""Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them; or what reads files.
 
 Each input is one hostile answer (tests/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth byte
 by byte too; the readings must tell the same record and nothing may be raised. Every other thousand meets limits so
 small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
+
+With --readers each input is a damaged manifest, spool, parquet file, scenario, model config or one of the small files
+(tests/fuzzing_readers.py makes it). Its reader gives a value or one line of error; nothing else may leave it.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from collections.abc import Callable, Sequence
 from harness.load.sse import Events
 from harness.load.tokens import Placer
 from tests.fuzzing import Reader, cut, difference, mutated, small_limits
+from tests.fuzzing_readers import SHARES, Readers
 from tests.test_tokens import byte_level
 
 _BLOCK = 1000  # inputs that share their limits
+_LONG = 20_000  # bytes of a file that is not made shorter
 _EXACT_EVERY = 50  # byte by byte costs ten times the rest
 
 
@@ -99,13 +104,42 @@ def fuzz(inputs: int, seconds: float, seed: int) -> int:
     return 0
 
 
+def fuzz_readers(inputs: int, seconds: float, seed: int) -> int:
+    """The same of the readers of files: a share of the inputs for each, in turn."""
+    choose, readers = random.Random(seed), Readers()
+    turn = [name for name, share in SHARES.items() for _ in range(share)]
+    tried: collections.Counter[str] = collections.Counter()
+    refused: collections.Counter[str] = collections.Counter()
+    began = time.monotonic()
+    try:
+        while tried.total() < inputs and time.monotonic() - began < seconds:
+            name = turn[tried.total() % len(turn)]
+            tried[name] += 1
+            data = readers.mutated(name, choose)
+            wrong = readers.wrong(name, data)
+            refused[name] += readers.refused
+            if wrong:
+                few = data if len(data) > _LONG else shortest(data, lambda less: readers.wrong(name, less))  # noqa: B023
+                print(f"FINDING: seed {seed}, input {tried.total()}, {name}: {wrong}\ninput: {few!r}")
+                return 1
+    finally:
+        readers.close()
+    took = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    count = tried.total()
+    print(f"{count:,} damaged files, {count / took:,.0f} a second, seed {seed}, peak {peak:.0f} MiB, 0 findings")
+    print("refused: " + ", ".join(f"{name} {refused[name]:,} of {count:,}" for name, count in tried.items()))
+    return 0
+
+
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Fuzz what reads a server's bytes; exit status 1 on a finding.")
+    parser = argparse.ArgumentParser(description="Fuzz what reads bytes from outside; exit status 1 on a finding.")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many inputs (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long (default: never)")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other inputs (default: %(default)s)")
+    parser.add_argument("--readers", action="store_true", help="what reads files, not what reads a server's bytes")
     asked = parser.parse_args(arguments)
-    return fuzz(asked.inputs, asked.seconds, asked.seed)
+    return (fuzz_readers if asked.readers else fuzz)(asked.inputs, asked.seconds, asked.seed)
 
 
 if __name__ == "__main__":

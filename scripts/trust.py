@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import trust_consent
 import trust_files
 import trust_lost
+import trust_readers
 import trust_secrets
 import trust_surface
 import trust_table
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> int:
         return 0 if trust_table.show("The wheel", WHEEL, [demo(asked.demo)]) else 1
     good = [trust_table.show("Faults", FAULTS, faults(full=asked.full))]
     if not asked.faults_only:
-        parts = trust_lost, trust_secrets, trust_consent, trust_wire, trust_files, trust_surface
+        parts = trust_lost, trust_secrets, trust_consent, trust_wire, trust_files, trust_readers, trust_surface
         good += [trust_table.show(part.TITLE, part.HEADER, part.rows()) for part in parts]
         rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
         good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))

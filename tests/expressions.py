@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import scenario, secrecy, units
+from harness import levelmap, scenario, secrecy, terminal, units
 from harness.cli import predict
 from harness.errors import HarnessError
-from harness.experiment import launch, sweep
+from harness.experiment import launch
 from harness.load import dialects, http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
@@ -78,7 +78,7 @@ TABLE = (
     Expression("cli/predict.py", r"gamma\(", _refusing(predict._arrivals), times("1", before="gamma(", after="!"), _a),
     Expression("experiment/launch.py", "context|too long", launch._TOO_LONG.search, times("contex"), _words),
     Expression("experiment/launch.py", "connection error", launch._NO_UPSTREAM.search, times("connection "), _words),
-    Expression("experiment/sweep.py", "[A-Za-z0-9][A-Za", sweep._FOLDER.fullmatch, times("a", after="!"), _a),
+    Expression("levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
     Expression("load/dialects.py", "unsupported|not", dialects._REFUSED.search, times("un"), _words),
     Expression(
         "load/dialects.py", "f'\\\\b{name}", lambda text: dialects.refused_field(text, frozenset()),
@@ -123,6 +123,7 @@ TABLE = (
         "predict/quantisation.py", r"(?:\\.|[^", quantisation._PLAIN.fullmatch, times("(a)", after=")+"), times("(a)"),
     ),
     Expression("report/page.py", "([", page.literal, times("\\_"), times("a_")),
+    Expression("report/page.py", r"^(\d+", page.literal, times("1"), _a),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
     Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-"), _a),
@@ -135,6 +136,8 @@ TABLE = (
         "secrecy.py", "//([^@/]*)@", lambda text: list(secrecy.of_proxies({"http_proxy": text})), times("//a"), _a,
     ),
     Expression("secrecy.py", "f\"(?<!\\\\w)", lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
+    Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b"), times("\x1ba")),
+    Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
     Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
     Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,"), times("a,")),
 )  # fmt: skip

@@ -160,5 +160,5 @@ def test_an_unknown_model_names_a_few_and_the_way_by_path(name, like):
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"'])
 def test_a_file_that_is_no_config_is_the_operators_mistake(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(HarnessError, match="is no model config"):
+    with pytest.raises(HarnessError, match="not a model config"):
         model_config(str(tmp_path))

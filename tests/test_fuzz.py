@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from harness import decoding
 from harness.load import http1, sse
 from harness.load.dialects import Story
 from harness.load.http1 import ProtocolError, Response
 from harness.load.sse import Events
 from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, Told, cut, difference, framed, mutated, small_limits
+from tests.fuzzing_readers import SHARES, Readers
 from tests.streams import VLLM
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -189,6 +192,36 @@ def fuzz_script() -> ModuleType:
 def test_the_script_counts_its_inputs_and_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz_script().main(["--inputs", "1200", "--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("1,200 inputs, ")
+
+
+@pytest.fixture(scope="module")
+def readers() -> Iterator[Readers]:
+    made = Readers()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_damaged_file_is_read_or_refused_in_a_line(name: str, readers: Readers) -> None:
+    choose, refused = random.Random(name), 0
+    for data in readers.all[name].files:
+        assert readers.wrong(name, data) == ""
+        assert not readers.refused or name == "config", "a sound one is read; a large model fits on no card"
+    for _ in range(10 * SHARES[name]):
+        assert readers.wrong(name, readers.mutated(name, choose)) == ""
+        refused += readers.refused
+    assert refused > 0 or name == "spool", "a damaged spool is read up to its damage"
+
+
+@pytest.mark.slow
+def test_the_script_fuzzes_the_readers_and_finds_what_leaves_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fuzz_script().main(["--readers", "--inputs", "400", "--seed", "7"]) == 0
+    assert capsys.readouterr().out.startswith("400 damaged files, ")
+    monkeypatch.setattr(decoding, "WRONG", (KeyError,))
+    assert fuzz_script().main(["--readers", "--inputs", "400"]) == 1
+    assert "FINDING: seed 1, input " in capsys.readouterr().out
 
 
 @pytest.mark.slow

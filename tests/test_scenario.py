@@ -101,7 +101,10 @@ SLO = '\n[slo]\nttft = "1s"'
     [
         ('[slo]\ntfft_p99 = "2s"', "x.toml: $.slo: unknown limit 'tfft_p99'; did you mean 'ttft_p99'?"),
         ("[slo]\nttft = 0", "x.toml: a limit is above 0 at $.slo.ttft; write it like '2s' or '50ms'"),
-        ("[slo]\nttft = nan", "x.toml: a limit is above 0 at $.slo.ttft; write it like '2s' or '50ms'"),
+        (
+            "[slo]\nttft = nan",
+            "x.toml: not a scenario: nan is a number beyond reason at $.slo.ttft; write what can be measured",
+        ),
         (
             '[slo]\nttft = "2 parsecs"',
             "x.toml: $.slo.ttft: '2 parsecs' is not a duration; write it like '50ms', '2s' or '5m'",

@@ -173,7 +173,7 @@ def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "no level map"), ("{}", "not a map.json"), ('{"format":9,"name":"","axes":[],"cells":[]}', "format 9")],
+    [(None, "No such file"), ("{}", "not a map.json"), ('{"format":9,"name":"","axes":[],"cells":[]}', "format 9")],
 )
 def test_what_is_no_map_is_said(text: str | None, said: str, tmp_path: Path) -> None:
     if text is not None:

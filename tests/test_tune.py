@@ -262,7 +262,7 @@ def test_a_file_gives_back_what_was_written(calibrated):
 
 
 def test_a_file_that_is_none_is_refused_by_its_name():
-    with pytest.raises(HarnessError, match=r"^toy.json: no calibration \(.*`mbuu`"):
+    with pytest.raises(HarnessError, match=r"^toy.json: not a calibration: .*'mbuu'"):
         decode(encode(by_hand()).replace('"mbu"', '"mbuu"'), "toy.json")
     with pytest.raises(HarnessError, match=r"^toy.json: a calibration of format 2, not 1"):
         decode(encode(by_hand(format=2)), "toy.json")

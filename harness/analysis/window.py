@@ -144,9 +144,9 @@ def little(table: Table, level: Level, start: float, end: float) -> Little:
     starts = ok & (table.sent >= start) & (table.sent < end)
     ends = ok & (table.done >= start) & (table.done < end)
     span = (table.last - table.sent)[starts & ~np.isnan(table.last)]
-    if not len(span):
-        return Little(None, None, None, mismatch=False, enough=False)
     counted = in_flight(table, start, end, ok)
+    if not len(span) or not counted > 0:  # of a damaged file they may end before they begin
+        return Little(None, None, None, mismatch=False, enough=False)
     by_law = float(starts.sum() + ends.sum()) / (2 * (end - start)) * float(span.mean())
     apart = abs(by_law - counted) / counted
     requests, C = int(starts.sum()), level.concurrency or math.ceil(counted)

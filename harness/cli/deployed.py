@@ -83,10 +83,17 @@ def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
     given |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:
         given |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
+    for name, value in given.items():
+        if not abs(value) < units.BEYOND**2:
+            raise HarnessError("it is beyond reason", place=_flag(name), way_out="give one that a server could have")
     for name, flag in _RATIOS.items():
         if name in given and not given[name] > 0:
             raise HarnessError(f"{given[name]:g} reaches nothing", place=flag, way_out="give one above 0")
     return given
+
+
+def _flag(name: str) -> str:
+    return {**_TIMES, **_RATIOS, "mfu_decode": "--mfu"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def model(name: str, *, hub: bool) -> tuple[str, str]:

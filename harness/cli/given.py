@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import decoding
 from harness.errors import HarnessError
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise HarnessError(f"not JSON: {error}", place=flag, way_out=f"write it like '{example}'") from None
+    with decoding.reading(flag, "JSON", f"write it like '{example}'"):
+        value = decoding.json(text.encode())
     if not isinstance(value, dict):
         raise HarnessError("not a JSON object", place=flag, way_out=f"write it like '{example}'")
     return value
@@ -27,7 +26,10 @@ def facts(given: tuple[str, ...]) -> dict[str, str]:
         if "=" in each or not Path(each).is_file():
             facts.update([pair(each, "=", "--server-meta")])
             continue
-        read = json_object(Path(each).read_text(encoding="utf-8"), "--server-meta", '{"version": "1.0"}')
+        example = '{"version": "1.0"}'
+        with decoding.reading(f"--server-meta {each}", "a JSON file", f"write it like '{example}'"):
+            text = decoding.content(Path(each)).decode()
+        read = json_object(text, "--server-meta", example)
         facts.update({key: str(value) for key, value in read.items()})
     return facts
 

@@ -55,8 +55,8 @@ def predict(golden: bool, **flags: Any) -> None:
     for option, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         if flags[option] is None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
-    if flags["price"] is not None and not flags["price"] >= 0:
-        raise HarnessError("a price is not negative", place="--price", way_out="give USD per GPU and hour")
+    if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
+        raise HarnessError("a price is not negative nor endless", place="--price", way_out="give USD per GPU and hour")
     for flag, of in (("rate", "simulate"), ("arrivals", "rate")):
         if flags[flag] is not None and not flags[of]:
             raise HarnessError(f"it says nothing without --{of}", place=f"--{flag}", way_out=f"add --{of}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness import decoding
 from harness.cli import output
-from harness.errors import HarnessError
 from harness.terminal import console
 
 if TYPE_CHECKING:
@@ -74,10 +74,9 @@ def _points(source: str) -> list[Point]:
         return curve.points_of([s for s in summarise(store.read(source)).levels if s.output_tokens_per_s.mean])
     from harness.exchange import points
 
-    try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
-        raise HarnessError(f"cannot be read: {reason}", place=source, way_out="give a result folder or a CSV") from None
-    rows = points.read(text, "stdin" if source == "-" else source)
+    place = "stdin" if source == "-" else source
+    with decoding.reading(place, "a CSV", "give a result folder or a CSV"):
+        data = sys.stdin.buffer.read(decoding.LARGEST) if source == "-" else decoding.content(Path(source))
+        text = data.decode()
+    rows = points.read(text, place)
     return [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]

@@ -15,6 +15,8 @@ import msgspec
 from harness.errors import HarnessError
 
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
+_MOST_ROWS = 10_000
+_BEYOND = 1e12  # requests in flight, tokens per second: none has so many
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
 
 
@@ -32,17 +34,26 @@ def read(text: str, place: str) -> list[Row]:
     >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
     Row(concurrency=2.0, output_tokens_per_s=190.0, error=None)
     """
+    try:
+        return _read(text, place)
+    except csv.Error as error:
+        raise HarnessError(f"not a CSV: {error}", place=place, way_out=_EXAMPLE) from None
+
+
+def _read(text: str, place: str) -> list[Row]:
     lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
     names = [name.strip() for name in lines.fieldnames or []]
     lines.fieldnames = names
     missing = [name for name in (LOAD, RATE) if name not in names]
     if missing:
         raise HarnessError(f"no column '{missing[0]}'", place=place, way_out=_EXAMPLE)
-    rows = []
+    rows: list[Row] = []
     for line in lines:
         where = f"{place}, line {lines.line_num}"
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
         error = line.get(ERROR)
+        if len(rows) == _MOST_ROWS:
+            raise HarnessError(f"more than {_MOST_ROWS:,} points", place=place, way_out="fit the levels' means")
         rows.append(Row(load, rate, _positive(error, ERROR, where) if error and error.strip() else None))
     if not rows:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
@@ -54,7 +65,8 @@ def _positive(text: str | None, column: str, place: str) -> float:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        fact = f"{column} {text!r} is not a number above 0"
+    if not 0 < value < _BEYOND:
+        shown = text and text[:40]
+        fact = f"{column} {shown!r} is not a number above 0"
         raise HarnessError(fact, place=place, way_out="mend the line, or leave it out")
     return value

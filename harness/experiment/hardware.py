@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from harness import decoding
 from harness.errors import HarnessError
 from harness.observe import machine
 from harness.observe.machine import Machine
@@ -24,6 +25,7 @@ from harness.predict.roofline import Deployment
 from harness.predict.tune import Calibration
 from harness.scenario import Hardware
 
+_MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 HOST = "host"  # the key of this machine's own cores
 
 
@@ -103,7 +105,9 @@ def deployed(
         figures["max_num_seqs"] = asked.max_num_seqs
     with contextlib.suppress(KeyError, TypeError, ValueError):
         cache = cache_config or {}
-        figures["kv_tokens"] = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+        tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+        if 0 < tokens < _MOST_TOKENS:
+            figures["kv_tokens"] = tokens
     config = catalog.model_config(asked.model_config)
     made = model(config, asked.model_config, dtype=asked.dtype or "auto", kv_dtype=asked.kv_dtype or "auto")
     return made, roofline.deployment(card, **figures)
@@ -111,9 +115,6 @@ def deployed(
 
 def calibration(path: str) -> Calibration:
     """The profile file that `knee calibrate model` wrote."""
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        way_out = "write one with `knee calibrate model DIR --out FILE`"
-        raise HarnessError(error.strerror or str(error), place=path, way_out=way_out) from None
+    with decoding.reading(path, "a calibration", "write one with `knee calibrate model DIR --out FILE`"):
+        text = decoding.content(Path(path))
     return tune.decode(text, path)

@@ -58,7 +58,7 @@ def asked(run: Run) -> Hardware:
     """The hardware that the run was told of; fields of a later version are left out."""
     told = run.manifest.get("scenario", {}).get("hardware", {})
     known = {field: told[field] for field in Hardware.__struct_fields__ if told.get(field) is not None}
-    found = msgspec.convert(known, Hardware)
+    found = store.typed(run.path, known, Hardware)
     return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.get("gpu"))
 
 
@@ -67,12 +67,12 @@ def deployed(run: Run, told: Hardware) -> tuple[Model, Deployment]:
     manifest = run.manifest
     simulated = manifest.get("simulated") or {}
     if manifest.get("url") == "sim:" and "profile" in simulated:
-        sim = msgspec.convert(manifest["scenario"]["sim"], Sim)
+        sim = store.typed(run.path, manifest.get("scenario", {}).get("sim", {}), Sim)
         profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
         return profile.model, profile.deployment
     known = manifest.get("machine")
     if known and told.gpu == hardware.HOST and told.host_cpus is None:
-        card: Gpu | None = hardware.host(msgspec.convert(known, Machine))
+        card: Gpu | None = hardware.host(store.typed(run.path, known, Machine))
     else:
         card = hardware.find(told, manifest.get("gpu_facts")).card
     found = hardware.deployed(told, card, manifest.get("cache_config"))
@@ -86,7 +86,7 @@ def deployed(run: Run, told: Hardware) -> tuple[Model, Deployment]:
 
 def workload(run: Run, summary: Summary) -> Workload:
     """The mean tokens of its requests, as the server counted them."""
-    asked_for = run.manifest["workload"]
+    asked_for = run.manifest.get("workload", {})
     levels = valid(summary)
 
     def mean(values: Sequence[float | None], otherwise: float) -> float:
@@ -94,8 +94,8 @@ def workload(run: Run, summary: Summary) -> Workload:
         return sum(known) / len(known) if known else otherwise
 
     return Workload(
-        mean([level.input_tokens_mean for level in levels], asked_for["input_tokens"]),
-        mean([level.output_tokens_mean for level in levels], asked_for["output_tokens"]),
+        mean([level.input_tokens_mean for level in levels], asked_for.get("input_tokens") or 0.0),
+        mean([level.output_tokens_mean for level in levels], asked_for.get("output_tokens") or 0.0),
     )
 
 

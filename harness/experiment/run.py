@@ -172,6 +172,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
     folder = Path(path)
     with store.claimed(folder):
         run = store.read(folder)
+        store.must_go_on(folder, run.manifest)
         limits.check(scenario)
         files.must_be_files(folder, store.WRITTEN)  # said now, not after the load
         files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
@@ -204,6 +205,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
     if not manifest.get("sittings"):
         raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
+    store.must_go_on(Path(place), manifest)
     tree = {**manifest["scenario"], "target": dict(manifest["scenario"]["target"])}
     stored = tree["target"]["headers"]
     hidden = [name for name, value in stored.items() if value == HIDDEN]

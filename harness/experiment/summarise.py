@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from harness import store
 from harness.analysis import curve, gap, grade, phases, slo, verdicts
 from harness.analysis.table import Table
 from harness.decide import cost
@@ -42,7 +43,7 @@ def summarise(run: Run) -> Summary:
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
-    phase, of_phase = _phases(run.manifest, levels, fitted)
+    phase, of_phase = _phases(run, levels, fitted)
     found = _of_run(run)
     if fitted:
         found += [*fitted.verdicts, *filter(None, [verdicts.dip_confirmed(fitted, of_ramp)])]
@@ -54,7 +55,7 @@ def summarise(run: Run) -> Summary:
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=_beside(run.manifest, of_ramp, fitted, phase),
+        prediction=_beside(run, of_ramp, fitted, phase),
         cost=_cost(run.manifest, fitted, of_ramp),
         client=facts.client,
         ramp=_ramp(run),
@@ -96,24 +97,22 @@ def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
 def _ramp(run: Run) -> list[RampStep]:
     """The ramp's decisions: as the manifest has them, or of a run that died as its levels tell."""
     if made := run.manifest.get("ramp"):
-        return msgspec.convert(made, list[RampStep])
+        return store.typed(run.path, made, list[RampStep])
     begun = [level for level in run.levels if "void" not in level.notes]
     return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
 
 
-def _phases(
-    manifest: dict[str, Any], levels: Sequence[LevelSummary], fitted: Curve | None
-) -> tuple[Phases | None, list[Verdict]]:
-    probe = manifest.get("scenario", {}).get("ramp", {}).get("probe")
-    if probe is None:
+def _phases(run: Run, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
+    probe = run.manifest.get("scenario", {}).get("ramp", {}).get("probe")
+    asked = run.manifest.get("workload", {}).get("input_tokens")
+    if probe is None or asked is None:
         return None, []
-    asked = manifest["workload"]["input_tokens"]
-    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=_roof(manifest))
+    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=_roof(run))
 
 
-def _roof(manifest: dict[str, Any]) -> phases.Roof | None:
-    known = manifest.get("roof")
-    return msgspec.convert(known, phases.Roof) if known else None
+def _roof(run: Run) -> phases.Roof | None:
+    known = run.manifest.get("roof")
+    return store.typed(run.path, known, phases.Roof) if known else None
 
 
 def lost(run: Run) -> int:
@@ -158,14 +157,12 @@ def _invalid(s: LevelSummary) -> set[str]:
     return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
-def _beside(
-    manifest: dict[str, Any], levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
-) -> Prediction | None:
+def _beside(run: Run, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None) -> Prediction | None:
     """The prediction made before load with the measurement beside it, and where the two part."""
-    if not manifest.get("prediction"):
+    if not run.manifest.get("prediction"):
         return None
-    made = gap.beside(msgspec.convert(manifest["prediction"], Prediction), levels)
-    parted = gap.attribute(made, levels, fitted, roof=_roof(manifest), phases=phase)
+    made = gap.beside(msgspec.convert(run.manifest["prediction"], Prediction), levels)
+    parted = gap.attribute(made, levels, fitted, roof=_roof(run), phases=phase)
     return msgspec.structs.replace(made, gap=parted)
 
 
@@ -180,6 +177,9 @@ def _of_run(run: Run) -> list[Verdict]:
         message = f"the run ended early: {held} of the {begun} levels begun are finished"
         advice = "the finished levels stand; `knee run --resume` goes on with the rest"
         out.append(Verdict("incomplete", "doubt", f"{message} ({why})" if why else message, advice))
+    if run.damage:
+        advice = "every level that is finished before it stands; `knee run --resume` holds the others again"
+        out.append(Verdict("spool_damaged", "doubt", run.damage, advice))
     if void:
         at = ", ".join(str(level.concurrency or f"{level.rate:g} req/s") for level in void)
         message = f"measured in {len(sittings)} sittings; the levels that the earlier ones broke off are void: {at}"

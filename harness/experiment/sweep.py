@@ -259,7 +259,9 @@ class _Going(msgspec.Struct):
     def _go_on(self, cell: Cell) -> Outcome:
         """A cell that was broken off, with the bounds that it was begun with."""
         place = self.folder / cell.name
-        ramp = msgspec.convert(store.manifest(place)["scenario"]["ramp"], Ramp)
+        said = store.manifest(place)
+        store.must_go_on(place, said)
+        ramp = store.typed(place, said["scenario"]["ramp"], Ramp)
         scenario = msgspec.structs.replace(cell.scenario, ramp=ramp)
         return experiment.resume(str(place), scenario, self.view, self.command, agreed=self.agreed)
 

@@ -112,7 +112,7 @@ def view(
     def grown(name: str) -> tuple[float, float, float] | None:
         """(from, to, increase) of a counter; None where it was not seen twice or was reset."""
         points = series.get(name, [])
-        if len(points) < 2 or points[-1][1] < points[0][1]:
+        if len(points) < 2 or points[-1][1] < points[0][1] or points[-1][0] <= points[0][0]:
             return None
         return points[0][0], points[-1][0], points[-1][1] - points[0][1]
 

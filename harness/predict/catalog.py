@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from harness import decoding
 from harness.errors import HarnessError, nearest
 
 _DATA = Path(__file__).with_name("data")
@@ -204,11 +205,9 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        way_out = "give the config.json that lies beside the model's weights"
-        raise HarnessError(f"{path} is no model config ({error})", place=place, way_out=way_out) from None
+    way_out = "give the config.json that lies beside the model's weights"
+    with decoding.reading(f"{place} {path}", "a model config", way_out):
+        return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
 
 
 def models() -> list[str]:

@@ -160,11 +160,12 @@ def figure(config: Mapping[str, Any], field: str, name: str) -> int:
         fact = missing if value is None else f"{wrong}, not a whole number above 0"
         raise HarnessError(fact, place=PLACE, way_out="give the config.json that lies beside the model's weights")
     if value > _MOST.get(field, 10**9):
-        raise refused(field, f"{value:g}", name)
+        shown = f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits"
+        raise refused(field, shown, name)
     return value
 
 
-_MOST = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000}  # more is a slip of the pen
+_MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
 
 
 def maybe(config: Mapping[str, Any], field: str, name: str) -> int | None:

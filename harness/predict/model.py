@@ -115,6 +115,7 @@ def _stretched(config: Mapping[str, Any], longest: int) -> int:
             factor: Any = each.get("factor")
             before: Any = each.get("original_max_position_embeddings") or longest
             known = isinstance(factor, int | float) and isinstance(before, int | float)
+            known = known and 0 <= factor < _ENDLESS and 0 <= before < _ENDLESS
             most = max(most, int(before * factor) if known else _ENDLESS)
     return most if most > longest else 0
 

@@ -191,7 +191,10 @@ _ELSEWHERE = re.compile(
 )
 # A config's own pattern: a few repetitions, none of a group, so that no name takes long.
 _PLAIN = re.compile(r"(?:\\.|[^\\*+{)]|\)(?![*+{]))*+(?:[*+{](?:\\.|[^\\*+{)]|\)(?![*+{]))*+){0,5}+", re.DOTALL)
-_LONGEST_PATTERN = 500  # characters
+
+
+_MOST_COMPARED = 20_000_000  # entries times modules: some seconds
+_LONGEST_ENTRY = 256
 
 
 def _left_out(
@@ -199,6 +202,9 @@ def _left_out(
 ) -> Quantisation:
     """The scheme with each part's share reduced by the modules that are kept in 16 bits."""
     left = set()
+    kept = list(kept)
+    if len(kept) * len(modules) > _MOST_COMPARED:
+        raise refused(f"{_WHERE}: modules_to_not_convert", f"{len(kept):,} of them", name)
     for entry in kept:
         try:
             matches = _matcher(entry)
@@ -218,8 +224,10 @@ def _left_out(
 
 def _matcher(entry: str) -> Any:
     """Whether a module's dotted name is meant: `re:` a pattern, `*` a glob, else whole parts of the name."""
+    if len(entry) > _LONGEST_ENTRY:
+        raise re.error("too long")
     if entry.startswith("re:"):
-        if len(entry) > _LONGEST_PATTERN or not _PLAIN.fullmatch(entry, 3):
+        if not _PLAIN.fullmatch(entry, 3):
             raise re.error("a pattern that may take for ever")
         try:
             pattern = re.compile(entry[3:])

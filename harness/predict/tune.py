@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from harness import decoding
 from harness.errors import HarnessError
 from harness.predict.model import Model, weight_bytes
 from harness.predict.roofline import Deployment, Workload, batch_cap, caps, steady_state, step_cost
@@ -194,10 +195,9 @@ def encode(calibration: Calibration) -> str:
 def decode(text: str | bytes, place: str = "--calibration") -> Calibration:
     """A calibration from the text of its file; `place` names that file."""
     way_out = "write one with `knee calibrate model DIR --out FILE`"
-    try:
-        found = msgspec.json.decode(text, type=Calibration)
-    except msgspec.DecodeError as error:
-        raise HarnessError(f"no calibration ({error})", place=place, way_out=way_out) from None
+    with decoding.reading(place, "a calibration", way_out):
+        data = text.encode() if isinstance(text, str) else text
+        found = decoding.typed(decoding.json(data), Calibration)
     if found.format != FORMAT:
         raise HarnessError(f"a calibration of format {found.format}, not {FORMAT}", place=place, way_out=way_out)
     return found

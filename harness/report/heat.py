@@ -11,7 +11,6 @@ and only where that gives the prediction itself at the place it was made for.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,14 +226,14 @@ def table(map_: Map) -> str:
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     title, below = _subject(map_)
     failed = [
-        f"- {_line(plain(cell.name))}: {literal(plain(cell.error or cell.left_out))}"
+        f"- {literal(plain(cell.name))}: {literal(plain(cell.error or cell.left_out))}"
         for cell in map_.cells
         if cell.error or cell.left_out
     ]
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
     parts = [
         f"# {literal(title)}",
-        _line(below),
+        literal(below),
         "> **SIMULATED**: no GPU was measured; agreement with the prediction is there by construction."
         if map_.simulated
         else "",
@@ -258,11 +257,6 @@ def _row(cell: Measured) -> list[str]:
         flat(made.binding_cap if made else None),
         flat(cell.status),
     ]
-
-
-def _line(text: str) -> str:
-    """Text that Markdown shows as it is, at the start of a line too, where some signs make a block."""
-    return re.sub(r"^([#>+=~-])", r"\\\1", literal(text))
 
 
 def _link(cell: Measured) -> str:

@@ -1,0 +1,209 @@
+"""The parquet files of a result folder, read back: requests and telemetry.
+
+A file may come from anybody. Before a row is read its metadata must be within reason for the file's size: compressed,
+10 million rows fit into a megabyte. Then its columns must be those that the run wrote, and its rows those of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harness import decoding, files, frames
+from harness.frames import Header, Sample
+from harness.record import FORMAT, Level, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+# Columns of requests.parquet that do not carry the record's own name or need another type.
+PLAIN = [
+    ("request_id", "string"), ("level", "int32"), ("repeat", "int32"), ("concurrency", "int32"), ("worker", "int32"),
+    ("url", "string"), ("class_", "string"), ("session_id", "string"), ("turn", "int32"), ("scheduled_s", "float64"),
+    ("sent_s", "float64"), ("connect_s", "float64"), ("first_token_s", "float64"), ("first_content_s", "float64"),
+    ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
+    ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
+    ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
+    ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"),
+]  # fmt: skip
+_LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element: int32>"}
+_SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}
+_TEXTS = [name.rstrip("_") for name, kind in PLAIN if kind == "string"]
+_ROWS_AT_ONCE = 1024  # beside the records memory stays small
+_SLACK = 4096  # rows that a file of any size may have
+_BYTES_A_REQUEST = 8  # at least: a request's times alone take more, however they are compressed; usually 200
+_BYTES_A_SAMPLE = 1  # at least; usually 4 to 6
+_VALUES_A_BYTE = 4  # of the file: arrivals and their tokens; usually 0.5
+_EXPANDS = 50  # data over the file's size, at most; usually 2 to 3
+_LONGEST_TEXT = 65_536  # bytes of one text
+_WAY_OUT = "was it changed? restore it"
+_NO_TELEMETRY = "restore it, or move it away and the run is read without telemetry"
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests.parquet says of its run, under `knee` in its metadata."""
+
+    header: dict[str, Any]
+    levels: list[Level]
+
+
+def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
+    """The header, the levels and the records that a requests.parquet holds."""
+    import pyarrow as pa
+
+    with _opened(path, _TEXTS, "a requests.parquet of this project", _WAY_OUT, _BYTES_A_REQUEST) as file:
+        known = {field.name: field.type for field in msgspec.structs.fields(Record)}
+        optional = {f.name for f in msgspec.structs.fields(Record) if f.default is not msgspec.NODEFAULT}
+        header, levels = _about(file.schema_arrow.metadata or {})
+        wanted = {name: kind for name, kind in PLAIN if name.rstrip("_") in file.schema_arrow.names}
+        missing = [name for name, _ in PLAIN if name not in wanted and name not in optional]  # an older file has fewer
+        _check(file, {name.rstrip("_"): kind for name, kind in wanted.items()} | _LISTS, missing)
+        nullable = {name for name in wanted if type(None) in getattr(known[name], "__args__", ())}
+        records: list[Record] = []
+        for rows in file.iter_batches(_ROWS_AT_ONCE, columns=[*(n.rstrip("_") for n in wanted), *_LISTS]):
+            records += _records(rows, list(wanted), nullable)
+        if not all(frames.sound(record, {level.index: level for level in levels}) for record in records):
+            raise pa.ArrowInvalid("it holds requests beyond reason")
+    return header, levels, records
+
+
+def telemetry(path: Path) -> list[Sample]:
+    """The samples that a telemetry.parquet holds."""
+    what = "a telemetry.parquet of this project"
+    with _opened(path, ("source", "metric"), what, _NO_TELEMETRY, _BYTES_A_SAMPLE) as file:
+        _check(file, _SAMPLES, [])
+        samples = []
+        for rows in file.iter_batches(_ROWS_AT_ONCE, columns=list(_SAMPLES)):
+            found = [Sample(*row) for row in zip(*(_values(rows, name, null=False) for name in _SAMPLES), strict=True)]
+            if not all(map(frames.sound_sample, found)):
+                raise ValueError("it holds telemetry beyond reason")
+            samples += found
+    return samples
+
+
+@contextlib.contextmanager
+def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: int) -> Iterator[pq.ParquetFile]:
+    """A parquet file whose metadata is within reason for its size, each row being at least so many bytes of it.
+
+    Its `texts` are read with each text once: a million rows of a long one are small in the file.
+    Whatever Arrow finds wrong with it while the block reads becomes one line.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with decoding.reading(str(path), what, way_out), files.opened(path) as source:
+        try:
+            names = [name for name in pq.read_schema(source).names if name in texts]
+            source.seek(0)
+            with pq.ParquetFile(source, read_dictionary=names) as file:
+                _bounded(file, path.stat().st_size, least)
+                yield file
+        except MemoryError:
+            raise ValueError("it asks for more memory than there is") from None
+        except (pa.ArrowException, KeyError, TypeError, IndexError) as error:  # ArrowInvalid is a ValueError too
+            raise ValueError(str(error)) from None
+
+
+def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
+    """ValueError where there is more in the file than its size can hold."""
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    rows, expanded = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+    if rows != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
+        raise ValueError("its row groups are not its rows")
+    if rows > _SLACK + size / least:
+        raise ValueError(f"it says that {size:,} bytes hold {rows:,} rows")
+    if expanded > _EXPANDS * (_SLACK + size):
+        raise ValueError(f"it says that {size:,} bytes hold {expanded:,}")
+    values = 0
+    for name in set(_LISTS).intersection(file.schema_arrow.names):
+        # Asked for its metadata, a damaged column ends the process; scanned first, piece by piece, it is an error.
+        file.scan_contents([name])
+        leaf = [path.partition(".")[0] for path in _paths(metadata)].index(name)
+        values += sum(group.column(leaf).num_values for group in groups)
+    if values > _SLACK + _VALUES_A_BYTE * size:
+        raise ValueError(f"it says that {size:,} bytes hold {values:,} arrivals")
+
+
+def _paths(metadata: pq.FileMetaData) -> list[str]:
+    """The paths of its leaf columns."""
+    return [metadata.schema.column(i).path for i in range(len(metadata.schema))]
+
+
+def _check(file: pq.ParquetFile, wanted: Mapping[str, str], missing: list[str]) -> None:
+    """ValueError for a column that is not there, or not of its type."""
+    schema = file.schema_arrow
+    missing = missing + [name for name in wanted if name not in schema.names]
+    if missing:
+        raise ValueError(f"it has no column {missing[0].rstrip('_')}")
+    for name, kind in wanted.items():
+        found = str(schema.field(name).type).replace("double", "float64")
+        if found not in (kind.replace("double", "float64"), _DICTIONARY if kind == "string" else ""):
+            raise ValueError(f"its column {name} is of type {found}, not {kind}")
+
+
+_DICTIONARY = "dictionary<values=string, indices=int32, ordered=0>"
+
+
+def _about(metadata: Mapping[bytes, bytes]) -> tuple[Header, list[Level]]:
+    if b"knee" not in metadata:
+        raise ValueError("it does not say of which run it is")
+    about = decoding.typed(decoding.json(metadata[b"knee"]), About)
+    header = decoding.typed({key: value for key, value in about.header.items() if key != "kind"}, Header)
+    if header.format != FORMAT:
+        raise ValueError(f"it has format {header.format}, this program reads {FORMAT}")
+    levels: dict[int, Level] = {}
+    for level in about.levels:
+        why = "an index that another has" if level.index in levels else frames.unsound_level(level, levels)
+        if why:
+            raise ValueError(f"it holds a level with {why}")
+        levels[level.index] = level
+    return header, about.levels
+
+
+def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iterator[Record]:
+    import numpy as np
+
+    arrivals, counts = rows.column("arrivals_s"), rows.column("arrival_tokens")
+    tokens = counts.flatten()
+    times = arrivals.flatten()
+    if arrivals.null_count or counts.null_count or tokens.null_count or times.null_count:
+        raise ValueError("it holds arrivals that are none")
+    seconds = times.to_numpy(zero_copy_only=False)
+    if not bool((np.abs(seconds) < frames.LATEST_S).all()):
+        raise ValueError("it holds arrivals beyond reason")
+    lengths = arrivals.value_lengths().to_numpy()
+    if not np.array_equal(lengths, counts.value_lengths().to_numpy()):
+        raise ValueError("it holds arrivals without their tokens")
+    stamps = np.rint(seconds * 1e9).astype(np.int64).tobytes()
+    each = tokens.to_numpy(zero_copy_only=False)
+    cells = [_values(rows, name.rstrip("_"), null=name in nullable) for name in names]
+    low = 0
+    for high, *row in zip(np.cumsum(lengths).tolist(), *cells, strict=True):
+        mine = each[low:high]
+        packed = b"" if (mine == 1).all() else mine.tobytes()
+        record = dict(zip(names, row, strict=True))
+        yield Record(**record, arrivals=stamps[8 * low : 8 * high], tokens=packed)
+        low = high
+
+
+def _values(rows: pa.RecordBatch, name: str, *, null: bool) -> list[Any]:
+    """A column as Python values; equal texts are one. ValueError where one is missing that may not be."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = rows.column(name)
+    if column.null_count and not null:
+        raise ValueError(f"its column {name} has gaps")
+    if not pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    words = column.dictionary
+    if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT:
+        raise ValueError(f"its column {name} holds a text of more than {_LONGEST_TEXT:,} bytes")
+    texts = words.to_pylist()
+    return [None if i is None else texts[i] for i in column.indices.to_pylist()]

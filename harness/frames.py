@@ -1,0 +1,245 @@
+"""Frames: how a run's spool holds what is measured, and how it is read back, damaged or not.
+
+A frame is `u32 length, u32 crc32, payload`. A payload that is a msgpack array is a batch of records, verbatim as the
+worker sent it; a payload that is a map is a header, a level or a handful of telemetry rows. Reading ends at the first
+frame that is not whole, not ours or beyond reason; every frame before it counts. No frame has a length of 0: a file
+that a power cut left may end in zeros.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from harness import decoding, files
+from harness.record import FORMAT, Level, Record
+
+HEAD = struct.Struct("<II")
+_LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
+_PIECE = 1 << 20  # bytes that are read at once where a frame may not be one
+_MOST_ZEROS = 1 << 26
+LATEST_S = 1e10  # of any time: three hundred years
+_LONGEST_WINDOW_S = 1e7  # of a level: 115 days
+_MOST = 2**31 - 1  # of any count that the columns of requests.parquet hold in 32 bits
+MOST_LEVELS = 4096  # of one run
+ZEROS, TORN = "holds only zeros", "holds no whole frame"
+
+
+class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
+    """The spool's first frame: how to read the rest without this program."""
+
+    format: int
+    fields: tuple[str, ...]
+    monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
+    unix_origin: float
+
+
+class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
+    level: Level
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
+
+    time_s: float
+    source: str
+    metric: str
+    value: float
+
+
+class TelemetryFrame(msgspec.Struct, frozen=True, tag="telemetry", tag_field="kind"):
+    samples: list[Sample]
+
+
+Frame = Header | LevelFrame | TelemetryFrame
+encode = msgspec.msgpack.Encoder().encode
+_decode_map = msgspec.msgpack.Decoder(Frame).decode
+_decode_batch = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload with its length and checksum in front."""
+    return HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def batch(records: Sequence[Record]) -> bytes:
+    """The payload of a batch; what a worker sends is what the file holds."""
+    return encode(list(records))
+
+
+def is_batch(payload: bytes) -> bool:
+    """Whether a payload is a batch of records: msgpack has three heads for an array."""
+    return payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD)
+
+
+def payloads(data: bytes) -> Iterator[bytes]:
+    """Every whole, undamaged payload from the start of the data; stops at the first that is not."""
+    at = 0
+    while at + HEAD.size <= len(data):
+        length, crc = HEAD.unpack_from(data, at)
+        end = at + HEAD.size + length
+        if not 0 < length <= _LONGEST or end > len(data):
+            return
+        payload = data[at + HEAD.size : end]
+        if zlib.crc32(payload) != crc:
+            return
+        yield payload
+        at = end
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Where the reading of a spool ended before its end, and why."""
+
+    at: int  # bytes before it, all read
+    size: int  # bytes of the file
+    why: str
+
+    def __str__(self) -> str:
+        lost = self.size - self.at
+        return f"requests.spool {self.why} from byte {self.at:,} on: its last {lost:,} bytes are not read"
+
+
+class Spooled(msgspec.Struct, kw_only=True):
+    """All that a spool holds up to its damage."""
+
+    header: Header | None = None
+    levels: dict[int, Level] = {}
+    records: list[Record] = []
+    samples: list[Sample] = []
+    end: int = 0  # bytes of its whole frames
+    damage: Damage | None = None
+
+
+def read(path: Path) -> Spooled:
+    """A spool as far as its frames are whole and ours; OSError where there is no such file."""
+    found = Spooled()
+    with files.opened(path) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        why = ""
+        while found.end < size and not why:
+            head = file.read(HEAD.size)
+            length, crc = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
+            end = found.end + HEAD.size + length
+            if not 0 < length <= _LONGEST or end > size:
+                why = ZEROS if _zeros(file, found.end) else TORN
+            elif (payload := _payload(file, length, crc)) is None:
+                why = "is damaged"
+            else:
+                why = _take(found, payload)
+            if not why:
+                found.end = end
+    if why:
+        found.damage = Damage(found.end, size, why)
+    return found
+
+
+def _zeros(file: BinaryIO, at: int) -> bool:
+    """Whether what follows is zeros, as a power cut leaves them; more than it can leave are not looked at."""
+    file.seek(at)
+    for _ in range(_MOST_ZEROS // _PIECE):
+        piece = file.read(_PIECE)
+        if piece.count(0) < len(piece):
+            return False
+        if len(piece) < _PIECE:
+            return True
+    return False
+
+
+def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
+    """The payload, if its checksum holds; a long one is not taken into memory before it does."""
+    if length > _PIECE:
+        at, checked = file.tell(), 0
+        for i in range(0, length, _PIECE):
+            checked = zlib.crc32(file.read(min(_PIECE, length - i)), checked)
+        if checked != crc:
+            return None
+        file.seek(at)
+    payload = file.read(length)
+    return payload if zlib.crc32(payload) == crc else None
+
+
+def _take(found: Spooled, payload: bytes) -> str:
+    """Put a frame to the others; why it cannot be, empty where it can."""
+    try:
+        if is_batch(payload):
+            records = _decode_batch(payload)
+            if not all(sound(record, found.levels) for record in records):
+                return "holds requests beyond reason"
+            found.records += records
+            return ""
+        item = _decode_map(payload)
+    except decoding.WRONG:
+        return "holds a frame that is not of this program"
+    if isinstance(item, Header):
+        found.header = found.header or item
+        return "" if item.format == FORMAT else f"is of format {item.format}, this program reads {FORMAT},"
+    if isinstance(item, LevelFrame):
+        if why := unsound_level(item.level, found.levels):
+            return f"holds a level with {why}"
+        found.levels[item.level.index] = item.level
+    elif not all(map(sound_sample, item.samples)):
+        return "holds telemetry beyond reason"
+    else:
+        found.samples += item.samples
+    return ""
+
+
+# ---- what is within reason --------------------------------------------------------------------------------
+
+
+def unsound_level(level: Level, others: Mapping[int, Level]) -> str:
+    """What no level of a run has; empty where nothing is wrong with it."""
+    moments = [level.begin_s, level.window_start_s, level.window_end_s, level.end_s]
+    times = [each for each in moments if each is not None]
+    if not all(abs(each) < LATEST_S for each in times) or times != sorted(times):
+        return "times that do not follow each other"
+    start, end = level.window_start_s, level.window_end_s
+    if end is not None and (start is None or not 0 < end - start < _LONGEST_WINDOW_S):
+        return "a window that is none"
+    loads = [each for each in (level.concurrency, level.rate) if each is not None]
+    if not loads or not all(0 < each < _MOST for each in loads):
+        return "no load"
+    if level.index not in others and not (0 <= level.index < _MOST and len(others) < MOST_LEVELS):
+        return "a number that is none"
+    if not 0 <= level.repeat < _MOST or not 0 < (level.input_tokens or 1) < _MOST:
+        return "a count that is none"
+    return ""
+
+
+def sound(record: Record, levels: Collection[int]) -> bool:
+    """Whether a record can be one of a run with these levels: its times, its counts, its chunks."""
+    r = record
+    times = (
+        r.scheduled_s, r.sent_s, r.connect_s, r.tls_s, r.first_token_s, r.first_content_s, r.last_token_s, r.done_s,
+    )  # fmt: skip
+    counts = (
+        r.repeat, r.concurrency, r.worker, r.turn, r.status, r.merged, r.lumped, r.input_tokens, r.cached_tokens,
+        r.output_tokens, r.reasoning_tokens,
+    )  # fmt: skip
+    if r.level not in levels or not 0 <= r.bytes_received < 1 << 62:
+        return False
+    if not all(each is None or -LATEST_S < each < LATEST_S for each in times):
+        return False
+    if not all(each is None or 0 <= each <= _MOST for each in counts):
+        return False
+    chunks, odd = divmod(len(r.arrivals), 8)
+    return not odd and len(r.tokens) in (0, 4 * chunks) and (not chunks or _sound_chunks(r))
+
+
+def _sound_chunks(record: Record) -> bool:
+    stamps, tokens = array("q", record.arrivals), array("i", record.tokens)
+    return max(map(abs, (min(stamps), max(stamps)))) < LATEST_S * 1e9 and min(tokens, default=0) >= 0
+
+
+def sound_sample(sample: Sample) -> bool:
+    """Whether telemetry can be of a run; a server may publish a figure that is no number."""
+    of_ours = sample.source != "server"
+    return -LATEST_S < sample.time_s < LATEST_S and (math.isfinite(sample.value) or not of_ours)
