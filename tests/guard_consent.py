@@ -607,6 +607,22 @@ def tokenizer_without_code(place: Path) -> Seen:
     return Seen(f"exit status {status}", [] if status in MEASURED else [said[-300:]])
 
 
+def a_folder_with_modules(place: Path) -> Seen:
+    """An installed `knee`, run in a folder whose files are named like modules that Python loads."""
+    mark, folder = place / "mark", tokenizer(place)
+    for name in ("json", "msgspec", "numpy", "transformers"):
+        (place / f"{name}.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).write_text('it ran')\n")
+    safe = [sys.executable, "-P", "-m", "harness"]  # as the installed command: its own folder comes first, not this one
+    url = ["--url", "sim:", "--tokenizer", str(folder), "--out", "r"]
+    done = subprocess.run(
+        [*safe, "run", *url, *LOAD], cwd=place, env=environ(place), capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    wrong = ["a module of the folder ran"] if mark.exists() else []
+    wrong += [] if done.returncode in MEASURED else [f"{done.returncode}: {done.stderr[-300:]}"]
+    return Seen(f"exit status {done.returncode}", wrong)
+
+
 CASES: dict[str, Case] = {
     "2: a scenario's header names a variable": _named_by_a_scenario(
         f'headers = {{ X-Key = "env:{NAME}" }}', "$.target.headers.X-Key"
@@ -668,4 +684,5 @@ CASES: dict[str, Case] = {
     "10: likewise with --yes": _tokenizer_code("--yes", runs=False),
     "10: with --trust-remote-code": _tokenizer_code("--trust-remote-code", runs=True),
     "10: a tokenizer without code": tokenizer_without_code,
+    "10: knee is run in a folder with modules of its own": a_folder_with_modules,
 }  # fmt: skip

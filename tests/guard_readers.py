@@ -375,7 +375,7 @@ FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "scenario: a price that is no number": (PRINT, text("[hardware]\nprice = nan"), "beyond reason at $.hardware"),
     "scenario: a price of 1e308": (PRINT, text("[hardware]\nprice = 1e308"), "beyond reason at $.hardware.price"),
     "scenario: a date in the body": (PRINT, text("[target.extra_body]\nx = 1979-05-27"), "neither text nor number"),
-    "scenario: a pipe": (PRINT, lambda path: os.mkfifo(path), "Not a regular file"),
+    "scenario: a pipe": (PRINT, lambda path: os.mkfifo(path), "is a FIFO, not a file"),
     "scenario: 8 MB": (PRINT, text("# " + "x" * (8 << 20)), "longer than"),
     "calibration: null": (CALIBRATED, text("null"), "not a calibration"),
     "calibration: nested deep": (CALIBRATED, text(deep(100_000)), "nested too deep"),

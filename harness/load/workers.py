@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from harness import store
+from harness import interpreter, store
 from harness.errors import HarnessError
 from harness.load.driver import Command, Done, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
@@ -159,7 +159,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         # A session of its own: Ctrl-C is the parent's to decide about, it tells the worker to stop.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.load.workers", str(theirs.fileno())],
+            interpreter.module("harness.load.workers", str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from harness import interpreter
 from harness.errors import HarnessError
 
 APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
@@ -178,7 +179,7 @@ def _cache(cpus: Sequence[int]) -> int:
 def _asked(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
     """Streams by name in bytes/s and FLOP/s, from a process whose BLAS has one thread a core."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-m", __name__, _list(cpus), str(size), str(seconds)]
+    command = interpreter.module(__name__, _list(cpus), str(size), str(seconds))
     try:
         done = subprocess.run(command, env=os.environ | one, capture_output=True, timeout=_WAIT_S + seconds, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

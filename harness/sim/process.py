@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness import interpreter
 from harness.errors import HarnessError
 from harness.sim.profile import Profile, Reference
 
@@ -51,7 +51,7 @@ def serving(
     with ExitStack() as stack:
         port, pids = 0, []
         for i in range(processes):
-            command = [sys.executable, "-m", "harness.sim", "--stdin", "--port", str(port)]
+            command = interpreter.module("harness.sim", "--stdin", "--port", str(port))
             command += ["--log", str(logs[i])] if logs else []
             command += [] if cpu is None else ["--cpu", str(allowed[(allowed.index(cpu) + i) % len(allowed)])]
             command += ["--share-port"] if processes > 1 else []
