@@ -297,3 +297,12 @@ def test_nothing_to_compare_is_no_gap() -> None:
         is None
     )
     assert gap.attribute(predicted(G=0), as_predicted(prediction), None) is None
+
+
+@pytest.mark.parametrize(
+    "assumed", [{"dp": 0.0}, {"dp": -1.0}, {"kv_tokens_by_memory": 1.0, "kv_tokens": 0.0}, {"prefill_s": 1e9}]
+)
+def test_a_prediction_from_a_folder_that_holds_no_pace_is_no_gap(assumed: dict[str, float]) -> None:
+    good = predicted()
+    crafted = msgspec.structs.replace(good, assumptions=good.assumptions | assumed)
+    assert gap.attribute(crafted, as_predicted(good), None) is None

@@ -79,10 +79,10 @@ def attribute(
     `levels` are those of the ramp, `curve` the fit to them; `roof` (the hardware at its data sheet's figures) gives MBU
     and MFU, `phases` a prefill that was probed. None where nothing can be compared.
     """
-    if prediction.output_tokens <= 0 or prediction.single_stream_tokens_per_s.mid <= 0:
+    if not _complete(prediction):
         return None
     pace, top = _pace(prediction), _top(levels, curve)
-    if top is None:
+    if top is None or not pace.decoding(1) > 0:
         return None
     alone = _alone(levels)
     decode = alone.itl / pace.decoding(1) if alone.itl else None
@@ -93,6 +93,8 @@ def attribute(
     if math.isinf(C) and math.isinf(cap.expected):  # a plateau where none was to come
         C = float(max(_asked(levels)))
     factors = _factors(pace, C, cap.expected, {cause: value for cause, value in measured.items() if value is not None})
+    if factors is None:
+        return None
     ratio = top.throughput / pace.throughput(min(C, cap.expected))
     unexplained = ratio / math.prod(factors.values())
     factors[CLIENT if top.client and unexplained < 1 else SOFTWARE] = unexplained  # a client makes nothing faster
@@ -123,6 +125,14 @@ def attribute(
 
 
 # ---- the predicted curve, with its figures replaced -------------------------------------------------------
+
+
+def _complete(prediction: Prediction) -> bool:
+    """Whether it holds what is divided by: one that was read from a folder need not."""
+    assumed = prediction.assumptions
+    rooms = [assumed.get("kv_tokens", 0.0)] if "kv_tokens_by_memory" in assumed else []
+    least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.get("dp", 1.0), *rooms]
+    return min(least) > 0 and assumed.get("api_overhead_s", 0.0) >= 0
 
 
 class _Pace(msgspec.Struct, frozen=True):
@@ -158,8 +168,12 @@ class _Pace(msgspec.Struct, frozen=True):
         return max(decode, 1 + (decode - 1) * alone / self.prefill)
 
     def throughput(self, B: float, decode: float = 1.0, prefill: float = 1.0) -> float:
-        """Output tokens/s of B running, where decoding and computing prompts take so many times as long."""
-        return B / (decode * self.decoding(B) + prefill * self.weights_wait(decode) * self.prefilling(B))
+        """Output tokens/s of B running, where decoding and computing prompts take so many times as long.
+
+        nan where that would be no time at all: a prediction that comes from outside need not be one.
+        """
+        seconds = decode * self.decoding(B) + prefill * self.weights_wait(decode) * self.prefilling(B)
+        return B / seconds if seconds > 0 else math.nan
 
 
 def _pace(prediction: Prediction) -> _Pace:
@@ -176,10 +190,11 @@ def _pace(prediction: Prediction) -> _Pace:
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))
 
 
-def _factors(pace: _Pace, C: float, cap: float, measured: Mapping[str, float]) -> dict[str, float]:
+def _factors(pace: _Pace, C: float, cap: float, measured: Mapping[str, float]) -> dict[str, float] | None:
     """What each measured figure, put in place of the predicted, multiplies the throughput at C by.
 
     They are the ratios of decoding and prefill times, and the number running where the batch stops, in place of `cap`.
+    None where the predicted curve does not reach so far.
     """
 
     def throughput(replaced: Iterable[str]) -> float:
@@ -190,8 +205,11 @@ def _factors(pace: _Pace, C: float, cap: float, measured: Mapping[str, float]) -
     orders = list(itertools.permutations(measured))
     moved = dict.fromkeys(measured, 0.0)
     for order in orders:
-        for i, cause in enumerate(order):
-            moved[cause] += math.log(throughput(order[: i + 1]) / throughput(order[:i]))
+        rates = [throughput(order[:i]) for i in range(len(order) + 1)]
+        if not all(0 < rate < math.inf for rate in rates):
+            return None
+        for cause, before, after in zip(order, rates, rates[1:], strict=False):
+            moved[cause] += math.log(after / before)
     return {cause: math.exp(by / len(orders)) for cause, by in moved.items()}
 
 

@@ -26,6 +26,7 @@ from harness.experiment.launch import Address, Launch
 from harness.experiment.levels import Asked, looked_at, pace_of, search
 from harness.experiment.safety import Usage, dollars
 from harness.scenario import Scenario
+from harness.terminal import clean
 from harness.units import span
 
 _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
@@ -246,7 +247,7 @@ def must_be_possible(place: str, fact: str = "it is a public host", way_out: str
 async def ask(plan: Sequence[str], place: str, *, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
     """Show the plan and wait for a yes; anything else ends the run before any load."""
     must_be_possible(place, fact, way_out)
-    sys.stderr.write("\n".join([*plan, "Send it? [y/N] "]))
+    sys.stderr.write("\n".join([*map(clean, plan), "Send it? [y/N] "]))  # a name of the server's begins no line
     sys.stderr.flush()
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ready.set)  # not a thread that reads: Ctrl-C must end the wait
