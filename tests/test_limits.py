@@ -45,7 +45,8 @@ def test_a_container_s_share_is_what_is_free(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(limits, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("300000000\n")
     (tmp_path / "memory.current").write_text("200000000\n")
-    assert limits.memory() == 100_000_000
+    (tmp_path / "memory.stat").write_text("anon 50000000\nactive_file 30000000\ninactive_file 20000000\n")
+    assert limits.memory() == 150_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert limits.memory() > 100_000_000
 

@@ -79,9 +79,11 @@ def memory() -> int:
     free = int(psutil.virtual_memory().available)
     try:
         share, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        rows = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        cached = int(rows["active_file"]) + int(rows["inactive_file"])
+    except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
         return free
-    return max(0, min(free, share - used))
+    return max(0, min(free, share - used + cached))  # pages of files are given back when memory is asked for
 
 
 def _levels(scenario: Scenario) -> str:
