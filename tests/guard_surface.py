@@ -74,35 +74,35 @@ def steering(text: str) -> list[str]:
     return sorted(f"U+{ord(char):04X}" for char in found)
 
 
-def wrong(said: Said, *, status: int, most: int = MOST, lines: int | None = None) -> list[str]:
-    """What does not hold of a mistake's line or a report."""
+def wrong(said: Said, *, status: int, most: int = MOST, lines: int | None = None, shown: str = "evil") -> list[str]:
+    """What does not hold of a mistake's line or a report; `shown` is in it."""
     out = [f"{where} holds {', '.join(found)}" for where, text in zip(("stdout", "stderr"), said[1:], strict=True)
            if (found := steering(OURS.sub("", text)))]  # fmt: skip
     if said.status != status:
         out.append(f"status {said.status}: {(said.err or said.out)[-200:]!r}")
     if (length := len(said.out) + len(said.err)) > most:
         out.append(f"{length:,} characters")
-    if "evil" not in said.out + said.err:
-        out.append("the text itself is gone")
+    if shown not in said.out + said.err:
+        out.append(f"{shown!r} is not in it: {(said.err or said.out)[-200:]!r}")
     if lines is not None and said.err.count("\n") != lines:
         out.append(f"{said.err.count(chr(10))} lines")
     return out
 
 
-def served(models: Callable[[Request], None]) -> Callable[[Path], list[str]]:
+def served(models: Callable[[Request], None], shown: str = "evil") -> Callable[[Path], list[str]]:
     """`knee run` against a server that answers everything so: one line and status 1."""
 
     def case(place: Path) -> list[str]:
         with serving(models) as port:
             said = knee("run", "--url", f"http://127.0.0.1:{port}", "--levels", "1", "--out", "out", cwd=place)
-        return wrong(said, status=1, lines=1)
+        return wrong(said, status=1, lines=1, shown=shown)
 
     return case
 
 
-def listing(*names: str) -> Callable[[Path], list[str]]:
+def listing(*names: str, shown: str = "evil") -> Callable[[Path], list[str]]:
     body = json.dumps({"data": [{"id": name} for name in names]}).encode()
-    return served(lambda r: r.answer(200, body))
+    return served(lambda r: r.answer(200, body), shown)
 
 
 def config(**fields: Any) -> Callable[[Path], list[str]]:
@@ -167,7 +167,7 @@ def reported_on_a_terminal(place: Path) -> list[str]:
 
 
 def reported_long(place: Path) -> list[str]:
-    made = folder(place, "evil" + "x" * 15_000_000)
+    made = folder(place, "evil" + "x" * 20_000)
     return wrong(knee("report", str(made), "--no-plots", cwd=place), status=0, most=MOST_REPORT)
 
 
@@ -251,10 +251,10 @@ def _refused(r: Request) -> None:
 ITEM = "text from outside steers no terminal: "
 CASES: dict[str, Callable[[Path], list[str]]] = {
     "a server's refusal": served(_refused),
-    "names of two models": listing(HOSTILE + "a", HOSTILE + "b"),
+    "names of two models": listing(HOSTILE + "a", HOSTILE + "b", shown="give --model"),
     "a list of 100,000 models": listing(*(f"evil-model-{i}" for i in range(100_000))),
-    "a model's name of 15 MB": listing("evil" + "x" * 15_000_000, "other"),
-    "a lone surrogate in a model's name": listing("evil\ud800", "b"),
+    "a model's name of 15 MB": listing("evil" + "x" * 15_000_000, "other", shown="longer than 4 MiB"),
+    "a lone surrogate in a model's name": listing("evil\ud800", "b", shown="give --model"),
     "a field's name in TOML": scenario('"evil\\u001b[2J\\u202e\\u0007" = 1\n'),
     "a field's name of 1 MB in TOML": scenario(f'[target]\n"evil{"x" * 1_000_000}" = 1\n'),
     "a value in TOML": scenario('[ramp]\nlevel_seconds = "evil\\u001b[2J\\u009b1m\\u2066"\n'),
@@ -272,7 +272,7 @@ CASES: dict[str, Callable[[Path], list[str]]] = {
     "live progress": progress,
     "a report": reported,
     "a report on a terminal": reported_on_a_terminal,
-    "a report of names of 15 MB": reported_long,
+    "a report of long names": reported_long,
     "a map": of_a_map,
     "knee sim beyond this machine": listening,
     "--json stays JSON": as_json,
