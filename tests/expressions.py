@@ -81,7 +81,7 @@ TABLE = (
     Expression("levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
     Expression("load/dialects.py", "unsupported|not", dialects._REFUSED.search, times("un"), _words),
     Expression(
-        "load/dialects.py", "f'\\\\b{name}", lambda text: dialects.refused_field(text, frozenset()),
+        "load/dialects.py", r'rf"\b{name}', lambda text: dialects.refused_field(text, frozenset()),
         times("unknown max_token "), _words,
     ),
     Expression(
@@ -135,7 +135,7 @@ TABLE = (
     Expression(
         "secrecy.py", "//([^@/]*)@", lambda text: list(secrecy.of_proxies({"http_proxy": text})), times("//a"), _a,
     ),
-    Expression("secrecy.py", "f\"(?<!\\\\w)", lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
+    Expression("secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
     Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b"), times("\x1ba")),
     Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
     Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
@@ -158,8 +158,9 @@ def missing() -> list[str]:
 
 
 def _sources(path: Path) -> Iterator[str]:
-    """The first argument of each call of `re` in a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The first argument of each call of `re` in a file: its text, or its code where it is made of several."""
+    code = path.read_text()
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom):
             assert node.module != "re", f"{path}: import re, so that its expressions are found"
         if not (
@@ -170,7 +171,7 @@ def _sources(path: Path) -> Iterator[str]:
             continue
         if isinstance(node.func.value, ast.Name) and node.func.value.id == "re":
             first = node.args[0]
-            text = first.value if isinstance(first, ast.Constant) else ast.unparse(first)
+            text = first.value if isinstance(first, ast.Constant) else ast.get_source_segment(code, first)
             yield text.decode() if isinstance(text, bytes) else str(text)
 
 
