@@ -119,11 +119,17 @@ def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
         await transport.aclose()
         return answer
 
-    with reached("httpx", script) as target, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-        answer = runner.run(go(target))
-    late = sorted(a - w for a, w in zip(answer.story.arrivals, wrote, strict=True))
-    assert late[0] >= 0
-    assert late[20] < 500_000, "the half of them at least: a busy machine may be late now and then"
+    halves = []  # the median of each try: a busy machine may be late now and then, a blind wait is every time
+    for _ in range(5):
+        wrote.clear()
+        with reached("httpx", script) as target, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+            answer = runner.run(go(target))
+        late = sorted(a - w for a, w in zip(answer.story.arrivals, wrote, strict=True))
+        assert late[0] >= 0
+        halves.append(late[20])
+        if min(halves) < 500_000:
+            break
+    assert min(halves) < 500_000
 
 
 def test_http_2_is_spoken_where_the_server_offers_it(tmp_path: Path) -> None:

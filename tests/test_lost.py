@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import store
+from harness import frames, store
 from harness.experiment import run as experiment
 from harness.experiment.summarise import summarise
 from harness.load import workers as crew
@@ -358,7 +358,7 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
         for end in (ours, theirs):
             end.close()
     assert asked[-1] < quiet, "no load that nobody measures"
-    records = [r for p in store.payloads(data) if store.is_batch(p) for r in store._decode_batch(p)]
+    records = [r for p in store.payloads(data) if store.is_batch(p) for r in frames._decode_batch(p)]
     assert len(records) == len({r.request_id for r in records})
     assert sum(r.status == 200 for r in records) <= len(asked) <= len(records)
 
