@@ -65,10 +65,12 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
         _check(file, {name.rstrip("_"): kind for name, kind in wanted.items()} | _LISTS, missing)
         nullable = {name for name in wanted if type(None) in getattr(known[name], "__args__", ())}
         records: list[Record] = []
+        known_levels = {level.index for level in levels}
         for rows in file.iter_batches(_ROWS_AT_ONCE, columns=[*(n.rstrip("_") for n in wanted), *_LISTS]):
-            records += _records(rows, list(wanted), nullable)
-        if not all(frames.sound(record, {level.index: level for level in levels}) for record in records):
-            raise pa.ArrowInvalid("it holds requests beyond reason")
+            some = list(_records(rows, list(wanted), nullable))
+            if not frames.all_sound(some, known_levels):
+                raise pa.ArrowInvalid("it holds requests beyond reason")
+            records += some
     return header, levels, records
 
 

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from harness.record import FORMAT
 from harness.scenario import Hardware as AskedHardware
 from harness.scenario import Sim as AskedSim
 from harness.summary import Prediction, RampStep
-
-FORMAT = 1
 
 Count = Annotated[int, Meta(ge=1, le=2**31)]
 Natural = Annotated[int, Meta(ge=0, le=2**53)]

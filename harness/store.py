@@ -38,8 +38,9 @@ from harness.record import FORMAT, Level, Record, phase_of, tokens_of
 if TYPE_CHECKING:
     import pandas
 
-SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 T = TypeVar("T")
+
+SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
 FOR_PEOPLE = ("curve.png", "report.html", "report.md")
 WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
