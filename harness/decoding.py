@@ -11,7 +11,7 @@ import contextlib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -51,7 +51,12 @@ def _why(error: Exception) -> str:
 def content(path: Path, most: int = LARGEST) -> bytes:
     """All bytes of a regular file; ValueError where they are more than `most`."""
     with files.opened(path) as file:
-        data = file.read(most + 1)
+        return bounded(file, most)
+
+
+def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
+    """All that an open file holds; ValueError where that is more than `most` bytes."""
+    data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it is longer than {most:,} bytes")
     return data

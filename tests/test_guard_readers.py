@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
 import re
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import frames, levelmap, store
+from harness import decoding, frames, levelmap, store
+from harness.cli import report
 from harness.errors import HarnessError
 from harness.experiment.summarise import summarise
 from tests import guard_readers
@@ -112,6 +114,13 @@ def test_a_damaged_folder_is_one_line_or_says_what_is_lost(name: str, tmp_path: 
     assert way_out
     later = ("manifest: an unknown limit", "manifest: a roof of nothing")  # seen where the summary is made
     assert name in later or (said and all(word in f"{place}: {said}" for word in words.split(": ")))
+
+
+def test_a_long_csv_from_stdin_is_refused_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = b"concurrency,output_tokens_per_s\n" + b"".join(b"%d,%d\n" % (C, 100 * min(C, 4)) for C in range(1, 9))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows + b"\n" * decoding.LARGEST)))
+    with pytest.raises(HarnessError, match=f"longer than {decoding.LARGEST:,} bytes"):
+        report._points("-")
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import decoding
 from harness.errors import HarnessError
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+    from harness import decoding
+
     with decoding.reading(flag, "JSON", f"write it like '{example}'"):
         value = decoding.json(text.encode())
     if not isinstance(value, dict):
@@ -21,6 +22,8 @@ def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
 
 def facts(given: tuple[str, ...]) -> dict[str, str]:
     """Facts given one by one, or as the path of a JSON file that holds an object of them."""
+    from harness import decoding
+
     facts: dict[str, str] = {}
     for each in given:
         if "=" in each or not Path(each).is_file():

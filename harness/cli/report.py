@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness import decoding
 from harness.cli import output
 from harness.terminal import console
 
@@ -72,11 +71,12 @@ def _points(source: str) -> list[Point]:
         from harness.experiment.summarise import summarise
 
         return curve.points_of([s for s in summarise(store.read(source)).levels if s.output_tokens_per_s.mean])
+    from harness import decoding
     from harness.exchange import points
 
     place = "stdin" if source == "-" else source
     with decoding.reading(place, "a CSV", "give a result folder or a CSV"):
-        data = sys.stdin.buffer.read(decoding.LARGEST) if source == "-" else decoding.content(Path(source))
+        data = decoding.bounded(sys.stdin.buffer) if source == "-" else decoding.content(Path(source))
         text = data.decode()
     rows = points.read(text, place)
     return [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]
