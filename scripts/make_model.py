@@ -5,12 +5,13 @@ batching and timing on this folder as on a downloaded model of that shape; only 
 random ones for a server that reads them. Left out: any wish that the vocabulary be the same on two machines (it is
 trained on the standard library's sources of whichever Python runs this).
 
-    python scripts/make_model.py OUT --size tiny|mid|small [--weights]
+    python scripts/make_model.py OUT --size tiny|mid|small|llama-8b [--weights]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sysconfig
@@ -21,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+TRAINED = 8192  # entries of the vocabulary that come from the corpus
+
 
 class Shape(NamedTuple):
     hidden: int
@@ -29,14 +32,17 @@ class Shape(NamedTuple):
     heads: int
     kv_heads: int
     head_dim: int = 64
+    vocab: int = TRAINED
+    tied: bool = True  # embeddings, so that the head costs no parameters of its own
+    rope_theta: float = 10000.0
 
 
 SHAPES = {
     "tiny": Shape(256, 704, 4, 4, 2),
     "mid": Shape(512, 1408, 8, 8, 4),
     "small": Shape(1024, 2816, 12, 16, 8),
+    "llama-8b": Shape(4096, 14336, 32, 32, 8, 128, vocab=128256, tied=False, rope_theta=500000.0),  # Llama-3.1-8B
 }
-VOCAB = 8192
 CONTEXT = 8192
 END, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -59,7 +65,7 @@ def corpus(limit: int = 6_000_000) -> Iterator[str]:
             return
 
 
-def train(vocab: int = VOCAB) -> Tokenizer:
+def train(vocab: int = TRAINED) -> Tokenizer:
     """A byte-level BPE tokenizer of `vocab` entries: every text has tokens, none is unknown."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -74,8 +80,36 @@ def train(vocab: int = VOCAB) -> Tokenizer:
     return tokenizer
 
 
+def pad(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
+    """The tokenizer with words of two known parts added until it has `vocab` entries; the special ones come last.
+
+    Invented weights give any token of the model's vocabulary. One that the tokenizer does not know has no text, and
+    one that is special is left out of the answer: neither would arrive.
+    """
+    whole = json.loads(tokenizer.to_str())
+    model = whole["model"]
+    known = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    special = [entry["content"] for entry in whole["added_tokens"]]
+    plain = [token for token in known if token not in special]
+    heads = [token for token in plain if token.startswith("Ġ") and token[1:].isascii() and token[1:].isalpha()]
+    tails = [token for token in plain if token.isascii() and token.isalpha()]
+    taken, pairs = set(known), list[list[str]]()
+    for head, tail in itertools.product(heads, tails):
+        if len(known) + len(pairs) >= vocab:
+            break
+        if head + tail not in taken:
+            taken.add(head + tail)
+            pairs.append([head, tail])
+    entries = [*plain, *(head + tail for head, tail in pairs), *special]
+    model["vocab"] = {token: i for i, token in enumerate(entries)}
+    model["merges"] += pairs
+    for entry in whole["added_tokens"]:
+        entry["id"] = model["vocab"][entry["content"]]
+    return Tokenizer.from_str(json.dumps(whole))
+
+
 def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
-    """The Llama config.json of a shape; embeddings tied, so the head costs no parameters of its own."""
+    """The Llama config.json of a shape."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -89,9 +123,9 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
         "max_position_embeddings": CONTEXT,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
+        "rope_theta": shape.rope_theta,
         "attention_bias": False,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": shape.tied,
         "torch_dtype": "bfloat16",
         "bos_token_id": tokenizer.token_to_id(END),
         "eos_token_id": tokenizer.token_to_id(TURN_END),
@@ -99,11 +133,13 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, object]:
     }
 
 
-def tensors(shape: Shape, vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
+def tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Every weight of a Llama by its name, with its dimensions; those of norms have one.
 
     >>> sum(math.prod(dimensions) for dimensions in tensors(SHAPES["mid"]).values())
     27795968
+    >>> sum(math.prod(dimensions) for dimensions in tensors(SHAPES["llama-8b"]).values())
+    8030261248
     """
     hidden, q, kv = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     layer = {
@@ -118,22 +154,23 @@ def tensors(shape: Shape, vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
         "mlp.down_proj": (hidden, shape.intermediate),
     }
     layers = {f"layers.{i}.{name}": dimensions for i in range(shape.layers) for name, dimensions in layer.items()}
-    every: dict[str, tuple[int, ...]] = {"embed_tokens": (vocab, hidden), **layers, "norm": (hidden,)}
-    return {f"model.{name}.weight": dimensions for name, dimensions in every.items()}
+    every: dict[str, tuple[int, ...]] = {"embed_tokens": (shape.vocab, hidden), **layers, "norm": (hidden,)}
+    head: dict[str, tuple[int, ...]] = {} if shape.tied else {"lm_head.weight": (shape.vocab, hidden)}
+    return {f"model.{name}.weight": dimensions for name, dimensions in every.items()} | head
 
 
-def write_weights(path: Path, shape: Shape, vocab: int) -> None:
+def write_weights(path: Path, shape: Shape) -> None:
     """Random bfloat16 weights as safetensors: the header's length, the header, then one tensor after the other."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, dimensions in tensors(shape, vocab).items():
+    for name, dimensions in tensors(shape).items():
         start, end = end, end + 2 * math.prod(dimensions)
         header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     rng = np.random.default_rng(0)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for dimensions in tensors(shape, vocab).values():
+        for dimensions in tensors(shape).values():
             ones = len(dimensions) == 1
             values = np.ones(dimensions, "<f4") if ones else 0.02 * rng.standard_normal(dimensions, dtype=np.float32)
             # A bfloat16 is the upper half of a float32.
@@ -143,7 +180,8 @@ def write_weights(path: Path, shape: Shape, vocab: int) -> None:
 def write(out: Path, size: str, *, weights: bool = False) -> None:
     """The model folder `out`, whole or not at all: config.json is the last file written."""
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer = train()
+    shape = SHAPES[size]
+    tokenizer = pad(train(), shape.vocab) if shape.vocab > TRAINED else train()
     tokenizer.save(str(out / "tokenizer.json"))
     special = {"bos_token": END, "eos_token": TURN_END, "pad_token": END}
     settings = {
@@ -157,8 +195,8 @@ def write(out: Path, size: str, *, weights: bool = False) -> None:
     (out / "special_tokens_map.json").write_text(json.dumps(special, indent=1) + "\n")
     (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     if weights:
-        write_weights(out / "model.safetensors", SHAPES[size], tokenizer.get_vocab_size())
-    (out / "config.json").write_text(json.dumps(config(SHAPES[size], tokenizer), indent=1) + "\n")
+        write_weights(out / "model.safetensors", shape)
+    (out / "config.json").write_text(json.dumps(config(shape, tokenizer), indent=1) + "\n")
 
 
 def main() -> None:
@@ -168,7 +206,7 @@ def main() -> None:
     parser.add_argument("--weights", action="store_true", help="random ones, in model.safetensors")
     arguments = parser.parse_args()
     write(arguments.out, arguments.size, weights=arguments.weights)
-    print(f"{arguments.out}: {arguments.size}, vocabulary {VOCAB}")
+    print(f"{arguments.out}: {arguments.size}, vocabulary {SHAPES[arguments.size].vocab}")
 
 
 if __name__ == "__main__":

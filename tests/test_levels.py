@@ -451,6 +451,18 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     assert [h.output_tokens_per_s for h in from_parquet] == pytest.approx([h.output_tokens_per_s for h in live])
 
 
+def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp(tmp_path: Path) -> None:
+    given = scenario.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
+    lengths = (64, 128, 256)
+    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked(probes=lengths))
+    spool.close()
+    for done, tokens in enumerate(lengths):
+        levels._began_s = levels.heard.now() - 10.0 * done
+        longest = levels._lengths(Level(done, 1, 0, 0.0, input_tokens=tokens))[-1]
+        assert longest <= (40.0 - 10.0 * done) / (len(lengths) - done)
+
+
 def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 60, "max_seconds": 108}, before=Before((), 100.0, 0))
     assert level is not None

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.table import Table
-from harness.analysis.window import Truncation, bin_width, bins, drift, in_flight, little, truncation
+from harness.analysis.window import (
+    Truncation,
+    bin_width,
+    bins,
+    drift,
+    in_flight,
+    little,
+    phase_error,
+    truncation,
+    whole_requests,
+)
 from harness.record import Level
 from tests.records import WINDOW, request, steady
 
@@ -104,3 +114,61 @@ def test_throughput_that_moves_beyond_doubt_is_a_drift_and_noise_is_none() -> No
     # From 1.00 to 0.73 over nine of ten seconds about a mean of 0.865: -0.3 of it over all.
     assert found == pytest.approx(-0.3 / 0.865, rel=0.05)
     assert drift(*arrivals(falling), 0.0, 10.0, 1.5) is None, "three parts of two request times are too few"
+
+
+# ---- slots in step ---------------------------------------------------------------------------------------------
+
+REQUEST_S, TOKENS = 2.0, 100
+
+
+def in_step(C: int, seconds: float, jitter_s: float = 0.0) -> Table:
+    """C slots that begin together: of each request's 2 s, 0.8 without a token and then 100 tokens, evenly."""
+    rng = np.random.default_rng(7)
+    records = []
+    for _ in range(C):
+        at = 0.0
+        while at < seconds:
+            took = REQUEST_S + jitter_s * rng.standard_normal()
+            arrivals = at + 0.4 * took + 0.6 * took * (np.arange(TOKENS) + 1) / TOKENS
+            records.append(request(at, arrivals.tolist()))
+            at = float(arrivals[-1])
+    return Table.of(sorted(records, key=lambda record: record.sent_s or 0.0))
+
+
+def throughput(table: Table, level: Level) -> float:
+    start, end = level.window_start_s, level.window_end_s
+    assert start is not None
+    assert end is not None
+    return float(table.tokens[(table.arrival >= start) & (table.arrival < end)].sum()) / (end - start)
+
+
+@pytest.mark.parametrize("jitter_s", [0.0, 0.03])
+@pytest.mark.parametrize("times", [1.0, 1.5, 2.7, 6.4])
+def test_a_window_of_slots_in_step_is_cut_to_whole_requests(times: float, jitter_s: float) -> None:
+    C, table = 8, in_step(8, 40.0, jitter_s)
+    true, plain, cut = C * TOKENS / REQUEST_S, [], []
+    for start in np.linspace(6.0, 8.0, 9):
+        level = Level(0, C, 0, 0.0, float(start), float(start + times * REQUEST_S), 30.0)
+        plain.append(throughput(table, level) / true - 1)
+        cut.append(throughput(table, whole_requests(table, level)) / true - 1)
+    assert np.abs(cut).max() < 0.05
+    if times % 1 > 0.2:
+        assert np.abs(plain).max() > 3 * np.abs(cut).max(), "else there was nothing to mend"
+
+
+def test_a_window_is_left_as_it_is_where_it_holds_many_requests_or_none_or_runs_on_schedule() -> None:
+    table = in_step(4, 60.0)
+    long = Level(0, 4, 0, 0.0, 5.0, 46.0, 50.0)
+    short = Level(0, 4, 0, 0.0, 5.0, 6.5, 10.0)
+    empty = Level(1, 4, 0, 0.0, 5.0, 8.0, 10.0)
+    on_schedule = Level(0, None, 0, 0.0, 5.0, 8.0, 10.0, rate=2.0)
+    for level in (long, short, empty, on_schedule):
+        assert whole_requests(table, level) == level
+
+
+def test_a_window_within_a_request_is_unsure_by_its_place_where_slots_are_in_step() -> None:
+    half = Level(0, 64, 0, 0.0, 10.0, 11.0, 14.0)
+    together = phase_error(in_step(64, 20.0), half, REQUEST_S)
+    assert together == pytest.approx((0.4 / 0.6) ** 0.5, rel=0.05)  # the share of a request without a token is 0.4
+    assert phase_error(Table.of(steady(64, 20.0)), half, 1.1) < 0.1 * together
+    assert phase_error(in_step(64, 20.0), Level(0, 64, 0, 0.0, 10.0, 12.0, 14.0), REQUEST_S) == 0.0

@@ -7,6 +7,7 @@ SLO is met (analysis.slo), whose limits on one request are counted here as goodp
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -166,6 +167,8 @@ def level_summary(
     done = table.ok & (table.done >= start) & (table.done < end)
     answer_s = spread((table.last - table.first)[good]).mean
     se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()), answer_s)
+    if se is not None and rate.mean:
+        se = math.hypot(se, rate.mean * window.phase_error(table, level, e2e.mean))
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
     hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts

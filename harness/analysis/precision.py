@@ -34,6 +34,7 @@ SHORT = 4.0  # request times of a window, below which its level warms up once, n
 
 _LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
 _TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
+_WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
 _FIRST_SHARE, _SHARE = 0.1, 0.2  # of the time left that one window of the first pass, or a later one, may take
 
 
@@ -48,8 +49,9 @@ class Pace(msgspec.Struct, frozen=True):
 def pace(request_times: float, request_s: float, seconds_left: float | None, *, share: float) -> Pace:
     """The pace of a level whose window shall last so many request times.
 
-    It takes at most its `share` of the time left, if half a request time fits into that. Where little is left, its new
-    slots begin twice as fast and nothing warms up.
+    It takes at most its `share` of the time left, but a whole request time: where slots are in step, less is no
+    measurement of them (`window.whole_requests`). Where little is left, its new slots begin twice as fast, nothing
+    warms up, and half a request time has to do.
 
     >>> pace(1.5, 1.2, None, share=0.1).window_s, pace(6.0, 1.2, None, share=0.2).window_s
     (1.7999999999999998, 7.199999999999999)
@@ -60,10 +62,12 @@ def pace(request_times: float, request_s: float, seconds_left: float | None, *, 
     >>> pace(1.5, 20.0, 60.0, share=0.1)
     Pace(spread_s=10.0, warm_up=0, window_s=10.0)
     """
-    window = max(SHORTEST_S, min(request_times * request_s, max(request_times * _LONG_REQUEST_S, request_s)))
+    whole = _WHOLE * request_s
+    window = max(SHORTEST_S, min(request_times * request_s, max(request_times * _LONG_REQUEST_S, whole)))
     if seconds_left is None:
         return Pace(request_s, 1, window)
-    window = max(SHORTEST_S, min(window, max(0.5 * request_s, share * seconds_left)))
+    least = whole if seconds_left >= _ROOM * request_s else 0.5 * request_s
+    window = max(SHORTEST_S, min(window, max(least, share * seconds_left)))
     if seconds_left < _TIGHT * request_s:
         return Pace(0.5 * request_s, 0, window)
     return Pace(request_s, 1, window)

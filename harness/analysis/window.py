@@ -1,4 +1,4 @@
-"""The steady window of a level: where it begins, and how many requests were really in flight in it.
+"""The steady window of a level: where it begins, what part of it counts, and how many requests were in flight in it.
 
 Pure and incremental enough for the ramp to ask while a level runs. Left out: when to stop a level.
 """
@@ -20,6 +20,9 @@ _FEWEST_BINS = 20  # below this the transient is not looked for
 _FEWEST_PARTS = 5  # of a window, below which a line through them tells nothing
 _LITTLE_APART = 0.05
 _REQUESTS_A_SLOT = 20
+_MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
+_WHOLE = 0.98  # of a request time, from where on it counts as one
+_PLACES = 65  # that whole request times are tried at in a window
 
 
 class Truncation(msgspec.Struct, frozen=True):
@@ -122,6 +125,55 @@ def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: 
     rise, error = slope((np.arange(parts) + 0.5) / parts, x)
     mean = float(x.mean())
     return rise / mean if mean > 0 and abs(rise) > t_quantile(0.995, parts - 2) * error else None
+
+
+def whole_requests(table: Table, level: Level) -> Level:
+    """The level with its closed window cut to whole request times, where it holds few; in open loop as it is.
+
+    Slots that are kept full fall into step on a server that computes prompts in batches: they wait for their first
+    tokens together, and end together. A window of one and a half request times then holds one such wait or two, by
+    chance, and its throughput is off by up to half. One of whole request times holds as many waits as answers, wherever
+    it begins; since the request time is a mean and no constant, it is placed where its throughput is nearest to the
+    mean over all places.
+    """
+    start, end = level.window_start_s, level.window_end_s
+    assert start is not None
+    assert end is not None
+    began = (table.level == level.index) & table.ok & (table.began >= start) & (table.began < end)
+    if level.concurrency is None or not began.any():
+        return level
+    request_s = float((table.done - table.sent)[began].mean())
+    times = (end - start) / request_s if request_s > 0 else math.inf
+    if not _WHOLE <= times < _MANY_REQUESTS:
+        return level
+    length = min(end - start, max(1, math.floor(times + 1 - _WHOLE)) * request_s)
+    starts = start + np.linspace(0.0, end - start - length, _PLACES)
+    order = np.argsort(table.arrival, kind="stable")
+    arrival, upto = table.arrival[order], np.concatenate([[0], np.cumsum(table.tokens[order])])
+    tokens = upto[np.searchsorted(arrival, starts + length)] - upto[np.searchsorted(arrival, starts)]
+    start = float(starts[np.argmin(np.abs(tokens - tokens.mean()))])
+    return msgspec.structs.replace(level, window_start_s=start, window_end_s=start + length)
+
+
+def phase_error(table: Table, level: Level, request_s: float | None) -> float:
+    """Standard error of throughput, as a share of it, that a window shorter than a request time has by its place.
+
+    Where slots are in step (`whole_requests`), they send nothing for the share q of a request that its first token
+    takes, all at once: over all places of a short window throughput then scatters by √(q/(1 − q)). By the share to
+    which they are: the length of the mean of e^(2πi·t/R) over the starts of one request time R, 1 in step and about
+    1/√N out of it.
+    """
+    start, end = level.window_start_s, level.window_end_s
+    assert start is not None
+    assert end is not None
+    if level.concurrency is None or not request_s or end - start >= _WHOLE * request_s:
+        return 0.0
+    starts = table.sent[(table.sent >= end - request_s) & (table.sent < end)]
+    there = (table.level == level.index) & table.ok & (table.began >= start) & (table.began < end)
+    if not len(starts) or not there.any():
+        return 0.0
+    waits = min(0.9, max(0.0, float((table.first - table.sent)[there].mean()) / request_s))
+    return float(abs(np.exp(2j * np.pi * starts / request_s).mean())) * math.sqrt(waits / (1 - waits))
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:

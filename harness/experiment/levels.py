@@ -36,6 +36,7 @@ from harness.secrecy import redact
 from harness.summary import LevelSummary
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
+_SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 LONGEST_OPEN_WARM_UP_S = 30.0
 STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
@@ -566,6 +567,10 @@ class Levels:
         most = LONGEST_WINDOW_S
         if total is not None and left is not None:  # given levels share the time
             most = min(most, max(SHORTEST_WINDOW_S, left / max(1, total - len(self._took)) - 3 * request_s))
+        if level.input_tokens is not None and left is not None:  # a probe's levels leave half of the time to its ramp
+            to_come = sum(tokens >= level.input_tokens for tokens in self._asked.probes)
+            half = (left + self._spent().seconds) / 2
+            most = min(most, max(_SHORTEST_PROBE_S, (left - half) / to_come - 3 * request_s))
         return looked_at(request_s, most)
 
     @property

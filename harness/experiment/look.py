@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.table import Table
+from harness.analysis.window import whole_requests
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
 from harness.store import Sample
@@ -73,8 +74,11 @@ def summary(
     """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
     assert level.window_start_s is not None
     assert level.window_end_s is not None
+    table = table.around(level.window_start_s, level.window_end_s)
+    level = whole_requests(table, level)
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
     window = (level.window_start_s, level.window_end_s)
-    table = table.around(*window)
     good = metrics.began_in(table, level) & table.ok
     itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
     made = metrics.level_summary(
