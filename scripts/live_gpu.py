@@ -1,0 +1,247 @@
+"""vLLM and knee on one machine with a GPU: the ramp, both phases alone, and the ramp again with one flag changed.
+
+    python scripts/live_gpu.py measure --gpu h100-sxm --vary fp8
+    python scripts/live_gpu.py table results/live-gpu-*
+
+vLLM is started twice, as the command line of the folder's gpu.json says, and invents its weights unless --model has
+some. Every run has its prediction made before the load. Left out: which other processes the machine runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import make_model
+import msgspec
+from live_servers import LIVE, Processes, ServerError, free_port, interval
+from live_table import table
+
+from harness.summary import Band, Summary
+
+GPU_FILE = "gpu.json"
+CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
+RAMP, PROBE = "ramp", "probe"
+
+
+class Part(NamedTuple):
+    """One `knee run`: how its folder is called, which server it needs, and its own options."""
+
+    name: str
+    varied: bool
+    options: tuple[str, ...]
+    kind: str = RAMP
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folder of one run says besides its summary."""
+
+    server: list[str]  # the command line
+    start_to_ready_s: float
+    server_cores: str
+    client_cores: str
+    seconds: float
+    status: int
+
+
+class Server(NamedTuple):
+    """How vLLM is started, and what knee is told of it."""
+
+    flags: tuple[str, ...]
+    facts: tuple[str, ...]
+
+
+# What --vary takes: the flag of the server, and what knee has to know for its prediction.
+def varied(what: str) -> Server:
+    """The server of the second half.
+
+    >>> varied("max-num-seqs=64")
+    Server(flags=('--max-num-seqs', '64'), facts=('--max-num-seqs', '64'))
+    """
+    if what == "fp8":
+        return Server(("--quantization", "fp8"), ("--dtype", "fp8"))
+    name, _, count = what.partition("=")
+    if name == "max-num-seqs" and count.isdecimal():
+        return Server(("--max-num-seqs", count), ("--max-num-seqs", count))
+    raise argparse.ArgumentTypeError(f"{what!r}: fp8 or max-num-seqs=N")
+
+
+def parts(seconds: float, probe_seconds: float) -> list[Part]:
+    ramp, probe = ("--max-seconds", f"{seconds:g}"), ("--max-seconds", f"{probe_seconds:g}")
+    return [
+        Part("ramp", varied=False, options=ramp),
+        Part("prefill", varied=False, options=("--probe", "prefill", *probe), kind=PROBE),
+        Part("decode", varied=False, options=("--probe", "decode", *probe), kind=PROBE),
+        Part("varied", varied=True, options=ramp),
+    ]
+
+
+def cores(count: int) -> tuple[str, str]:
+    """The server's and the client's cores, as taskset takes them.
+
+    >>> cores(16), cores(2)
+    (('0-11', '12-15'), ('0-0', '1-1'))
+    """
+    if count < 2:
+        raise SystemExit(f"error: vLLM and knee need a core each; this machine has {count}")
+    client = min(CLIENT_CORES, count // 2)
+    return f"0-{count - client - 1}", f"{count - client}-{count - 1}"
+
+
+def band(predicted: Band | None) -> str:
+    return "–" if predicted is None else f"{predicted.mid:,.0f} ({predicted.low:,.0f}–{predicted.high:,.0f})"
+
+
+def row(folder: Path) -> list[str]:
+    started = msgspec.json.decode((folder / GPU_FILE).read_bytes(), type=Started)
+    path = folder / "summary.json"
+    summary = msgspec.json.decode(path.read_bytes(), type=Summary) if path.exists() else None
+    curve, prediction = (summary.curve, summary.prediction) if summary else (None, None)
+    phases = summary.phases if summary else None
+    one = next((phase.tokens_per_s for phase in (phases.prefill, phases.decode) if phase), None) if phases else None
+    power = [level.gpu.power_w for level in summary.levels if level.gpu and level.gpu.power_w] if summary else []
+    return [
+        folder.name,
+        curve.state if curve else "–",
+        interval(curve.hinge_concurrency if curve else None),
+        interval(one or (curve.plateau_tokens_per_s if curve else None), 0),
+        band(prediction.plateau_tokens_per_s if prediction and not one else None),
+        interval(curve.single_stream_tokens_per_s if curve else None),
+        band(prediction.single_stream_tokens_per_s if prediction and not one else None),
+        f"{max(power):,.0f}" if power else "–",
+        f"{started.start_to_ready_s:.0f}",
+        f"{started.seconds:.0f}",
+        str(started.status),
+    ]
+
+
+HEAD = [
+    "run",
+    "state",
+    "knee [95 %]",
+    "plateau tok/s [95 %]",
+    "predicted",
+    "single stream [95 %]",
+    "predicted",
+    "highest power W",
+    "server ready s",
+    "seconds",
+    "exit",
+]
+
+
+@contextmanager
+def serving(command: list[str], server_cores: str, env: dict[str, str]) -> Iterator[tuple[str, float]]:
+    """vLLM on its cores: its URL, and the seconds from its start until it was ready."""
+    port, processes, began = free_port(), Processes(), time.monotonic()
+    url = f"http://127.0.0.1:{port}"
+    whole = ["taskset", "-c", server_cores, *command, "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        processes.start("live-gpu", whole, env, pin_core=False)
+        processes.wait_ready(f"{url}/health")
+        ready = time.monotonic() - began
+        print(f"ready at {url} after {ready:.0f} s", file=sys.stderr)
+        yield url, ready
+    finally:
+        processes.stop()
+
+
+def measure(arguments: argparse.Namespace) -> list[Path]:
+    """The folders of the runs that were made; a server that does not start ends its half only."""
+    server_cores, client_cores = cores(os.cpu_count() or 1)
+    model: Path = arguments.model or LIVE / f"model-{arguments.shape}"
+    if not (model / "config.json").exists():
+        make_model.write(model, arguments.shape)
+    serve = [*shlex.split(arguments.vllm), "--model", str(model), "--served-model-name", "model"]
+    serve += ["--max-model-len", "8192", *([] if arguments.model else ["--load-format", "dummy"])]
+    serve += shlex.split(arguments.server_args)
+    facts = ["--gpu", arguments.gpu, "--model-config", str(model), "--tokenizer", str(model), "--model", "model"]
+    facts += ["--server-meta", f"args={' '.join(serve[1:])}"]
+    if arguments.gpu == "host":
+        facts += ["--host-cpus", server_cores.partition("-")[0]]
+    wanted = [part for part in parts(arguments.seconds, arguments.probe_seconds) if part.name in arguments.only]
+    made: list[Path] = []
+    for is_varied in (False, True):
+        here = [part for part in wanted if part.varied == is_varied]
+        if not here:
+            continue
+        server = arguments.vary if is_varied else Server((), tuple(shlex.split(arguments.server_facts)))
+        command = [*serve, *server.flags]
+        print(f"\nstarting {shlex.join(command)}", file=sys.stderr)
+        try:
+            with serving(command, server_cores, {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}) as (url, ready):
+                for part in here:
+                    folder = Path(f"{arguments.out}-{part.name}")
+                    knee = ["taskset", "-c", client_cores, sys.executable, "-m", "harness", "run", "--url", url]
+                    knee += [*facts, *server.facts, *part.options, "--out", str(folder), "--no-plots"]
+                    knee += ["--max-concurrency", str(arguments.max_concurrency)]
+                    if part.kind == RAMP:
+                        knee += ["--input-tokens", str(arguments.input_tokens)]
+                        knee += ["--output-tokens", str(arguments.output_tokens)]
+                    print(f"\n{part.name}: into {folder}", file=sys.stderr)
+                    began = time.monotonic()
+                    status = subprocess.call(knee, stdout=sys.stderr.fileno())
+                    folder.mkdir(parents=True, exist_ok=True)
+                    started = Started(
+                        server=command,
+                        start_to_ready_s=round(ready, 1),
+                        server_cores=server_cores,
+                        client_cores=client_cores,
+                        seconds=round(time.monotonic() - began, 1),
+                        status=status,
+                    )
+                    (folder / GPU_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(started), indent=1) + b"\n")
+                    made.append(folder)
+                    if status < 0 or status in (129, 130, 143):
+                        return made
+        except ServerError as error:
+            print(f"error: {error}", file=sys.stderr)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="vLLM on this machine's GPU, measured and predicted.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measuring = verbs.add_parser("measure")
+    measuring.add_argument("--model", type=Path, help="a model folder with weights; default: a shape, weights invented")
+    measuring.add_argument("--shape", choices=make_model.SHAPES, default="llama-8b")
+    measuring.add_argument("--gpu", default="h100-sxm", help="as `knee predict --list gpus` names it")
+    measuring.add_argument("--vary", type=varied, default=varied("fp8"), help="fp8 or max-num-seqs=N")
+    measuring.add_argument(
+        "--vllm", default="python3 -m vllm.entrypoints.openai.api_server", help="how vLLM is started"
+    )
+    measuring.add_argument("--server-args", default="", help="further arguments of vLLM, in both halves")
+    measuring.add_argument("--server-facts", default="", help="what knee is told of them, like '--max-num-seqs 64'")
+    measuring.add_argument("--only", type=lambda text: text.split(","), default=[part.name for part in parts(1, 1)])
+    measuring.add_argument("--seconds", type=float, default=170.0, help="of a ramp")
+    measuring.add_argument("--probe-seconds", type=float, default=40.0)
+    measuring.add_argument("--input-tokens", type=int, default=512)
+    measuring.add_argument("--output-tokens", type=int, default=128)
+    measuring.add_argument("--max-concurrency", type=int, default=256)
+    measuring.add_argument("--out", default="results/live-gpu", help="what the names of the folders begin with")
+    tabling = verbs.add_parser("table")
+    tabling.add_argument("folders", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    if arguments.verb == "table":
+        print(table(HEAD, [row(folder) for folder in arguments.folders if (folder / GPU_FILE).exists()]))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for part in parts(1, 1):
+        if part.name in arguments.only and Path(f"{arguments.out}-{part.name}").exists():
+            sys.exit(f"error: {arguments.out}-{part.name}: the folder exists; remove it, or choose another --out")
+    folders = measure(arguments)
+    print(f"\n{table(HEAD, [row(folder) for folder in folders])}")
+    sys.exit(0 if len(folders) == len(arguments.only) else 1)
+
+
+if __name__ == "__main__":
+    main()
