@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -62,7 +62,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     search_rate: bool = False  # open loop: look for the largest rate that meets the SLO
     probe: str | None = None  # prefill | decode: measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
-    arrivals: str = "poisson"  # poisson | constant
+    arrivals: str = "poisson"  # poisson | constant | gamma(K)
     start: str = "staggered"  # staggered | burst
     repeat: int = 1
     workers: int | None = None  # load-generating processes; None: as many as the load needs and the host has
@@ -175,8 +175,11 @@ def _located(message: str, place: str) -> HarnessError:
         field, path = path, "$"
     struct: Any = Scenario
     for step in path.split(".")[1:]:
+        name = step.partition("[")[0]  # of an element of a list the list's
         # A field may be named like a place.
-        struct = next((f.type for f in msgspec.structs.fields(struct) if f.encode_name == step), struct)
+        kind = next((f.type for f in msgspec.structs.fields(struct) if f.encode_name == name), None)
+        inside = [kind, *get_args(kind), *(part for each in get_args(kind) for part in get_args(each))]
+        struct = next((each for each in inside if hasattr(each, "__struct_fields__")), struct)
     known = [f.encode_name for f in msgspec.structs.fields(struct)]
     return HarnessError(f"unknown field '{field}' at {path}.{field}", place=place, way_out=nearest(field, known))
 
@@ -237,8 +240,7 @@ def check(scenario: Scenario, *, place: str) -> None:
     must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
     must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
     must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "nobody would send", "give 1 or more, or 'auto'")
-    known = ("poisson", "constant")
-    must(ramp.arrivals in known, "ramp.arrivals", f"unknown arrivals '{ramp.arrivals}'", "known: poisson, constant")
+    units.arrival_shape(ramp.arrivals, f"{place}: $.ramp.arrivals")
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
         must(bool(ramp.rates) and min(ramp.rates) > 0, "ramp.rates", "a rate is above 0", "write [5, 10, 20]")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import levelmap, scenario, secrecy, terminal, units
-from harness.cli import predict
 from harness.errors import HarnessError
 from harness.experiment import launch
 from harness.load import dialects, http1
@@ -75,7 +74,6 @@ _a, _words = times("a"), times("a word ")
 _alike = [found for found, _ in quantisation._ALIKE]
 
 TABLE = (
-    Expression("cli/predict.py", r"gamma\(", _refusing(predict._arrivals), times("1", before="gamma(", after="!"), _a),
     Expression("experiment/launch.py", "context|too long", launch._TOO_LONG.search, times("contex"), _words),
     Expression("experiment/launch.py", "connection error", launch._NO_UPSTREAM.search, times("connection "), _words),
     Expression("levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
@@ -138,6 +136,10 @@ TABLE = (
     Expression("secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
     Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b"), times("\x1ba")),
     Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
+    Expression(
+        "units.py", r"gamma\(", _refusing(lambda text: units.arrival_shape(text, "")),
+        times("1", before="gamma(", after="!"), _a,
+    ),
     Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
     Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,"), times("a,")),
 )  # fmt: skip

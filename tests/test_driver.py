@@ -362,6 +362,14 @@ def test_a_quota_is_kept_and_waiting_for_it_is_lag() -> None:
     assert max(r.sent_s - r.scheduled_s for r in records if r.sent_s is not None) > 0.5
 
 
+@pytest.mark.slow
+def test_a_quota_of_a_part_of_a_request_a_second_is_kept_too() -> None:
+    server = FakeServer(takes=0.01)
+    script: list[tuple[float, Command]] = [(0.0, hold(0, 8, spread=0.0)), (3.0, Stop())]
+    drive(script, server, run=asyncio.run, max_rps=2.5)
+    assert len(server.sent_at) in (7, 8), "2.5 a second for 3 s, not 2"
+
+
 def test_the_oldest_request_is_told() -> None:
     _, reports = drive([(0.0, hold(0, 2)), (4.0, Stop())], FakeServer())
     for before, after in itertools.pairwise(p for p in reports if p.oldest_sent_s is not None):

@@ -32,6 +32,14 @@ def test_a_page_is_read_by_our_names_and_summed_over_labels() -> None:
     assert server.parse("<html>not metrics</html>\n{}") == {}
 
 
+def test_of_several_engines_counts_are_added_and_shares_averaged() -> None:
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{i}"}} {3 + i}\nvllm:kv_cache_usage_perc{{engine="{i}"}} {0.6 + 0.1 * i}\n'
+        for i in range(2)
+    )
+    assert server.parse(page) == {"running": 7.0, "kv_usage": pytest.approx(0.65)}
+
+
 def test_the_cache_configuration_is_read_from_its_labels() -> None:
     assert server.cache_config(PAGE)["num_gpu_blocks"] == "2048"
     assert server.cache_config("") == {}

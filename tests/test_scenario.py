@@ -183,6 +183,12 @@ def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: st
     assert str(caught.value) == line
 
 
+def test_an_unknown_field_inside_a_list_is_named_by_its_place() -> None:
+    for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]"):
+        said = str(scenario._located(f"Object contains unknown field `colour` - at `{path}`", "x.toml"))
+        assert said.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
+
+
 @pytest.mark.parametrize(
     "text", ['slo = "ttft=1s"', "[slo]\nttft_p99.9 = 2", "[sweep]\ninput_tokens = [1.5]", "slo = [1]"]
 )

@@ -109,6 +109,19 @@ def test_cost_is_the_price_of_all_gpus_over_the_best_rate(tmp_path: Path) -> Non
     assert got.cost.usd_per_million_output_tokens == pytest.approx(0.002 / rate * 1e6)
 
 
+def test_engines_side_by_side_have_gaps_of_their_own(tmp_path: Path) -> None:
+    level = Level(0, 8, 0, 0.0, 5.0, 45.0, 46.0)
+
+    def gaps(name: str, **hardware: int) -> int:
+        (tmp_path / name).mkdir()
+        made = folder(tmp_path / name, [level], records=steady(8, 50.0), scenario={"hardware": hardware})
+        return made.levels[0].icl_s.n
+
+    one = gaps("one", gpus=4, tp=4)
+    assert gaps("alone", gpus=4) == one
+    assert gaps("four", gpus=4, tp=1) == pytest.approx(4 * one, rel=0.01)
+
+
 def test_a_folder_without_a_finished_level_says_that_nothing_was_measured(tmp_path: Path) -> None:
     got = folder(tmp_path, [Level(0, 2, 0, 0.0)])
     assert (got.levels, got.knee_concurrency, got.cost) == ([], None, None)

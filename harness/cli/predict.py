@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,19 +171,12 @@ def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any
 
 
 def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
-    """The times at which requests come, by their rate; the same ones whenever they are asked for.
-
-    Gaps of a gamma distribution of shape K: 1 is Poisson, less comes in bursts, the variance is 1/K of Poisson's.
-    """
-    if kind == "constant":
-        return lambda rate: (n / rate for n in itertools.count())
+    """The times at which requests come, by their rate; the same ones whenever they are asked for."""
     import random
 
-    match = re.fullmatch(r"gamma\(([0-9]++(?:\.[0-9]++)?|\.[0-9]++)\)", kind)
-    shape = 1.0 if kind == "poisson" else float(match[1]) if match else 0.0
-    if not shape:
-        way_out = "known: poisson, constant, gamma(K) with K above 0, like gamma(0.25)"
-        raise HarnessError(f"unknown arrivals {kind!r}", place="--arrivals", way_out=way_out)
+    shape = units.arrival_shape(kind, "--arrivals")
+    if math.isinf(shape):
+        return lambda rate: (n / rate for n in itertools.count())
 
     def times(rate: float) -> Iterator[float]:
         draw = random.Random(0).gammavariate

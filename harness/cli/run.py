@@ -113,7 +113,7 @@ _BESIDE_RESUME = {
 @click.option(
     "--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second; auto seeks the SLO's."
 )
-@click.option("--arrivals", type=click.Choice(["poisson", "constant"]), help="Of an open loop; default poisson.")
+@click.option("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson.")
 @click.option("--repeat", metavar="N", help="Hold the whole ramp so often.")
 @click.option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams.")
 @click.option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine.")

@@ -29,6 +29,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What of a run's manifest bears on its levels; by default nothing is known, and nothing asked."""
 
     gpus: int | None = None
+    replicas: int = 1
     input_tokens: float | None = None  # as asked
     template_tokens: float = 0.0  # that every prompt begins with
     output_tokens: float | None = None
@@ -42,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         asked = scenario.get("ramp", {})
         return cls(
             gpus=manifest.get("gpus"),
+            replicas=_replicas(scenario.get("hardware", {})),
             input_tokens=workload.get("input_tokens"),
             template_tokens=workload.get("template_tokens") or 0.0,
             output_tokens=workload.get("output_tokens"),
@@ -49,6 +51,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             limits=tuple(slo.limits(scenario.get("slo", {}))),
             client=_client(manifest.get("client", {}), len(manifest.get("host", {}).get("cpus_allowed", []))),
         )
+
+
+def _replicas(hardware: dict[str, Any]) -> int:
+    """How many engines serve side by side: the GPUs over those that share one."""
+    gpus, tp = hardware.get("gpus") or 1, hardware.get("tp")
+    return max(1, gpus // tp) if tp else 1
 
 
 def _client(facts: dict[str, Any], processors: int) -> ClientSummary:
@@ -88,6 +96,7 @@ def summary(
         client=_load_generator(samples, window, facts),
         gpu=gpu.view(samples, window),
         gpus=facts.gpus,
+        replicas=facts.replicas,
         slo=slo.per_request(facts.limits),
         ceiling=facts.client.events_per_s_ceiling,
         ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),

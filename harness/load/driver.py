@@ -21,7 +21,7 @@ import msgspec
 from harness import store
 from harness.load.dialects import plain
 from harness.load.loop import HotSelector, now
-from harness.load.schedule import arrivals, pause_after, stagger
+from harness.load.schedule import arrivals, pause_after, quota, stagger
 from harness.load.tokens import Placer
 from harness.load.transport import Answer, Target, Transport
 from harness.load.workload import Prompts
@@ -179,8 +179,8 @@ class Driver:
             from asyncio_throttle.throttler import Throttler
 
             # A sliding window, not a pacer: it keeps a quota, and what a request waits for it is lag.
-            quota = self._plan.max_rps
-            self._throttler = Throttler(rate_limit=max(1, int(quota)), period=max(1.0, 1.0 / quota))
+            requests, period_s = quota(self._plan.max_rps)
+            self._throttler = Throttler(rate_limit=requests, period=period_s)
         async with asyncio.TaskGroup() as group:
             chores = [group.create_task(chore()) for chore in (self._fill, self._report, self._flush)]
             while not isinstance(command := await commands.get(), Stop):

@@ -9,6 +9,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from harness import units
+
 
 def shares(total: int, workers: int) -> list[int]:
     """How many of a level's slots each worker keeps: evenly, the first ones one more.
@@ -39,17 +41,33 @@ def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int
     """Due times of an open loop's requests, seconds since the level began, without end.
 
     An absolute schedule: no time depends on when an answer came. `rate` is that of all workers together; each
-    draws its own part: Poisson processes add up to one, and constant ones lie between each other.
+    draws its own part: Poisson processes add up to one, and constant ones lie between each other. Others do not add up:
+    each worker draws the whole and takes every so manieth.
 
     >>> list(itertools.islice(arrivals("constant", 10.0, seed="", worker=1, workers=2), 3))
     [0.1, 0.3, 0.5]
     """
     if kind == "constant":
         yield from ((worker + n * workers) / rate for n in itertools.count())
+    shape = units.arrival_shape(kind, "arrivals")
+    if shape != 1.0:
+        gamma = random.Random(seed).gammavariate
+        every = itertools.accumulate(gamma(shape, 1 / (shape * rate)) for _ in itertools.count())
+        yield from itertools.islice(every, worker, None, workers)
     draw, due = random.Random(f"{seed}:{worker}").expovariate, 0.0
     while True:
         due += draw(rate / workers)
         yield due
+
+
+def quota(per_s: float) -> tuple[int, float]:
+    """Requests, and the seconds in which there may be no more, of a quota per second; a broken one spaces them out.
+
+    >>> quota(40.0), quota(1.5)
+    ((40, 1.0), (1, 0.6666666666666666))
+    """
+    requests = max(1, int(per_s))
+    return requests, requests / per_s
 
 
 def pause_after(failures: int, asked_s: float = 0.0) -> float:

@@ -1,6 +1,7 @@
 """What the server publishes of itself: a Prometheus page read into figures, and those figures over a window.
 
-vLLM's names first; SGLang's and llama-server's where they mean the same. Counters are summed over their labels.
+vLLM's names first; SGLang's and llama-server's where they mean the same. Counts are summed over their labels, and
+shares averaged.
 A server that publishes nothing gives an empty list, and everything made from it stays None.
 """
 
@@ -28,6 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "preemptions": ("vllm:num_preemptions_total",),
     "requests_succeeded": ("vllm:request_success_total",),
 }
+_SHARES = {"kv_usage"}  # of one engine each: of several their mean
 _ours = {theirs: ours for ours, names in NAMES.items() for theirs in names}
 # Both expressions take a time that grows with the text's length alone, whatever the text is: what a part has taken it
 # never gives back (`++`), and a line that is no sample is looked at once.
@@ -43,12 +45,13 @@ _MOST_LABELS, _LONGEST_LABEL = 64, 200  # that are kept of a configuration, and 
 
 
 def parse(page: str) -> dict[str, float]:
-    """Our names and their figures in one Prometheus text page; series of one name are added up.
+    """Our names and their figures in one Prometheus text page; counts of one name are added up, shares averaged.
 
     >>> parse('vllm:num_requests_running{engine="0"} 3.0\\nvllm:num_requests_running{engine="1"} 4.0')
     {'running': 7.0}
     """
     found: dict[str, float] = {}
+    series: dict[str, int] = {}
     ours = (sample for sample in _SAMPLE.finditer("\n" + page) if sample[1] in _ours)
     for n, sample in enumerate(ours):
         if n == _MOST_SAMPLES:
@@ -59,8 +62,8 @@ def parse(page: str) -> dict[str, float]:
             continue
         if 0 <= value < _MOST:
             name = _ours[sample[1]]
-            found[name] = found.get(name, 0.0) + value
-    return found
+            found[name], series[name] = found.get(name, 0.0) + value, series.get(name, 0) + 1
+    return {name: value / series[name] if name in _SHARES else value for name, value in found.items()}
 
 
 def cache_config(page: str) -> dict[str, str]:
