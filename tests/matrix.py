@@ -80,8 +80,8 @@ class Line(NamedTuple):
         """Whether the machine, not the fault, may have spoilt it: the client stood still or was late, all else holds.
 
         What came while it stood still was read together, so that its stamps are wrong, whoever answers. A slow machine
-        sends 256 short requests late, which voids the level as it must. A server that is held up between the last byte of
-        an answer and its reset meets the next request with it, which is that request's own failure, as it must be.
+        sends 256 short requests late, which voids the level as it must. A server held up between the last byte of an
+        answer and its reset meets the next request with it, which is that request's own failure, as it must be.
         """
         late = self.verdict == "client_limited"
         excused = ["TTFT"] * (seen.paused_s > STILL_S) + [f"exit status {self.status}"] * late
