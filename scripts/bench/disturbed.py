@@ -27,11 +27,11 @@ import msgspec
 import numpy as np
 
 from harness import store
-from harness.record import Level, Record
+from harness.record import Record
 from harness.sim.process import running
 from harness.sim.profile import Pace, Profile, Reference, profile, reference
 from harness.sim.writelog import Entry, entries
-from harness.summary import Summary
+from harness.summary import LevelSummary, Summary
 
 MOVED = 0.02
 DISTURB = """
@@ -103,16 +103,16 @@ def disturbed(cpus: list[int], nice: int) -> Iterator[list[int]]:
             process.wait()
 
 
-def late_by_log(records: list[Record], written: dict[str, Entry], level: Level, origin_ns: int) -> float:
+def late_by_log(records: list[Record], written: dict[str, Entry], s: LevelSummary, origin_ns: int) -> float:
     """Share of the slots' time in the window from the log's last write of an answer to the next send in its slot."""
-    start, end = level.window_start_s or 0.0, level.window_end_s or 0.0
+    start, end = s.window
     before = {r.done_s: r.request_id for r in records if r.done_s is not None}
     empty = 0.0
     for r in records:
         last = written.get(before.get(r.scheduled_s, ""))
         if r.sent_s is not None and start <= r.sent_s < end and last is not None and len(last.writes_ns):
             empty += max(0.0, r.sent_s - max(start, (last.writes_ns[-1] - origin_ns) * 1e-9))
-    return empty / ((level.concurrency or 1) * (end - start))
+    return empty / ((s.concurrency or 1) * (end - start))
 
 
 def compared(folder: Path, log: Path, lump: int) -> list[Row]:
@@ -130,16 +130,15 @@ def compared(folder: Path, log: Path, lump: int) -> list[Row]:
         tokens.append(each)
     at, count = np.concatenate(stamps), np.concatenate(tokens)
     written = {entry.id: entry for entry in told}
-    finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     rows = []
-    for level, s in zip(finished, summary.levels, strict=True):
+    for s in summary.levels:
         start, end = s.window
         true = float(count[(at >= start) & (at < end)].sum()) / (end - start)
         rows.append(
             Row(
-                concurrency=level.concurrency or 0,
+                concurrency=s.concurrency or 0,
                 off=(s.output_tokens_per_s.mean or 0.0) / true - 1,
-                late=late_by_log(run.records, written, level, origin_ns),
+                late=late_by_log(run.records, written, s, origin_ns),
                 said=s.client.late_fraction,
                 invalid=tuple(v.code for v in s.verdicts if v.level == "invalid"),
                 lumps=any(v.code == "server_lumps" for v in s.verdicts),
