@@ -14,7 +14,7 @@ FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning 
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A request's whole story; the column names of requests.parquet (contract: a result folder).
+    """A request's whole story; the column names of requests.parquet (docs/definitions.md, Columns of requests.parquet).
 
     `arrivals` holds one int64 a chunk that carried tokens, nanoseconds since the origin, in order.
     `tokens` holds one int32 a chunk; empty means one token a chunk (the common case costs nothing).

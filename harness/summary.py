@@ -36,7 +36,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A distribution; a percentile is None where n samples do not carry it (analytic.md §7)."""
+    """A distribution; a percentile is None where n samples do not carry it (docs/method.md, Percentiles)."""
 
     mean: float | None
     p50: float | None
@@ -160,7 +160,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuView | None = None
     slo: list[Attainment] = []
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
-    grade: str = "quick"  # quick | standard | submission (analytic.md §7)
+    grade: str = "quick"  # quick | standard | submission (docs/method.md, Grades)
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
@@ -176,7 +176,7 @@ FOUND, PROVISIONAL, BEYOND, NONE = "found", "provisional", "beyond", "none"
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """The fitted curve y = N/X (analytic.md §5) and what follows from it.
+    """The fitted curve y = N/X (docs/method.md, The curve) and what follows from it.
 
     `state` says how much of an answer it is:
 

@@ -18,7 +18,8 @@ _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine holds
 
-FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")  # that an SLO may limit (contract: words)
+# That an SLO may limit (docs/definitions.md, Times of a request).
+FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
 PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
 LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figure, and the share that has to meet it
     **{figure: (figure, None) for figure in FIGURES},

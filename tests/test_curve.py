@@ -1,4 +1,4 @@
-"""The knee: on any grid, under noise, past a dip, and when there is none (analytic.md §5)."""
+"""The knee: on any grid, under noise, past a dip, and when there is none (docs/method.md, The knees)."""
 
 from __future__ import annotations
 

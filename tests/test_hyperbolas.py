@@ -26,7 +26,7 @@ def squares(N: Floats, Y: Floats, w: Floats, found: Curves) -> Floats:
 
 
 def by_grid(N: Floats, y: Floats, w: Floats, family: int) -> float:
-    """The least squares of analytic.md §5 word for word: a fine log grid of hinges, then golden section."""
+    """The same least squares by search, without their algebra: a fine log grid of hinges, then golden section."""
 
     def at(B: float) -> float:
         g = np.maximum(1.0, N / B)

@@ -1,4 +1,4 @@
-"""The figures of a level, each held against a count by hand (contract: words)."""
+"""The figures of a level, each held against a count by hand (docs/definitions.md, levels[])."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How much of an answer a fitted curve is: found, provisional, beyond or none, why, and what would settle it.
 
-    found        the plateau is reached (analytic.md §5)
+    found        the plateau is reached (docs/method.md, The knees)
     provisional  a hinge inside the levels, but its interval is wide or its tail short
     beyond       throughput still rises at the last level, by more than the levels' errors
     none         fewer than two levels
@@ -24,7 +24,7 @@ from harness.analysis.stats import slope as slope_of
 from harness.analysis.table import Bools, Floats, Ints
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
 
-LEVELS = 6  # distinct ones that a found hinge needs (analytic.md §5: n >= k + 3)
+LEVELS = 6  # distinct ones that a found hinge needs (docs/method.md, The fit: n >= k + 3)
 ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
 HALF_POINTS = SATURATED / (1 - SATURATED)  # N/(a + bN) has as much of 1/b at so many half-points a/b
@@ -124,7 +124,7 @@ def _new(levels: Levels, wanted: list[float]) -> list[int]:
 
 
 def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:
-    """Why the plateau, or the fall past it, counts as not shown (analytic.md §5); empty: it is."""
+    """Why the plateau, or the fall past it, counts as not shown (docs/method.md, The knees); empty: it is."""
     N, B = levels.N, hinge_of(levels, best.chosen)
     reasons = [] if len(N) >= LEVELS else [f"{len(N)} levels, {LEVELS} are needed"]
     where: Ints = np.flatnonzero(past(N, B))

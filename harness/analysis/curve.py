@@ -1,4 +1,4 @@
-"""The curve through the levels, and its knees, each with a 95 % interval (analytic.md §5).
+"""The curve through the levels, and its knees, each with a 95 % interval (docs/method.md, The fit).
 
 The levels become distinct points (`pool`), the points a curve of one of three families (`hyperbolas`), and the curve
 its knees. The intervals are a parametric bootstrap's: each draw adds the levels' errors, lack of fit included, to a

@@ -1,4 +1,4 @@
-"""How much a result may be relied on, as MLPerf has it: quick, standard or submission (analytic.md §7).
+"""How much a result may be relied on, as MLPerf has it: quick, standard or submission (docs/method.md, Grades).
 
 A level is standard when it carries its own interval and nothing says that it was too short for what it shows; it is
 submission when its window and its requests are as many as a published result needs. A run is what all its levels are,

@@ -1,4 +1,4 @@
-"""The families of the curve and their least squares, for many data sets at once (analytic.md §5).
+"""The families of the curve and their least squares, for many data sets at once (docs/method.md, The curve).
 
 In y = N/X (seconds a token, for each request in flight):
 

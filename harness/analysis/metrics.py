@@ -1,4 +1,4 @@
-"""One level's figures from the records, word by word as the contract defines them.
+"""One level's figures from the records (docs/definitions.md, levels[]).
 
 Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the
 requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an

@@ -51,7 +51,7 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roof(model: Model, deployment: Deployment) -> Roof:
-    """The roof under which this deployment works, by the same formulas as its prediction (analytic.md §3)."""
+    """The roof under which this deployment works, by the same formulas as its prediction (docs/method.md, The step)."""
     cost = step_cost(model, msgspec.structs.replace(deployment, mbu=1.0, mfu_prefill=1.0, mfu_decode=1.0))
     return Roof(
         prompt=cost.prompt,

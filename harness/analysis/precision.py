@@ -22,7 +22,7 @@ from harness.analysis.table import Floats
 from harness.summary import Estimate
 
 REQUEST_TIMES = 22  # of the first look: an interval needs 20 mean ones, and what is in flight moves the mean
-APART = 1.5  # from one look to the next (analytic.md §7)
+APART = 1.5  # from one look to the next (docs/method.md, The window)
 LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 
 

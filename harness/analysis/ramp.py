@@ -47,7 +47,7 @@ from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
-FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (analytic.md §6)
+FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
 LEAST, REFINEMENTS = 8, 24  # levels after the climb before the knee is known, and at which it is taken as it is
 SLO_LEVELS = 16  # and as many more for the SLO
 DRIFT = 4  # every so many levels an earlier one is repeated

@@ -30,7 +30,8 @@ from harness.record import Level
 from harness.summary import Attainment, LevelSummary, Value
 
 _NEEDED = 0.99  # of a limit that names no percentile
-_BLOCKS, _REQUEST_TIMES = 10, 2  # analytic.md §7: at least 10 time blocks of at least 2 request times
+# docs/method.md, Attainment of an SLO: at least 10 time blocks of at least 2 request times
+_BLOCKS, _REQUEST_TIMES = 10, 2
 _CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled, likewise
 _AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree, likewise
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little

@@ -137,7 +137,7 @@ def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floa
 
 
 def batch_means(times: Floats, amounts: Floats, start: float, end: float, request_s: float | None) -> Estimate:
-    """Mean rate over [start, end) with its 95 % interval by batch means (analytic.md §7).
+    """Mean rate over [start, end) with its 95 % interval by batch means (docs/method.md, Throughput and its error).
 
     10 to 40 batches of at least 2 mean request times, doubled in length while the lag-1 correlation is
     above 0.2; where that leaves fewer than 10, the interval is None, unless none of 10 batches is off the mean by more
@@ -218,7 +218,9 @@ def fit_error(
     completions: int,
     answer_s: float | None = None,
 ) -> tuple[float | None, bool]:
-    """One standard error of the rate for the fit, and whether it had to be assumed (analytic.md §5).
+    """One standard error of the rate for the fit, and whether it had to be assumed.
+
+    docs/method.md, Throughput and its error.
 
     Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal
     so that few batches do not feign precision, at least 0.5 %. Past the knee a request time is mostly the wait for a

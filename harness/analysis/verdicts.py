@@ -123,7 +123,9 @@ def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
 
 
 def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
-    """Invalid where the load generator has lowered throughput, and only there: it sent late (analytic.md §7).
+    """Invalid where the load generator has lowered throughput, and only there: it sent late.
+
+    docs/method.md, Limits of the client.
 
     Records that are lost and requests that are not in flight have verdicts of their own.
     """
@@ -284,7 +286,7 @@ def _clock(gpu: GpuView) -> str:
 
 
 def schedule_not_kept(s: LevelSummary, median_lag_s: float | None) -> Verdict | None:
-    """Open loop: whether what was sent is what was asked, and when (analytic.md §7)."""
+    """Open loop: whether what was sent is what was asked, and when (docs/method.md, Open loop)."""
     if s.rate is None or s.offered_requests_per_s is None:
         return None
     reasons = []

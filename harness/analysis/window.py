@@ -187,7 +187,9 @@ def in_flight(table: Table, start: float, end: float, rows: Bools | None = None)
 
 
 def little(table: Table, level: Level, start: float, end: float) -> Little:
-    """Little's check (analytic.md §7): λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL).
+    """Little's check: λ = (starts + ends)/(2T), N ≈ λ·(TTFT + (G - first-chunk tokens)·ITL).
+
+    docs/method.md, In flight and Little's law.
 
     Successes only on both sides. (G - first)·ITL, token-weighted, is the mean of last - first, so the time in
     system is the mean of last - send over the successes that began in the window.

@@ -88,7 +88,10 @@ def _with_times(fitted: Curve, run: Run) -> Curve:
 
 
 def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
-    """The knee unqualified: the SLO's if one was `asked`, else the hinge, found or provisional (contract.md)."""
+    """The knee unqualified (docs/definitions.md, The answer): the SLO's if one was `asked`, else the hinge.
+
+    That of a curve that is found or provisional.
+    """
     if asked:
         return knees.slo.value if knees.slo else None
     return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None

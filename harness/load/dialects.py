@@ -30,7 +30,8 @@ from harness.load.sse import TOO_LONG, Events
 from harness.load.tokens import Placer
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}  # below the API's root, which is most often /v1
-# Asked for where the server takes them; dropped when the first request says that it does not (contract.md).
+# Asked for where the server takes them; dropped when the first request says that it does not
+# (docs/definitions.md, Words of a run).
 OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
 # These every server knows, and names in other complaints too ("max_tokens is too large"): dropped only if refused.
 REFUSABLE = ("max_tokens", "temperature")
@@ -282,7 +283,10 @@ class Story:
         self.settle()
 
     def settle(self) -> None:
-        """Decide where each token arrived (contract.md): running usage, one a chunk, the tokenizer, usage by bytes."""
+        """Decide where each token arrived: running usage, one a chunk, the tokenizer, usage by bytes.
+
+        That is token_source in docs/definitions.md, Columns of requests.parquet.
+        """
         if self._counted is not None and not self._trusted():
             self._keep(self._lengths)
             self._counted = self._tokens = None

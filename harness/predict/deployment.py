@@ -17,7 +17,7 @@ from harness.predict.catalog import Gpu, among
 from harness.predict.model import Model, kv_bytes, weight_bytes, weights
 from harness.predict.quantisation import Quantisation
 
-# Of prefill, analytic.md §3, by how the card's key begins; all Hoppers as the H100.
+# Of prefill, docs/method.md, The deployment; by how the card's key begins; all Hoppers as the H100.
 _USUAL_MFU = {"h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6}
 # A host's rate is that of measured matrix products, about three quarters of a peak: 0.6 of it are 0.45 of the peak.
 _OTHER_MFU = 0.38  # an A100's
@@ -181,7 +181,7 @@ def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
 def room(model: Model, deployment: Deployment) -> float:
     """What weights, activations and libraries leave for KV on one GPU; bytes, negative where nothing fits.
 
-    mem · util - W_total/TP - act/TP - nontorch (analytic.md §2).
+    mem · util - W_total/TP - act/TP - nontorch (docs/method.md, The deployment).
     """
     activations, nontorch = deployment.activations, deployment.nontorch
     if activations is None:

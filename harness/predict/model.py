@@ -142,7 +142,7 @@ def parameters(model: Model) -> Parameters:
 
     body = Σ layers: 2 h n_q d + 2 h n_kv d + 3 h f, or with experts 3 h f_e (E + shared) + h E, of which
     3 h f_e (k + shared) + h E are active; head = V h, N_total = body + head (1 if tied else 2),
-    N_mm = active body + head (analytic.md §3).
+    N_mm = active body + head (docs/method.md, Bytes and FLOP of a model).
     """
     head = model.vocab * model.hidden
     body = active = sum(each.layers * each.parameters for each in model.attention) + model.dense

@@ -140,7 +140,7 @@ def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
 
 
 def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str, float]) -> list[Beside]:
-    """The usual rules of thumb for one replica beside the whole model (analytic.md §1 and §2)."""
+    """The usual rules of thumb for one replica beside the whole model (docs/method.md, Rules of thumb)."""
     ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n

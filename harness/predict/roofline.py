@@ -35,7 +35,7 @@ _LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}
 _HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
 _BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
 _ASKED = "slo"  # neither: the operator stops there
-_FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, analytic.md §5
+_FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, docs/method.md, The knees
 _FAR = 1e7  # requests; what would bind only beyond is said never to bind
 
 

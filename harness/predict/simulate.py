@@ -29,7 +29,7 @@ from harness.summary import PredictedLevel, Spread, SteppedLevel
 
 Lengths = Workload | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
 
-_CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, analytic.md §7
+_CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
 _ROUNDS = 4  # of all users, in the window of a closed loop
 _WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch
 _ARRIVALS = 2000  # in its window, at least

@@ -86,7 +86,7 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_cost(model: Model, deployment: Deployment) -> StepCost:
-    """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (analytic.md §3).
+    """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
 
     Of one replica; tensor parallelism divides all but what each rank has to hold itself, latency and overhead.
     """

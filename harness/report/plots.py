@@ -174,8 +174,8 @@ def _calibrated(summary: Summary) -> list[tuple[float, float]]:
 def _between(levels: list[PredictedLevel]) -> list[tuple[float, float, float, float]]:
     """The predicted band as (in flight, low, mid, high), with points between the levels.
 
-    N/X is straight in N on both sides of a cap (analytic.md §5), so that is what is interpolated: straight
-    lines in X would bend upwards on a log axis.
+    N/X is straight in N on both sides of a cap (docs/method.md, The steady state), so that is what is
+    interpolated: straight lines in X would bend upwards on a log axis.
     """
     bands = [(x.output_tokens_per_s.low, x.output_tokens_per_s.mid, x.output_tokens_per_s.high) for x in levels]
     ends = [(float(x.concurrency), *band) for x, band in zip(levels, bands, strict=True)]

@@ -135,7 +135,10 @@ def _head(prediction: Prediction) -> list[str]:
 
 
 def _edges(has: Mapping[str, float]) -> str:
-    """The figures of low and high: the usual edges (analytic.md §3), stretched by what was given outside of them."""
+    """The figures of low and high: the usual edges, stretched by what was given outside of them.
+
+    docs/method.md, The deployment.
+    """
 
     def share(assumed: str, low: float, high: float) -> str:
         return f"{min(has[assumed], low):.3g}–{max(has[assumed], high):.3g}"

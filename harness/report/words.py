@@ -33,7 +33,7 @@ from harness.summary import (
 CLAIMS = "Claims that are often made of such a setup, unsourced"
 BY_CONSTRUCTION = "agreement with the prediction is there by construction"
 SEVERITIES = ("invalid", "doubt", "note")
-_AGREES = "0.75–1.15 counts as agreement"  # analytic.md §3
+_AGREES = "0.75–1.15 counts as agreement"  # docs/method.md, Measured against predicted
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
 _DIFFERS = 0.02  # of the tokens requested, from where the mean that was sent is told too
 

@@ -1,9 +1,9 @@
 """Servers whose knee is known, and what a level measured on them would have said.
 
-Two kinds. Curves: the families of analytic.md §5 with drawn coefficients; a level is the curve's throughput with a
-relative error of known size. Machines: the step machine of predict.batching in a closed loop, which none of the
-families describes exactly; a level is a window cut at random from one long trace, with its error by batch means, as a
-real level has it.
+Two kinds. Curves: the families of docs/method.md, The curve, with drawn coefficients; a level is the curve's
+throughput with a relative error of known size. Machines: the step machine of predict.batching in a closed loop, which
+none of the families describes exactly; a level is a window cut at random from one long trace, with its error by batch
+means, as a real level has it.
 
 What a level costs: 2 request times of warm-up, the window, 1 of cooldown; a request time is N·G/X.
 """
