@@ -29,7 +29,8 @@ from harness.experiment.summarise import exit_status, summarise
 from harness.load import dialects
 from harness.load.driver import Command, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, now
-from harness.load.transport import Target, Transport, transport_for
+from harness.load.transport import Target, Transport
+from harness.load.transports import transport_for
 from harness.load.workers import Workers
 from harness.load.workload import COMMON
 from harness.record import Level, Record, arrivals_of

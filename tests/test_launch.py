@@ -15,6 +15,7 @@ import pytest
 from harness import scenario
 from harness.errors import HarnessError
 from harness.experiment import launch
+from harness.experiment.endpoint import Launch, address, words_for
 from tests.servers import Request, reached, serving, tunnel
 from tests.streams import delta, event, usage
 
@@ -25,9 +26,7 @@ def spec(**target: Any) -> scenario.Scenario:
     return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
 
 
-def check(
-    script: Callable[[Request], None], *, path: str = "", given: scenario.Scenario | None = None
-) -> launch.Launch:
+def check(script: Callable[[Request], None], *, path: str = "", given: scenario.Scenario | None = None) -> Launch:
     with serving(script) as port:
         return asyncio.run(launch.check(given or spec(), f"http://127.0.0.1:{port}{path}"))
 
@@ -55,7 +54,7 @@ def test_a_good_server_tells_its_model_and_the_prompt_is_made_exact() -> None:
 
 def test_what_a_probe_needs_to_make_other_lengths_is_known() -> None:
     got = check(endpoint)
-    assert (got.max_context, got.added_tokens, launch.words_for(got, 100)) == (512, 8, 92)
+    assert (got.max_context, got.added_tokens, words_for(got, 100)) == (512, 8, 92)
     assert not got.exact_words
 
 
@@ -197,7 +196,7 @@ def test_nobody_there_and_no_such_host_say_so() -> None:
 )
 def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:
     with pytest.raises(HarnessError, match=fact):
-        launch.address(url)
+        address(url)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> N
     ],
 )
 def test_an_address_is_taken_apart(url: str, where: tuple[object, ...]) -> None:
-    assert msgspec.structs.astuple(launch.address(url)) == where
+    assert msgspec.structs.astuple(address(url)) == where
 
 
 @pytest.mark.parametrize("wire", ["tcp", "ipv6", "unix", "tls", "httpx", "httpx tls"])

@@ -14,7 +14,7 @@ import pytest
 from harness import scenario, store
 from harness.experiment import heard as heard_module
 from harness.experiment import look
-from harness.experiment.launch import Address, Launch
+from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Before, Levels
 from harness.load.driver import Hold, Progress
 from harness.load.transport import Target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,18 +160,9 @@ def test_each_nginx_differs_in_one_thing() -> None:
     assert all(text.count("{") == text.count("}") for text in conf.values())
 
 
-def test_help_builds_nothing_and_names_every_server(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts/live-servers").write_bytes((ROOT / "scripts/live-servers").read_bytes())
-    run = subprocess.run(
-        ["bash", tmp_path / "scripts/live-servers", "--only", "vllm", "--help"],
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"]},
-    )
-    assert run.returncode == 0, run.stderr
+def test_help_names_every_server() -> None:
+    run = subprocess.run([ROOT / "scripts/live-servers", "--help"], capture_output=True, text=True, check=True)
     assert [name for name in live_servers.SERVERS if name not in run.stdout] == []
-    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
 
 
 def test_every_server_has_its_version_from_the_pins() -> None:

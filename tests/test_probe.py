@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import scenario
-from harness.experiment import launch as launching
 from harness.experiment import probe
-from harness.experiment.launch import Launch, words_for
+from harness.experiment.endpoint import Launch, address, words_for
 from harness.load.transport import Target
 from harness.load.workload import COMMON
 
 LAUNCH = Launch(
-    address=launching.address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
+    address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
     model="toy", path="/", drop=frozenset(), words=COMMON, tokenizer_json="", prompt_words=504, prompts_used=2,
     input_tokens=512, e2e_s=0.1, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
 )  # fmt: skip

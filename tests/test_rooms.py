@@ -1,4 +1,4 @@
-"""Imports point down the rooms, and the command line starts without the heavy packages.
+"""Imports point down the rooms and in no circle, and the command line starts without the heavy packages.
 
 Read from the sources (`ast`), so that an import inside a function or under TYPE_CHECKING counts as well.
 """
@@ -9,6 +9,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,23 @@ def modules() -> dict[str, str]:
     return {name: path.read_text() for name, path in zip(names, paths, strict=True)}
 
 
+def circle(sources: dict[str, str]) -> list[str]:
+    """Modules that import each the next, the first again at the end; empty where there is no such circle."""
+    known = {name.removesuffix(".__init__") for name in sources}
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        names = [name for name, _ in imports(module, source)]
+        # A name is a module, or stands in one: harness.load.sse.Decoder in harness.load.sse.
+        needs = {name if name in known else name.rpartition(".")[0] for name in names} & known
+        graph[module.removesuffix(".__init__")] = needs
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        imported_first: list[str] = error.args[1]
+        return imported_first[::-1]
+    return []
+
+
 def imported_by(*command: str) -> set[str]:
     """Top-level packages that a Python command imports, as the interpreter itself reports them."""
     run = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True)
@@ -147,6 +165,33 @@ def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: 
 )
 def test_an_import_that_keeps_the_rules_is_none(module: str, source: str) -> None:
     assert faults(module, source) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert " → ".join(circle(modules())) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("from harness.load import b", "from harness.load.a import thing"),
+        ("import harness.load.b", "from . import a"),
+        ("def f():\n    from harness.load.b import thing", "from harness.load import a"),
+        ("from harness.load import b", "if TYPE_CHECKING:\n    from harness.load.a import Thing"),
+        ("from harness.load import b", "from harness.load.c import thing"),
+    ],
+)
+def test_a_circle_of_imports_is_found(first: str, second: str) -> None:
+    package = {"harness.load.__init__": "", "harness.load.c": "import harness.load.a"}
+    found = circle({"harness.load.a": first, "harness.load.b": second, **package})
+    assert found[0] == found[-1]
+    assert {"harness.load.a", "harness.load.b", "harness.load.c"} >= set(found)
+
+
+def test_a_package_and_what_stands_in_it_are_a_circle_where_each_names_the_other() -> None:
+    inner = {"harness.load.a": "from harness.load import thing"}
+    assert circle({"harness.load.__init__": "", **inner}) == []
+    assert circle({"harness.load.__init__": "from harness.load import a", **inner}) != []
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from harness import scenario, store
 from harness.cli import cli
 from harness.errors import HarnessError
-from harness.experiment import consent, launch
+from harness.experiment import consent
+from harness.experiment.endpoint import address as taken_apart
 from harness.experiment.safety import Usage, dollars, failing
 from harness.sim.process import running
 from harness.sim.profile import profile
@@ -134,8 +135,8 @@ def test_a_public_address_does_not(address: str) -> None:
 
 
 def test_what_a_name_resolves_to_is_looked_up() -> None:
-    assert "127.0.0.1" in asyncio.run(consent.addresses(launch.address("http://localhost:1")))
-    assert asyncio.run(consent.addresses(launch.address("http://no-such-host.invalid"))) == []
+    assert "127.0.0.1" in asyncio.run(consent.addresses(taken_apart("http://localhost:1")))
+    assert asyncio.run(consent.addresses(taken_apart("http://no-such-host.invalid"))) == []
 
 
 # Runs

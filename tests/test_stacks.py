@@ -17,6 +17,7 @@ import pytest
 from harness import scenario, store
 from harness.errors import HarnessError
 from harness.experiment import launch, levels
+from harness.experiment.endpoint import Launch, words_for
 from harness.load import length
 from harness.summary import Summary
 from tests import stacks
@@ -27,7 +28,7 @@ def spec(asked: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
     return scenario.build({"workload": {"input_tokens": asked, "output_tokens": 4}, **tables}, place="test")
 
 
-def check(script: stacks.Script, given: scenario.Scenario | None = None, path: str = "") -> launch.Launch:
+def check(script: stacks.Script, given: scenario.Scenario | None = None, path: str = "") -> Launch:
     with serving(script) as port:
         return asyncio.run(launch.check(given or spec(), f"http://127.0.0.1:{port}{path}"))
 
@@ -104,7 +105,7 @@ def test_a_word_may_cost_any_number_of_tokens(per_word: int, added: int, asked: 
     assert abs(got.input_tokens - asked) <= max(per_word / 2, 0.005 * asked)
     assert got.prompts_used <= 3 + (per_word > 1)
     assert got.tokens_per_word == pytest.approx(per_word)
-    assert abs(launch.words_for(got, 4 * asked) - (4 * asked - added) / per_word) <= 1
+    assert abs(words_for(got, 4 * asked) - (4 * asked - added) / per_word) <= 1
 
 
 def test_words_of_mixed_cost_come_within_two_percent() -> None:

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.transport import Answer, SocketTransport, Stream, Target, Transport, transport_for
+from harness.load.transport import Answer, SocketTransport, Stream, Target, Transport
+from harness.load.transports import transport_for
 from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
 

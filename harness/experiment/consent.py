@@ -22,7 +22,7 @@ from harness import scenario as scenarios
 from harness.analysis import ramp
 from harness.errors import HarnessError
 from harness.experiment.budget import Spent
-from harness.experiment.launch import Address, Launch
+from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, looked_at, pace_of, search
 from harness.experiment.safety import Usage, dollars
 from harness.scenario import Scenario

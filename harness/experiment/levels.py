@@ -21,8 +21,8 @@ from harness.analysis import precision, ramp, window
 from harness.analysis.table import Table
 from harness.analysis.verdicts import CPU
 from harness.experiment import budget, look, probe, safety
+from harness.experiment.endpoint import Launch, words_for
 from harness.experiment.heard import Heard
-from harness.experiment.launch import Launch, words_for
 from harness.load import dialects, httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns

@@ -9,14 +9,11 @@ run then holds is decided elsewhere, and what it says is worked out by analysis.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness.experiment.endpoint import Launch
 from harness.scenario import Scenario
-
-if TYPE_CHECKING:
-    from harness.experiment.launch import Launch
 
 PREFILL, DECODE = "prefill", "decode"
 FEWEST_WORDS = 16  # of a prompt: fewer might be drawn twice, and a server would know it

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.errors import HarnessError
+from harness.experiment.endpoint import Address
 from harness.load.transport import Target
 from harness.observe import server
 
 if TYPE_CHECKING:
     import httpx
 
-    from harness.experiment.launch import Address
     from harness.load.httpclient import Page
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is

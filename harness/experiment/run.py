@@ -28,11 +28,11 @@ from harness import files, store
 from harness import scenario as scenarios
 from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import aside, calibrate, consent, hardware, limits, probe
+from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
-from harness.experiment.launch import Launch
+from harness.experiment.endpoint import Launch, address
 from harness.experiment.levels import Asked, Before, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
@@ -270,7 +270,7 @@ async def _run(
     signals.inside()
     asyncio.get_running_loop().set_default_executor(aside.Abandoned())
     sittings = sitting.manifest["sittings"] if sitting.manifest else [None]
-    where = launching.address(url)
+    where = address(url)
     found, ours = await consent.addresses(where), profile is not None
     said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
     for line in said:
@@ -550,7 +550,7 @@ def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | N
     """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
     if profile is not None:
         return {"profile": scenario.sim.profile, "speed": scenario.sim.speed}
-    return {"profile": launch.model} if launch.server.get("name") == launching.SIMULATED else None
+    return {"profile": launch.model} if launch.server.get("name") == published.SIMULATED else None
 
 
 def _predict(

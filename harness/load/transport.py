@@ -182,19 +182,6 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
 
-def transport_for(target: Target, selector: HotSelector) -> Transport:
-    """The transport that the target asks for; TLS and httpx are imported only where they are."""
-    if target.transport == "httpx":
-        from harness.load.httpclient import HttpxTransport
-
-        return HttpxTransport(target, selector)
-    if target.scheme == "https":
-        from harness.load.tls import SecureTransport
-
-        return SecureTransport(target, selector)
-    return SocketTransport(target, selector)
-
-
 class Stream:
     """One connection; a hot socket of the loop."""
 

@@ -29,7 +29,7 @@ from harness.errors import HarnessError
 from harness.load.driver import Command, Done, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
 from harness.load.schedule import shares
-from harness.load.transport import transport_for
+from harness.load.transports import transport_for
 from harness.terminal import guard
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker

@@ -1,0 +1,115 @@
+"""The endpoint of a run: where it is (`Address`), and what the checks found out about it (`Launch`)."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.load import dialects
+from harness.load.transport import Target
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the endpoint is: `base`, as shown and stored, has neither path nor secrets."""
+
+    base: str
+    host: str
+    port: int
+    prefix: str
+    scheme: str = "http"
+    uds: str = ""  # path of a Unix socket
+    root: str = "/v1"  # what stands before `/models` and the API's path
+    query: str = ""  # `?api-version=…`, sent with every request
+    api: str = ""  # the API whose whole path was given
+
+    def path(self, of: str) -> str:
+        """The path of the server's own page or of the API."""
+        return self.prefix + of + self.query
+
+
+def address(url: str, place: str = "--url") -> Address:
+    """Take a URL apart; what cannot be measured is said now.
+
+    The API's whole path is taken off and says which API is meant; Azure's deployments have no `/v1`.
+
+    >>> address("http://localhost:8000/v1").base, address("https://[::1]/api/v1").prefix
+    ('http://localhost:8000', '/api')
+    >>> address("http://h/v1/completions").api, address("https://h/openai/deployments/d?api-version=1").root
+    ('completions', '')
+    >>> address("unix:/run/server.sock").uds
+    '/run/server.sock'
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        (parts.hostname or "").encode("idna").decode("idna")
+    except UnicodeError:
+        raise HarnessError("not a host name", place=place, way_out="write it like http://host:8000") from None
+    except ValueError as error:
+        raise HarnessError(str(error), place=place, way_out="write it like http://host:8000") from None
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Address(f"unix:{parts.path}", "localhost", 80, "", uds=parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise HarnessError(
+            "not an http address",
+            place=url,
+            way_out="write it like http://host:8000, https://host or unix:/run/server.sock",
+        )
+    host = parts.hostname
+    shown = f"[{host}]" if ":" in host else host
+    prefix, root = parts.path.rstrip("/"), "/v1"
+    api = next((name for name, path in dialects.PATHS.items() if prefix.endswith(path)), "")
+    if api:
+        prefix = prefix.removesuffix(dialects.PATHS[api])
+    if (api and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
+        root = ""
+    query = f"?{parts.query}" if parts.query else ""
+    prefix = prefix.removesuffix("/v1")
+    return Address(
+        f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme, root=root, query=query, api=api
+    )
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks found out."""
+
+    address: Address
+    target: Target  # for the wire only: its headers may hold secrets
+    figures: Target | None = None  # where the server's figures are, likewise; None: beside the API
+    api: str = "chat"
+    model: str
+    path: str
+    drop: frozenset[str]
+    words: tuple[str, ...]
+    tokenizer_json: str  # the named tokenizer's; "" without one
+    prompt_words: int
+    prompts_used: int  # the number of the first prompt that no check has used
+    input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
+    tokens_per_word: float = 1.0  # by its counts
+    max_context: int | None = None  # tokens that prompt and answer may come to, as it publishes; None: it does not
+    exact_words: bool = False  # by the named tokenizer each word is one token
+    e2e_s: float
+    itl_s: float | None
+    server: dict[str, Any]
+    cache_config: dict[str, str]
+    metrics: bool
+    notes: tuple[str, ...]
+    extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
+    secrets: tuple[str, ...] = ()  # that no text from outside may bring to the disk
+
+    @property
+    def added_tokens(self) -> int:
+        """What a prompt comes to beyond its words (a chat template); 0 where the server does not say."""
+        return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)
+
+
+def words_for(launch: Launch, tokens: int) -> int:
+    """Words of a prompt that comes to so many tokens; at least 1.
+
+    words = (tokens - what the server adds) / tokens per word, both of them as the checks found and the same for
+    every length.
+    """
+    return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
