@@ -324,3 +324,10 @@ def test_nothing_at_all_is_nulls_not_zeros() -> None:
     assert (s.ttft_s.mean, s.e2e_s.p50, s.error_rate, s.tokens_per_chunk, s.itl_s.mean) == (None,) * 5
     assert s.output_tokens_per_s.mean == 0.0
     assert s.output_tokens_per_s_se is None
+
+
+def test_a_slot_that_stood_empty_until_after_the_window_counts_as_far_as_it_lies_in_it() -> None:
+    first = request(0.0, [1.0, 2.0, 4.0])
+    after = request(4.0, [9.0, 9.5], sent_s=8.0)  # due when the one before had ended, sent 4 s later
+    s = level_summary(Table.of([first, after]), Level(0, 1, 0, 0.0, 0.0, 6.0, 10.0))
+    assert s.client.late_fraction == pytest.approx(2 / 6)

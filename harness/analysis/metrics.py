@@ -276,14 +276,14 @@ def level_summary(
 def late_share(table: Table, level: Level, start: float, end: float) -> float:
     """Share of the slots' time in a window that stood empty on our account, 0 to 1.
 
-    Σ(send − end of the request before in the slot, connecting left out) / (C · T) over the requests sent in the
-    window, which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it.
+    Σ(send − end of the request before in the slot, connecting left out) / (C · T), as far as it lies in the window,
+    which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it.
     """
     assert level.concurrency is not None
     after_failure = np.isin(table.scheduled, table.done[table.failed])
-    sent = (table.sent >= start) & (table.sent < end) & ~after_failure
-    until = table.sent[sent] - np.nan_to_num(table.connect[sent])
-    empty = np.maximum(until - np.maximum(table.scheduled[sent], start), 0.0)
+    late = (table.sent >= start) & (table.scheduled < end) & ~after_failure
+    until = np.minimum(table.sent[late] - np.nan_to_num(table.connect[late]), end)
+    empty = np.maximum(until - np.maximum(table.scheduled[late], start), 0.0)
     return float(empty.sum() / (level.concurrency * (end - start)))
 
 

@@ -110,8 +110,8 @@ def late_by_log(records: list[Record], written: dict[str, Entry], s: LevelSummar
     empty = 0.0
     for r in records:
         last = written.get(before.get(r.scheduled_s, ""))
-        if r.sent_s is not None and start <= r.sent_s < end and last is not None and len(last.writes_ns):
-            empty += max(0.0, r.sent_s - max(start, (last.writes_ns[-1] - origin_ns) * 1e-9))
+        if r.sent_s is not None and start <= r.sent_s and last is not None and len(last.writes_ns):
+            empty += max(0.0, min(end, r.sent_s) - max(start, (last.writes_ns[-1] - origin_ns) * 1e-9))
     return empty / ((s.concurrency or 1) * (end - start))
 
 

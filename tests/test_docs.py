@@ -1,0 +1,30 @@
+"""What the code cites stands in the docs, and every field of a summary has its definition."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}
+CITED = re.compile(r"docs/(method|definitions)\.md, ([A-Z][^;:)\"\n]*)")
+
+
+def headings(page: str) -> list[str]:
+    return [re.sub(r"^[0-9]+\. ", "", line.lstrip("# ")) for line in page.splitlines() if line.startswith("## ")]
+
+
+def test_every_section_that_is_cited_stands_in_its_page() -> None:
+    files = [file for room in ("harness", "tests", "scripts") for file in sorted((ROOT / room).rglob("*.py"))]
+    cited = [found for file in files if file != Path(__file__) for found in CITED.findall(file.read_text())]
+    assert len(cited) > 30
+    missing = [(page, said) for page, said in cited if not any(map(said.startswith, headings(PAGES[f"{page}.md"])))]
+    assert missing == []
+
+
+def test_every_field_of_a_summary_has_its_definition() -> None:
+    schema = json.loads((ROOT / "docs" / "summary.schema.json").read_text())
+    fields = {name for struct in schema["$defs"].values() for name in struct.get("properties", {})}
+    assert len(fields) > 150
+    assert [name for name in sorted(fields) if not re.search(rf"\b{re.escape(name)}\b", PAGES["definitions.md"])] == []
