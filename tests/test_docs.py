@@ -12,7 +12,7 @@ CITED = re.compile(r"docs/(method|definitions)\.md, ([A-Z][^;:)\"\n]*)")
 
 
 def headings(page: str) -> list[str]:
-    return [re.sub(r"^[0-9]+\. ", "", line.lstrip("# ")) for line in page.splitlines() if line.startswith("## ")]
+    return [re.sub(r"^[0-9]+\. ", "", line.lstrip("# ")) for line in page.splitlines() if line.startswith("##")]
 
 
 def test_every_section_that_is_cited_stands_in_its_page() -> None:
