@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -35,6 +37,26 @@ def test_help_is_there_for_every_verb(verb: list[str]) -> None:
     got = knee(*verb, "--help")
     assert got.exit_code == 0
     assert got.output.startswith("Usage:")
+
+
+def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
+    text = knee("run", "--help").output
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Target:", "Workload:", "Ramp:", "Limits:", "Hardware, for the prediction and the cost:", "Simulated endpoint:",
+        "Output:",
+    ]  # fmt: skip
+    options = [option for option in cli.commands["run"].params if isinstance(option, click.Option)]
+    for option in options:
+        assert (
+            sum(line.strip().startswith((option.opts[0] + " ", option.opts[0] + ",")) for line in text.splitlines())
+            == 1
+        )
+    examples = [line.strip() for line in text.partition("Examples:")[2].splitlines() if line.strip()]
+    assert len(examples) == 5
+    for example in examples:
+        got = knee(*shlex.split(example)[1:], "--print-scenario")
+        assert got.exit_code == 0, got.output
 
 
 def test_the_printed_scenario_repeats_the_flags() -> None:

@@ -14,6 +14,7 @@ import click
 from harness import units
 from harness.cli import given as giving
 from harness.cli import output
+from harness.cli.grouped import Grouped
 from harness.errors import HarnessError
 from harness.terminal import console
 
@@ -63,12 +64,42 @@ _FLAGS: dict[str, tuple[str, str]] = {
     "speed": ("sim", "speed"),
 }
 
+_HEADINGS = {
+    "Target": (
+        "url", "model", "api", "api_key_env", "header", "extra_body", "request_timeout", "max_rps", "ca_file",
+        "insecure", "transport", "metrics_url", "server_meta",
+    ),
+    "Workload": ("input_tokens", "output_tokens", "tokenizer", "trust_remote_code", "seed"),
+    "Ramp": (
+        "levels", "rate", "arrivals", "max_concurrency", "level_seconds", "precision", "quick", "probe", "repeat",
+        "start", "keep_going", "workers",
+    ),
+    "Limits": ("slo", "goodput", "slo_fail", "max_ttft", "max_seconds", "max_requests", "max_dollars"),
+    "Hardware, for the prediction and the cost": (
+        "gpu", "gpus", "tp", "model_config", "dtype", "kv_dtype", "max_num_seqs", "calibration", "host_cpus", "price",
+        "price_per_mtok",
+    ),
+    "Simulated endpoint": ("profile", "speed"),
+    "Output": (
+        "out", "resume", "as_json", "quiet", "verbose", "no_plots", "print_scenario", "yes", "allow_env",
+    ),
+}  # fmt: skip
+
 _BESIDE_RESUME = {
     "header", "as_json", "yes", "allow_env", "trust_remote_code", "url", "quiet", "verbose", "no_plots",
 }  # fmt: skip
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  knee run --url http://127.0.0.1:8000
+  knee run --url http://127.0.0.1:8000 --levels 1,2,4,8,16,32 --level-seconds 10s
+  knee run --url http://127.0.0.1:8000 --gpu h100-sxm --model-config llama-3.1-8b
+  knee run --url http://127.0.0.1:8000 --slo ttft_p99=2s,itl_p99=50ms --max-seconds 5m
+  knee run scenarios/chat.toml --url http://127.0.0.1:8000"""
+
+
+@click.command(cls=Grouped, headings=_HEADINGS, epilog=_EXAMPLES)
 @click.argument("scenario", nargs=-1, metavar="[SCENARIO]")
 @click.option("--url", "--base-url", help="Endpoint, like http://host:8000; 'sim:' is the embedded simulated one.")
 @click.option("--model", help="Model to ask for; found out where only one is served.")
