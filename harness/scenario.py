@@ -212,16 +212,18 @@ def check(scenario: Scenario, *, place: str) -> None:
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
     )  # fmt: skip
     must(target.api in ("chat", "completions"), "target.api", f"unknown api '{target.api}'", "known: chat, completions")
-    must(target.request_timeout > 0, "target.request_timeout", "a request needs time", "write it like '600s'")
-    must(target.max_rps is None or target.max_rps > 0, "target.max_rps", "a quota of 0 sends nothing", "leave it out")
+    must(target.request_timeout > 0, "target.request_timeout", "it must be above 0", "write it like '600s'")
+    must(target.max_rps is None or target.max_rps > 0, "target.max_rps", "it must be above 0", "leave it out")
     must(workload.input_tokens >= 1, "workload.input_tokens", "a prompt has at least 1 token", "give 1 or more")
     must(workload.output_tokens >= 1, "workload.output_tokens", "an answer has at least 1 token", "give 1 or more")
     must(ramp.start in ("staggered", "burst"), "ramp.start", f"unknown start '{ramp.start}'", "known: staggered, burst")
     must(
-        ramp.level_seconds is None or ramp.level_seconds > 0, "ramp.level_seconds", "a window needs time", "write '10s'"
+        ramp.level_seconds is None or ramp.level_seconds > 0, "ramp.level_seconds", "it must be above 0", "write '10s'"
     )
-    must(ramp.max_seconds is None or ramp.max_seconds > 0, "ramp.max_seconds", "no time is no run", "write '10m'")
-    must(ramp.max_requests is None or ramp.max_requests > 0, "ramp.max_requests", "none is no run", "give 1 or more")
+    must(ramp.max_seconds is None or ramp.max_seconds > 0, "ramp.max_seconds", "it must be above 0", "write '10m'")
+    must(
+        ramp.max_requests is None or ramp.max_requests > 0, "ramp.max_requests", "it must be above 0", "give 1 or more"
+    )
     known = ("socket", "httpx")
     must(
         target.transport in known, "target.transport", f"unknown transport '{target.transport}'", "known: socket, httpx"
@@ -237,9 +239,9 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
-    must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "no level fits below 1", "give 1 or more")
-    must(ramp.repeat >= 1, "ramp.repeat", "a ramp runs at least once", "give 1 or more")
-    must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "nobody would send", "give 1 or more, or 'auto'")
+    must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "it must be 1 or more", "give 1 or more")
+    must(ramp.repeat >= 1, "ramp.repeat", "it must be 1 or more", "give 1 or more")
+    must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "it must be 1 or more", "give 1 or more, or 'auto'")
     units.arrival_shape(ramp.arrivals, f"{place}: $.ramp.arrivals")
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
@@ -253,7 +255,7 @@ def check(scenario: Scenario, *, place: str) -> None:
         "ramp.keep_going", "a ramp that chooses its levels ends by itself", "give --levels or --rate",
     )  # fmt: skip
     price, per_mtok = scenario.hardware.price, scenario.hardware.price_per_mtok
-    must(ramp.max_dollars is None or ramp.max_dollars > 0, "ramp.max_dollars", "no money is no run", "give 1 or more")
+    must(ramp.max_dollars is None or ramp.max_dollars > 0, "ramp.max_dollars", "it must be above 0", "give 1 or more")
     must(
         ramp.max_dollars is None or price is not None or per_mtok is not None,
         "ramp.max_dollars", "no price to count by", "give --price or --price-per-mtok",
@@ -263,15 +265,18 @@ def check(scenario: Scenario, *, place: str) -> None:
         per_mtok is None or (len(per_mtok) in (2, 3) and min(per_mtok) >= 0),
         "hardware.price_per_mtok", "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075",
     )  # fmt: skip
-    must(scenario.hardware.gpus >= 1, "hardware.gpus", "something must serve", "give 1 or more")
+    must(scenario.hardware.gpus >= 1, "hardware.gpus", "it must be 1 or more", "give 1 or more")
     tp, cpus = scenario.hardware.tp, scenario.hardware.host_cpus
-    must(tp is None or tp >= 1, "hardware.tp", "a replica has a GPU", "give 1 or more")
+    must(tp is None or tp >= 1, "hardware.tp", "it must be 1 or more", "give 1 or more")
     must(
         cpus is None or scenario.hardware.gpu in (None, "host"),
-        "hardware.host_cpus", "a GPU has no cores of this machine", "say --gpu host",
+        "hardware.host_cpus", "it is used with gpu = host only", "say --gpu host",
     )  # fmt: skip
     must(
-        scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1, "sim", "the endpoint would stand still", "speed > 0"
+        scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1,
+        "sim",
+        "speed and max_num_seqs must be above 0",
+        "speed > 0",
     )
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)

@@ -164,11 +164,11 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         (["run", "--url", "x", "--output-tokens", "0"], "error: command line: an answer has at least 1 token"),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
-        (["run", "--url", "x", "--tp", "0"], "error: command line: a replica has a GPU at $.hardware.tp"),
+        (["run", "--url", "x", "--tp", "0"], "error: command line: it must be 1 or more at $.hardware.tp"),
         (["run", "--url", "x", "--host-cpus", "a"], "error: --host-cpus: 'a' is no list of processors"),
         (
             ["run", "--url", "x", "--gpu", "l4", "--host-cpus", "0"],
-            "error: command line: a GPU has no cores of this machine at $.hardware.host_cpus",
+            "error: command line: it is used with gpu = host only at $.hardware.host_cpus",
         ),
         (["sim", "--calibration", "none.json"], "error: none.json: No such file or directory"),
         (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder"),

@@ -101,7 +101,7 @@ def test_a_rate_that_is_not_sustained_has_no_latencies_and_says_so() -> None:
     columns = stepped_columns([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
     assert cells(columns, "req/s asked") == ["5", "50"]
     assert cells(columns, "TTFT p99") == ["50", "–"]
-    assert cells(columns, "") == ["", "more comes than is served"]
+    assert cells(columns, "") == ["", "overloaded"]
     assert {"C", "/ closed form"}.isdisjoint(column.head for column in columns)
 
 

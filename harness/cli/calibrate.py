@@ -16,7 +16,7 @@ _ELSEWHERE = "give a file by --out"
 
 @click.group()
 def calibrate() -> None:
-    """Measure the measuring, and fit the predicting: `client` is this machine's load generator, `model` a server."""
+    """Measure this machine's load generator (`client`), or fit the prediction to a measured server (`model`)."""
 
 
 @calibrate.command("client")

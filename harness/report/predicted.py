@@ -221,7 +221,7 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
         Column("in flight", [number(level.in_flight) for level in levels]),
         Column("preempted", [f"{level.preemptions:,}" for level in levels]),
         Column("/ closed form", [MISSING if each is None else f"{each:.3f}" for each in ratios]),
-        Column("", ["more comes than is served" if level.unstable else "" for level in levels], words=True),
+        Column("", ["overloaded" if level.unstable else "" for level in levels], words=True),
     ]
     return [column for column in columns if any(cell not in (MISSING, "") for cell in column.cells)]
 
