@@ -3,7 +3,7 @@
     found        16.1 requests in flight (95 % interval 15.4–16.5)
     provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28), with what would settle it
     beyond       above 64 requests in flight: throughput still rises there
-    none         not measurable: 3 levels are measured, 5 are needed
+    none         not measurable: 1 level measured, too few for a curve
 
 With limits (an SLO) the knee is the most load that keeps them, and the curve's own stands below it as the hinge.
 Terminal, Markdown, page, picture and `knee fit` take their sentences from here; nothing is decided here.
