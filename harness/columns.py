@@ -176,14 +176,14 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
     times = arrivals.flatten()
     if arrivals.null_count or counts.null_count or tokens.null_count or times.null_count:
         raise ValueError("it holds arrivals that are none")
-    seconds = times.to_numpy(zero_copy_only=False)
+    seconds = np.from_dlpack(times)  # to_numpy would import pandas
     if not bool((np.abs(seconds) < frames.LATEST_S).all()):
         raise ValueError("it holds arrivals beyond reason")
-    lengths = arrivals.value_lengths().to_numpy()
-    if not np.array_equal(lengths, counts.value_lengths().to_numpy()):
+    lengths = np.from_dlpack(arrivals.value_lengths())
+    if not np.array_equal(lengths, np.from_dlpack(counts.value_lengths())):
         raise ValueError("it holds arrivals without their tokens")
     stamps = np.rint(seconds * 1e9).astype(np.int64).tobytes()
-    each = tokens.to_numpy(zero_copy_only=False)
+    each = np.from_dlpack(tokens)
     cells = [_values(rows, name.rstrip("_"), null=name in nullable) for name in names]
     low = 0
     for high, *row in zip(np.cumsum(lengths).tolist(), *cells, strict=True):

@@ -6,6 +6,7 @@ Read from the sources (`ast`), so that an import inside a function or under TYPE
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,6 +198,15 @@ def test_a_package_and_what_stands_in_it_are_a_circle_where_each_names_the_other
 @pytest.mark.slow
 def test_knee_help_imports_no_heavy_package() -> None:
     assert imported_by("-m", "harness", "--help") & (HEAVY | {"numpy"}) == set()
+
+
+@pytest.mark.slow
+def test_a_report_is_made_without_pandas(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(Path(__file__).parent / "data" / "demo", folder)
+    imported = imported_by("-m", "harness", "report", str(folder), "--no-plots")
+    assert "pyarrow" in imported
+    assert imported & {"pandas", "matplotlib", "plotly"} == set()
 
 
 @pytest.mark.slow
