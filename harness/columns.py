@@ -176,7 +176,7 @@ def _records(rows: pa.RecordBatch, names: list[str], nullable: set[str]) -> Iter
     times = arrivals.flatten()
     if arrivals.null_count or counts.null_count or tokens.null_count or times.null_count:
         raise ValueError("it holds arrivals that are none")
-    seconds = np.from_dlpack(times)  # to_numpy would import pandas
+    seconds = np.asarray(np.from_dlpack(times), np.float64)  # to_numpy would import pandas
     if not bool((np.abs(seconds) < frames.LATEST_S).all()):
         raise ValueError("it holds arrivals beyond reason")
     lengths = np.from_dlpack(arrivals.value_lengths())
