@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--faults-only", action="store_true", help="the fault matrix and no more")
     parser.add_argument("--demo-only", action="store_true", help="that demo and no more")
     asked = parser.parse_args(arguments)
+    # Whatever a shell starts behind `&` ignores Ctrl-C, and so would all that is started and interrupted here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if asked.demo_only and not asked.demo:
         parser.error("--demo-only needs --demo KNEE")
     if asked.demo_only:
