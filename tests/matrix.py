@@ -46,7 +46,7 @@ MOST_MEMORY = 1 << 30  # bytes, of a worker
 # Of the others' TTFT, ours against the server's, p99. Ours is stamped by the kernel, so that it does not depend on what
 # else the client does; the server's is not, and another process on its core costs it a time slice. httpx has no stamps.
 TTFT_ERROR_S = {"socket": 0.004, "httpx": 0.05}
-STILL_S, TRIES = 0.005, 3  # a row in which the client stood still for longer is measured again
+TRIES = 3  # of a row that the machine may have spoilt
 _decode_message = msgspec.msgpack.Decoder(Message).decode
 _decode_batch = msgspec.msgpack.Decoder(list[Record]).decode
 
@@ -59,7 +59,6 @@ class Seen(NamedTuple):
     origin_ns: int
     resent: int = 0
     memory: int | None = None  # most that the worker ever had, bytes
-    paused_s: float = 0.0  # longest time that the client stood still
 
 
 class Line(NamedTuple):
@@ -77,15 +76,17 @@ class Line(NamedTuple):
     def holds(self) -> bool:
         return not self.problems
 
-    def noisy(self, seen: Seen) -> bool:
-        """Whether the machine, not the fault, may have spoilt it: the client stood still or was late, all else holds.
+    @property
+    def noisy(self) -> bool:
+        """Whether the machine, not the fault, may have spoilt it: times are off or the client was late, all else holds.
 
-        What came while it stood still was read together, so that its stamps are wrong, whoever answers. A slow machine
-        sends 256 short requests late, which voids the level as it must. A server held up between the last byte of an
-        answer and its reset meets the next request with it, which is that request's own failure, as it must be.
+        What came while the client stood still was read together, and what the server stamped before it stood still was
+        written later: a TTFT that is wrong is wrong each time (TRIES), one that such a moment spoilt is not. A slow
+        machine sends 256 short requests late, which voids the level as it must. A server held up between the last byte
+        of an answer and its reset meets the next request with it, which is that request's own failure, as it must be.
         """
         late = self.verdict == "client_limited"
-        excused = ["TTFT"] * (seen.paused_s > STILL_S) + [f"exit status {self.status}"] * late
+        excused = ["TTFT"] + [f"exit status {self.status}"] * late
         if self.fault == "reset after the stream":
             excused += ["another request was spoilt: reset", "verdicts: ", f"exit status {self.status}"]
         return bool(self.problems) and all(any(word in what for word in excused) for what in self.problems)
@@ -140,7 +141,6 @@ async def driven(
 ) -> Seen:
     """One row's driver, on the loop that runs."""
     records: list[Record] = []
-    paused_s = [0.0]
     told: asyncio.Queue[Progress] = asyncio.Queue()
     commands: asyncio.Queue[Command] = asyncio.Queue()
 
@@ -148,7 +148,6 @@ async def driven(
         if store.is_batch(payload):
             records.extend(_decode_batch(payload))
         elif isinstance(message := _decode_message(payload), Progress):
-            paused_s.append(message.paused_s)
             told.put_nowait(message)
 
     async def news() -> AsyncIterator[Progress]:
@@ -166,7 +165,7 @@ async def driven(
         await running
     finally:
         await transport.aclose()
-    return Seen(records, held, plan.origin_ns, transport.resent, paused_s=max(paused_s))
+    return Seen(records, held, plan.origin_ns, transport.resent)
 
 
 def on_a_loop(work: Any, selector: HotSelector) -> Any:
@@ -214,7 +213,7 @@ def one_by_one(rows: Sequence[Row], served: Served, transport: str = "socket") -
 
 async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
     """One row at 256 in flight, in a worker process."""
-    pace, records, paused_s = PACES["steady"], list[Record](), [0.0]
+    pace, records = PACES["steady"], list[Record]()
     made = plan(target(row, served, "steady"), row.deadline_s, CROWD, cpus)
     async with asyncio.timeout(PATIENCE_S), Workers(1) as workers:
 
@@ -224,16 +223,14 @@ async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
                 if p.level == 0:
                     yield p
 
-        await workers.begin(
-            [made], lambda payload: records.extend(_decode_batch(payload)), lambda p: paused_s.append(p.paused_s)
-        )
+        await workers.begin([made], lambda payload: records.extend(_decode_batch(payload)), lambda _: None)
         begin_s = (now() - made.origin_ns) * 1e-9
         await workers.hold(hold(CROWD, pace), CROWD)
         held = await level(news(), CROWD, 2 * CROWD, begin_s)
         memory = most_memory(workers)
         await workers.end()
         resent = sum(done.resent for done in workers.done)
-        return Seen(records, held, made.origin_ns, resent, memory, max(paused_s))
+        return Seen(records, held, made.origin_ns, resent, memory)
 
 
 def most_memory(workers: Workers) -> int:
@@ -505,7 +502,7 @@ def measured(chosen: Chosen, folder: Path) -> Iterator[Line]:
             for row, first in one_by_one(rows, served, transport):
                 line, seen = judged(row, 1, first, served, transport), first
                 for _ in range(TRIES - 1):
-                    if line.noisy(seen):
+                    if line.noisy:
                         ((_, seen),) = one_by_one([row], served, transport)
                         line = judged(row, 1, seen, served, transport)
                 yield line
@@ -523,7 +520,7 @@ async def _together(
         async with at_once:
             seen = await crowded(row, served, cpus)
         line = await asyncio.to_thread(judged, row, CROWD, seen, served)
-        return line, line.noisy(seen)
+        return line, line.noisy
 
     async def alone(row: Row) -> Line:
         for _ in range(TRIES):
