@@ -30,7 +30,6 @@ from harness.summary import Band, Summary
 
 GPU_FILE = "gpu.json"
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
-RAMP, PROBE = "ramp", "probe"
 
 
 class Part(NamedTuple):
@@ -39,7 +38,6 @@ class Part(NamedTuple):
     name: str
     varied: bool
     options: tuple[str, ...]
-    kind: str = RAMP
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +58,8 @@ class Server(NamedTuple):
     facts: tuple[str, ...]
 
 
-# What --vary takes: the flag of the server, and what knee has to know for its prediction.
 def varied(what: str) -> Server:
-    """The server of the second half.
+    """The server of the second half, by what --vary takes.
 
     >>> varied("max-num-seqs=64")
     Server(flags=('--max-num-seqs', '64'), facts=('--max-num-seqs', '64'))
@@ -79,8 +76,8 @@ def parts(seconds: float, probe_seconds: float) -> list[Part]:
     ramp, probe = ("--max-seconds", f"{seconds:g}"), ("--max-seconds", f"{probe_seconds:g}")
     return [
         Part("ramp", varied=False, options=ramp),
-        Part("prefill", varied=False, options=("--probe", "prefill", *probe), kind=PROBE),
-        Part("decode", varied=False, options=("--probe", "decode", *probe), kind=PROBE),
+        Part("prefill", varied=False, options=("--probe", "prefill", *probe)),
+        Part("decode", varied=False, options=("--probe", "decode", *probe)),
         Part("varied", varied=True, options=ramp),
     ]
 
@@ -184,7 +181,7 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
                     knee = ["taskset", "-c", client_cores, sys.executable, "-m", "harness", "run", "--url", url]
                     knee += [*facts, *server.facts, *part.options, "--out", str(folder), "--no-plots"]
                     knee += ["--max-concurrency", str(arguments.max_concurrency)]
-                    if part.kind == RAMP:
+                    if "--probe" not in part.options:
                         knee += ["--input-tokens", str(arguments.input_tokens)]
                         knee += ["--output-tokens", str(arguments.output_tokens)]
                     print(f"\n{part.name}: into {folder}", file=sys.stderr)

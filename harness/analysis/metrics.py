@@ -17,7 +17,7 @@ import numpy as np
 from harness.analysis import verdicts, window
 from harness.analysis.stats import batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
-from harness.analysis.window import in_flight, little
+from harness.analysis.window import began_in, in_flight, little
 from harness.record import Level
 from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
 
@@ -87,14 +87,6 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
         "e2e": table.done - origin,
     }
     return found | {"icl": stalls(table)} if stalled else found
-
-
-def began_in(table: Table, level: Level) -> Bools:
-    """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    began = table.began if level.rate is None else table.scheduled
-    return np.asarray((table.level == level.index) & (began >= level.window_start_s) & (began < level.window_end_s))
 
 
 def level_summary(

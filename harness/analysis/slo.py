@@ -26,6 +26,7 @@ from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Floats, Ints, Table, placed_tokens
 from harness.analysis.verdicts import LUMPED, TOKENS_PER_CHUNK
+from harness.analysis.window import began_in
 from harness.record import Level
 from harness.summary import Attainment, LevelSummary, Value
 
@@ -94,7 +95,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
     assert level.window_start_s is not None
     assert level.window_end_s is not None
     start, end = level.window_start_s, level.window_end_s
-    counted = metrics.began_in(table, level) & ~table.cancelled
+    counted = began_in(table, level) & ~table.cancelled
     good = counted & table.ok
     origin = table.began if level.rate is None else table.scheduled
     spans = (table.done - origin)[counted]

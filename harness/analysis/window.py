@@ -127,6 +127,14 @@ def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: 
     return rise / mean if mean > 0 and abs(rise) > t_quantile(0.995, parts - 2) * error else None
 
 
+def began_in(table: Table, level: Level) -> Bools:
+    """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
+    assert level.window_start_s is not None
+    assert level.window_end_s is not None
+    began = table.began if level.rate is None else table.scheduled
+    return np.asarray((table.level == level.index) & (began >= level.window_start_s) & (began < level.window_end_s))
+
+
 def whole_requests(table: Table, level: Level) -> Level:
     """The level with its closed window cut to whole request times, where it holds few; in open loop as it is.
 
@@ -139,10 +147,10 @@ def whole_requests(table: Table, level: Level) -> Level:
     start, end = level.window_start_s, level.window_end_s
     assert start is not None
     assert end is not None
-    began = (table.level == level.index) & table.ok & (table.began >= start) & (table.began < end)
-    if level.concurrency is None or not began.any():
+    good = began_in(table, level) & table.ok
+    if level.concurrency is None or not good.any():
         return level
-    request_s = float((table.done - table.sent)[began].mean())
+    request_s = float((table.done - table.sent)[good].mean())
     times = (end - start) / request_s if request_s > 0 else math.inf
     if not _WHOLE <= times < _MANY_REQUESTS:
         return level
@@ -169,10 +177,10 @@ def phase_error(table: Table, level: Level, request_s: float | None) -> float:
     if level.concurrency is None or not request_s or end - start >= _WHOLE * request_s:
         return 0.0
     starts = table.sent[(table.sent >= end - request_s) & (table.sent < end)]
-    there = (table.level == level.index) & table.ok & (table.began >= start) & (table.began < end)
-    if not len(starts) or not there.any():
+    good = began_in(table, level) & table.ok
+    if not len(starts) or not good.any():
         return 0.0
-    waits = min(0.9, max(0.0, float((table.first - table.sent)[there].mean()) / request_s))
+    waits = min(0.9, max(0.0, float((table.first - table.sent)[good].mean()) / request_s))
     return float(abs(np.exp(2j * np.pi * starts / request_s).mean())) * math.sqrt(waits / (1 - waits))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.table import Table
-from harness.analysis.window import whole_requests
+from harness.analysis.window import began_in, whole_requests
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
 from harness.store import Sample
@@ -87,7 +87,7 @@ def summary(
     assert level.window_start_s is not None
     assert level.window_end_s is not None
     window = (level.window_start_s, level.window_end_s)
-    good = metrics.began_in(table, level) & table.ok
+    good = began_in(table, level) & table.ok
     itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
     made = metrics.level_summary(
         table,

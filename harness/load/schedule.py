@@ -42,7 +42,7 @@ def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int
 
     An absolute schedule: no time depends on when an answer came. `rate` is that of all workers together; each
     draws its own part: Poisson processes add up to one, and constant ones lie between each other. Others do not add up:
-    each worker draws the whole and takes every so manieth.
+    each worker draws the whole schedule and takes its turn of it.
 
     >>> list(itertools.islice(arrivals("constant", 10.0, seed="", worker=1, workers=2), 3))
     [0.1, 0.3, 0.5]
@@ -61,7 +61,7 @@ def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int
 
 
 def quota(per_s: float) -> tuple[int, float]:
-    """Requests, and the seconds in which there may be no more, of a quota per second; a broken one spaces them out.
+    """Requests, and the seconds in which there may be no more, of a quota per second, whole or not.
 
     >>> quota(40.0), quota(1.5)
     ((40, 1.0), (1, 0.6666666666666666))
