@@ -122,6 +122,20 @@ def test_engines_side_by_side_have_gaps_of_their_own(tmp_path: Path) -> None:
     assert gaps("four", gpus=4, tp=1) == pytest.approx(4 * one, rel=0.01)
 
 
+def test_limits_on_gaps_count_the_steps_of_all_engines(tmp_path: Path) -> None:
+    level = Level(0, 8, 0, 0.0, 5.0, 45.0, 46.0)
+
+    def width(name: str, **hardware: int) -> float:
+        (tmp_path / name).mkdir()
+        asked = {"hardware": hardware, "slo": {"itl_p99": 0.15}}
+        made = folder(tmp_path / name, [level], records=steady(8, 50.0), scenario=asked)
+        (limit,) = made.levels[0].slo
+        assert limit.ci95 is not None
+        return limit.ci95[1] - limit.ci95[0]
+
+    assert width("four", gpus=4, tp=1) < 0.3 * width("one", gpus=4, tp=4)
+
+
 def test_a_folder_without_a_finished_level_says_that_nothing_was_measured(tmp_path: Path) -> None:
     got = folder(tmp_path, [Level(0, 2, 0, 0.0)])
     assert (got.levels, got.knee_concurrency, got.cost) == ([], None, None)

@@ -108,7 +108,7 @@ def summary(
     )
     made = msgspec.structs.replace(
         made,
-        slo=slo.attainments(facts.limits, table, level) if facts.limits else [],
+        slo=slo.attainments(facts.limits, table, level, replicas=facts.replicas) if facts.limits else [],
         verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_said(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
