@@ -205,6 +205,19 @@ def test_a_preempted_request_finds_its_prefix_again():
     assert computed == [32, 0, 0, 0, 0, 0, 0, 0, 33 - 16]
 
 
+def test_a_step_that_preempts_a_prompt_in_the_midst_of_it_starts_no_other():
+    server = machine(max_num_seqs=2, kv_tokens=160, max_num_batched_tokens=7)
+    server.submit(Request(1, 58, 40))
+    server.submit(Request(2, 43, 23))
+    before, preempting = 0, []
+    while (step := server.step()) is not None:
+        if server.preemptions > before:
+            preempting.append(step.computed)
+        before = server.preemptions
+    assert preempting
+    assert set(preempting) == {0}
+
+
 def test_the_last_token_of_a_prompt_is_always_computed():
     server = machine(prefix_hit=1.0)
     server.submit(Request(1, 100, 2))

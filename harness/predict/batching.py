@@ -219,12 +219,12 @@ class Machine:
         `until` seconds after its begin or later: whoever comes then may change the next one.
         """
         self._retire()
+        preemptions = self.preemptions
         preempted = self._make_room()
         chunks: list[tuple[int, int]] = []
         joined: list[_Sequence] = []
-        calm = not preempted
+        calm = self.preemptions == preemptions  # also of one whose prompt was being computed
         if calm:
-            preemptions = self.preemptions
             chunks, joined = self._prefill()
             calm = not chunks and self.preemptions == preemptions
         if not self._running:
