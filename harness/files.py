@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import msgspec
 
 from harness.errors import HarnessError
 
@@ -35,6 +38,16 @@ def write(path: Path, data: bytes | str, *, private: bool = False, way_out: str 
     """Replace a whole file in one step; text is UTF-8. As `replacing`."""
     with replacing(path, private=private, way_out=way_out) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def json_text(value: Any) -> str:
+    """How every JSON file here is written; of plain data or Structs."""
+    return json.dumps(msgspec.to_builtins(value), indent=1, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, value: Any, *, private: bool = False, way_out: str = "") -> None:
+    """Replace a JSON file in one step, so that a reader never sees half of it. As `replacing`."""
+    write(path, json_text(value), private=private, way_out=way_out)
 
 
 @contextlib.contextmanager

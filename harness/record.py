@@ -1,4 +1,4 @@
-"""One request as it happened: the row that the worker writes and everything else reads.
+"""What a run is made of: a request as it happened, a level, a telemetry figure; measured once, read by all else.
 
 Times are seconds since the run's origin on CLOCK_MONOTONIC; missing is None, never 0. The phase is not
 stored: it follows from `sent_s` and the level's frame (see `phase_of`).
@@ -11,6 +11,15 @@ from array import array
 import msgspec
 
 FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning raises it
+
+
+class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
+    """The spool's first frame: how to read the rest without this program."""
+
+    format: int
+    fields: tuple[str, ...]
+    monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
+    unix_origin: float
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -74,6 +83,15 @@ class Level(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> bool:
         return self.end_s is not None
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
+
+    time_s: float
+    source: str
+    metric: str
+    value: float
 
 
 def arrivals_of(record: Record) -> array[int]:

@@ -120,6 +120,7 @@ _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folde
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
+PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, where none is asked
 MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections

@@ -17,9 +17,10 @@ from pathlib import Path
 import live_table
 import numpy as np
 
-from harness import store, units
+from harness import units
 from harness.analysis import curve
-from harness.experiment.summarise import summarise
+from harness.analysis.summarise import summarise
+from harness.results.result import Result
 from harness.summary import Summary, Value
 
 TIMES, LEAST = 2.2, 2.0  # the requests of the adaptive run that the sweep aims at, and has to reach
@@ -28,11 +29,11 @@ _AROUND = 3.0  # requests a slot that a level sends outside its window: 2 to war
 
 def seconds(folder: Path, levels: list[int], times: float = TIMES) -> float:
     """Window of each level with which the sweep sends so many times the requests of the run in the folder."""
-    run = store.read(folder)
+    run = Result.open(folder)
     summary = summarise(run)
     if summary.curve is None or summary.curve.family is None:
         sys.exit(f"error: {folder}: no curve was fitted")
-    each: int = run.manifest["workload"]["output_tokens"]
+    each = run.manifest.workload.output_tokens or 1
     C = np.array(levels, dtype=np.float64)
     per_s = float(curve.throughput(summary.curve, C).sum()) / each
     return max(1.0, (times * len(run.records) - _AROUND * float(C.sum())) / per_s)
@@ -49,7 +50,7 @@ def width(hinge: Value) -> float:
 
 
 def row(name: str, folder: Path, knee: float) -> tuple[list[str], Summary, int, float]:
-    run = store.read(folder)
+    run = Result.open(folder)
     summary = summarise(run)
     hinge = summary.curve.hinge_concurrency if summary.curve else Value(None)
     found = live_table.judge(hinge, knee)

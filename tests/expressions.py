@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import levelmap, scenario, secrecy, terminal, units
+from harness import scenario, secrecy, terminal, units
 from harness.errors import HarnessError
 from harness.experiment import launch
 from harness.load import dialects, http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import page
+from harness.results import levelmap
 
 HARNESS = Path(__file__).parent.parent / "harness"
 LENGTH = 100_000  # characters, or as many as its input may have
@@ -76,7 +77,7 @@ _alike = [found for found, _ in quantisation._ALIKE]
 TABLE = (
     Expression("experiment/launch.py", "context|too long", launch._TOO_LONG.search, times("contex"), _words),
     Expression("experiment/launch.py", "connection error", launch._NO_UPSTREAM.search, times("connection "), _words),
-    Expression("levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
+    Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
     Expression("load/dialects.py", "unsupported|not", dialects._REFUSED.search, times("un"), _words),
     Expression(
         "load/dialects.py", r'rf"\b{name}', lambda text: dialects.refused_field(text, frozenset()),

@@ -24,15 +24,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness import columns, frames, levelmap, scenario, store
+from harness import scenario
+from harness.analysis import summarise
+from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.errors import HarnessError
-from harness.exchange import points
-from harness.experiment import hardware, look, summarise
+from harness.experiment import hardware
 from harness.experiment.levels import Asked
+from harness.manifest import Manifest
 from harness.predict import question, tune
 from harness.predict.catalog import model_config, models
-from harness.record import Level
+from harness.record import Level, Sample
+from harness.results import columns, frames, levelmap, points
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+from harness.results.result import Result, must_go_on, read_manifest
+from harness.results.spool import Spool, finish, header
 from tests.records import request
 
 _VALUES: list[Any] = [
@@ -150,24 +156,24 @@ def _levels() -> list[Level]:
     return [Level(i, C, 0, 10.0 * i, 10.0 * i + 1, 10.0 * i + 8, 10.0 * i + 9) for i, C in enumerate((1, 2, 4))]
 
 
-def _samples() -> list[store.Sample]:
+def _samples() -> list[Sample]:
     figures = [("client", "0/cpu_fraction", 0.3), ("client", "r-0/sent", 3.0), ("host", "cpu0_fraction", 0.5)]
     figures += [("server", "running", 2.0), ("server", "generation_tokens", 50.0), ("gpu", "0/utilization", 0.9)]
     figures += [("gpu", "0/throttle_reasons", 0.0), ("gpu", "0/energy_j", 5.0), ("client", "0/paused_s", 0.6)]
-    return [store.Sample(2.0 + 2 * k, *each) for k in range(14) for each in figures]
+    return [Sample(2.0 + 2 * k, *each) for k in range(14) for each in figures]
 
 
 def manifest() -> dict[str, Any]:
     """A manifest with every field that anything reads."""
-    path = Path(__file__).parent.parent / "results" / "live-vllm" / store.MANIFEST
+    path = Path(__file__).parent.parent / "results" / "live-vllm" / MANIFEST
     said: dict[str, Any] = json.loads(path.read_text())
     said["prediction"]["levels"] = said["prediction"]["levels"][:2]
     said["gpu"] = said["scenario"]["hardware"]["gpu"] = "h100-sxm"  # the host would be measured
     said["scenario"]["hardware"]["host_cpus"] = None
     said["ramp"], said["price"] = said["ramp"][:3], 2.5
     said["gpu_facts"] = [{"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 8e10}]
-    single = {"per_s": 1e5, "limited_by": "client"}
-    said["client"]["calibration"] = {"single": single, "timing": [{"error_p99_s": 1e-5}]}
+    calibrated = Path(__file__).parent.parent / "results" / "live-h100-decode" / MANIFEST
+    said["client"]["calibration"] = json.loads(calibrated.read_text())["client"]["calibration"]
     said["scenario"]["slo"] = {"ttft_p99": 2.0}
     return said
 
@@ -176,12 +182,12 @@ def _folder(place: Path) -> Path:
     """A finished run of three short levels."""
     folder = place / "run"
     folder.mkdir()
-    spool = store.Spool(folder, store.header(5, 6.5))
+    spool = Spool(folder, header(5, 6.5))
     for level in _levels():
         spool.level(level)
     records = _records()
     for i in range(0, len(records), 4):
-        spool.write(store.batch(records[i : i + 4]))
+        spool.write(frames.batch(records[i : i + 4]))
     spool.telemetry(_samples())
     spool.close()
     return folder
@@ -201,10 +207,10 @@ def spool_mutated(reader: Reader, choose: random.Random) -> bytes:
     data = choose.choice(reader.files)
     if choose.random() < 0.4:
         return damaged(data, choose)
-    parts = list(store.payloads(data))
+    parts = list(frames.payloads(data))
     at = choose.randrange(len(parts))
     parts[at] = _payload(choose, parts[at])
-    return b"".join(map(store.frame, parts))
+    return b"".join(map(frames.frame, parts))
 
 
 def parquet_mutated(reader: Reader, choose: random.Random) -> bytes:
@@ -246,11 +252,11 @@ class Readers:
         self._times = 0  # that a folder was read
         place = Path(self._place.name)
         self._folder = _folder(place)
-        spool = (self._folder / store.SPOOL).read_bytes()
+        spool = (self._folder / SPOOL).read_bytes()
         shutil.copytree(self._folder, place / "done")
-        store.finish(place / "done")
-        requests, telemetry = ((place / "done" / name).read_bytes() for name in (store.REQUESTS, store.TELEMETRY))
-        self._run = store.read(self._folder)
+        finish(place / "done")
+        requests, telemetry = ((place / "done" / name).read_bytes() for name in (REQUESTS, TELEMETRY))
+        self._run = Result.open(self._folder)
         scenarios = [path.read_bytes() for path in sorted((Path(__file__).parent.parent / "scenarios").glob("*.toml"))]
         configs = [json.dumps(model_config(name)).encode() for name in models()]
         self.all: dict[str, Reader] = {
@@ -297,32 +303,29 @@ class Readers:
         return path
 
     def _manifest(self, data: bytes) -> None:
-        (self._folder / store.MANIFEST).write_bytes(data)
-        said = store.manifest(self._folder)
-        self._summed(msgspec.structs.replace(self._run, manifest=said))
-        store.must_go_on(self._folder, said)
+        (self._folder / MANIFEST).write_bytes(data)
+        about = read_manifest(self._folder)
+        if isinstance(about, Manifest):
+            self._summed(msgspec.structs.replace(self._run, manifest=about))
+        must_go_on(self._folder, about)
 
-    def _summed(self, run: store.Run) -> None:
+    def _summed(self, run: Result) -> None:
         """What `knee report` makes of a run; its fit and its graphs, which cost most, of every so-manieth."""
-        if isinstance(run.manifest.get("simulated"), bool):
-            return
         if self._times % _WHOLE_EVERY == 0:
             summarise.exit_status(summarise.summarise(run))
         else:
-            table, facts = Table.of(run.records), look.Facts.of(run.manifest)
+            table, facts = Table.of(run.records), Facts.of(run.manifest)
             for level in run.levels[-2:]:
                 if level.finished and level.window_end_s is not None:
-                    look.summary(run.records, table, run.samples, level, facts)
+                    summarise_level(run.records, table, run.samples, level, facts)
         self._times += 1
         Asked.of(run.manifest)
-        hardware.find(
-            store.typed(run.path, run.manifest.get("scenario", {}).get("hardware", {}), scenario.Hardware), None
-        )
+        hardware.find(run.manifest.scenario.hardware, run.manifest.gpu_facts)
 
     def _spool(self, data: bytes) -> None:
         self._put("x.spool", data)
         found = frames.read(Path(self._place.name) / "x.spool")
-        whole = list(store.payloads(data))
+        whole = list(frames.payloads(data))
         assert found.end <= sum(map(len, whole)) + 8 * len(whole)
         if found.header is not None:
             levels = [found.levels[index] for index in sorted(found.levels)]
@@ -331,11 +334,11 @@ class Readers:
             )
 
     def _requests(self, data: bytes) -> None:
-        header, levels, records = columns.requests(self._put(store.REQUESTS, data))
+        header, levels, records = columns.requests(self._put(REQUESTS, data))
         self._summed(msgspec.structs.replace(self._run, header=header, levels=levels, records=records))
 
     def _telemetry(self, data: bytes) -> None:
-        samples = columns.telemetry(self._put(store.TELEMETRY, data))
+        samples = columns.telemetry(self._put(TELEMETRY, data))
         self._summed(msgspec.structs.replace(self._run, samples=samples))
 
     def _scenario(self, data: bytes) -> None:

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import store
+from harness.results.folder import MANIFEST, SPOOL
+from harness.results.result import Result
 from tests.servers import Request, serving
 from tests.test_safety import endpoint
 
@@ -243,15 +244,15 @@ def begun(place: Path, url: str, **target: Any) -> Path:
              "--out", str(out), "--quiet"], cwd=place, env=environ(place),
         )  # fmt: skip
         until = time.monotonic() + 60
-        while time.monotonic() < until and not (out / store.SPOOL).exists():
+        while time.monotonic() < until and not (out / SPOOL).exists():
             time.sleep(0.02)
         time.sleep(0.5)
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
-    manifest = json.loads((out / store.MANIFEST).read_text())
+    manifest = json.loads((out / MANIFEST).read_text())
     manifest["scenario"]["target"] |= {"url": url, **target}
     manifest["scenario_digest"] = scenarios.digest(scenarios.build(manifest["scenario"], place="crafted"))
-    (out / store.MANIFEST).write_text(json.dumps(manifest))
+    (out / MANIFEST).write_text(json.dumps(manifest))
     return out
 
 
@@ -480,6 +481,8 @@ def _after(seconds: float) -> Case:
 
 _SLOW = """
 import time
+from harness.results.folder import MANIFEST, SPOOL
+from harness.results.result import Result
 from harness.experiment import run
 def slow(of):
     open({mark!r}, "w").close()
@@ -509,7 +512,7 @@ def while_a_run_is_summarised(place: Path) -> Seen:
                 running.kill()
     seen = ended(got)
     logged = sum(b"POST" in each and b"knee-check" not in each for each in server.requests)
-    kept = len(store.read(place / "r").records) if (place / "r").exists() else 0
+    kept = len(Result.open(place / "r").records) if (place / "r").exists() else 0
     seen.wrong.extend([] if kept == logged > 0 else [f"{kept} of {logged} requests are in the folder"])
     return seen
 

@@ -241,11 +241,13 @@ def _keep(state: str) -> None:
 
     from harness.errors import HarnessError
     from harness.experiment import calibrate
+    from harness.manifest import Ceiling, ClientCalibration
 
     os.environ["XDG_STATE_HOME"] = state
-    most = calibrate.Ceiling(per_s=1.0, limited_by="client", client_cpu=1.0, server_cpu=0.5, server_processes=1)
+    most = Ceiling(per_s=1.0, limited_by="client", client_cpu=1.0, server_cpu=0.5, server_processes=1)
     about: dict[str, Any] = calibrate.here()
-    made = calibrate.Calibration(
+    made = ClientCalibration(
+        format=calibrate.FORMAT,
         created=datetime.now(UTC), **about, transport="socket", timestamp_source="kernel", workers=1,
         load_average=0.0, single=most, bulk=most, requests=most, streams=1, streams_asked=1, timing=(),
         ttft_error_p99_s=None,
@@ -273,7 +275,7 @@ class Bases(NamedTuple):
 
 def bases(place: Path, runner: Runner) -> Bases:
     """Measure them against the simulated endpoint, and leave them as a run that was killed after its last level."""
-    from harness import store
+    from harness.results.spool import Spool
 
     made = Bases(place / "run", place / "spool", place / "map", place / "none")
     place.mkdir(exist_ok=True)
@@ -290,7 +292,7 @@ def bases(place: Path, runner: Runner) -> Bases:
     _knee("run", str(place / "map.toml"), "--url", "sim:", "--out", str(made.map))
     _begun(made.run)
     shutil.copytree(made.run, made.spool)
-    store.Spool(made.spool).close()
+    Spool(made.spool).close()
     _begun(made.map)
     _begun(made.map / _CELL)
     return made

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
-from harness.levelmap import INPUT, SERVER, Axis, Map, Measured
 from harness.predict.question import Question, answer
 from harness.report import page
+from harness.results.levelmap import INPUT, SERVER, Axis, Map, Measured
 from harness.summary import Summary, Value
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

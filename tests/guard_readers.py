@@ -26,9 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness import store
 from harness.predict.catalog import model_config
 from harness.record import Level
+from harness.results import frames
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+from harness.results.result import Result
+from harness.results.spool import Spool
 
 ROOT = Path(__file__).parent.parent
 SOUND = ROOT / "results" / "live-vllm-ramp-1"
@@ -47,13 +50,13 @@ def sound(folder: Path) -> None:
 def spooled(folder: Path) -> None:
     """The same run as its spool, as if it had died at its end."""
     sound(folder)
-    store.Spool(folder).close()
+    Spool(folder).close()
     change(folder, lambda manifest: manifest | {"complete": False})
 
 
 def change(folder: Path, to: Callable[[dict[str, Any]], Any]) -> None:
     """The folder with another manifest."""
-    path = folder / store.MANIFEST
+    path = folder / MANIFEST
     said = to(json.loads(path.read_text()))
     path.write_text(json.dumps(said))
 
@@ -61,7 +64,7 @@ def change(folder: Path, to: Callable[[dict[str, Any]], Any]) -> None:
 def manifest(text: str | bytes) -> Make:
     def make(folder: Path) -> None:
         sound(folder)
-        (folder / store.MANIFEST).write_bytes(text if isinstance(text, bytes) else text.encode())
+        (folder / MANIFEST).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     return make
 
@@ -90,7 +93,7 @@ def damaged(how: Callable[[bytes], bytes]) -> Make:
 
     def make(folder: Path) -> None:
         spooled(folder)
-        path = folder / store.SPOOL
+        path = folder / SPOOL
         path.write_bytes(how(path.read_bytes()))
 
     return make
@@ -98,7 +101,7 @@ def damaged(how: Callable[[bytes], bytes]) -> Make:
 
 def behind(payload: bytes) -> Make:
     """The spool with one more frame, whose checksum holds."""
-    return damaged(lambda data: data + store.frame(payload))
+    return damaged(lambda data: data + frames.frame(payload))
 
 
 def table(name: str, to: Callable[[pa.Table], pa.Table]) -> Make:
@@ -118,10 +121,10 @@ def about(to: Callable[[dict[str, Any]], Any]) -> Make:
         said = to(json.loads(table.schema.metadata[b"knee"]))
         return table.replace_schema_metadata({b"knee": json.dumps(said).encode()})
 
-    return table(store.REQUESTS, other)
+    return table(REQUESTS, other)
 
 
-def column(name: str, to: Callable[[Any], Any], of: str = store.REQUESTS) -> Make:
+def column(name: str, to: Callable[[Any], Any], of: str = REQUESTS) -> Make:
     return table(of, lambda t: t.set_column(t.column_names.index(name), name, to(t.column(name))))
 
 
@@ -139,25 +142,25 @@ def _many(name: str, columns: tuple[str, ...]) -> bytes:
 
 def many_rows(folder: Path) -> None:
     sound(folder)
-    (folder / store.REQUESTS).write_bytes(_many(store.REQUESTS, ("request_id", "sent_s")))
+    (folder / REQUESTS).write_bytes(_many(REQUESTS, ("request_id", "sent_s")))
 
 
 def many_samples(folder: Path) -> None:
     sound(folder)
-    (folder / store.TELEMETRY).write_bytes(_many(store.TELEMETRY, ("time_s", "source", "metric", "value")))
+    (folder / TELEMETRY).write_bytes(_many(TELEMETRY, ("time_s", "source", "metric", "value")))
 
 
 def many_arrivals(folder: Path) -> None:
     """One request with ten million arrivals, all alike."""
     sound(folder)
-    one = pq.read_table(folder / store.REQUESTS).slice(0, 1)
+    one = pq.read_table(folder / REQUESTS).slice(0, 1)
     for name, value in (
         ("arrivals_s", pa.repeat(1.0, 10_000_000)),
         ("arrival_tokens", pa.repeat(pa.scalar(1, "int32"), 10_000_000)),
     ):
         cells = pa.ListArray.from_arrays(pa.array([0, 10_000_000], "int32"), value)
         one = one.set_column(one.column_names.index(name), name, cells)
-    pq.write_table(one, folder / store.REQUESTS, compression="zstd")
+    pq.write_table(one, folder / REQUESTS, compression="zstd")
 
 
 def pipe(name: str) -> Make:
@@ -174,13 +177,13 @@ def pipe(name: str) -> Make:
 def sparse(folder: Path) -> None:
     """A spool that says it is 8 GiB long, zeros all of them."""
     spooled(folder)
-    os.truncate(folder / store.SPOOL, 8 << 30)
+    os.truncate(folder / SPOOL, 8 << 30)
 
 
 def long_frame(folder: Path) -> None:
     """A frame that says it is a GiB long, in a file that is."""
     spooled(folder)
-    with (folder / store.SPOOL).open("ab") as file:
+    with (folder / SPOOL).open("ab") as file:
         file.write(struct.pack("<II", 1 << 30, 7))
         file.truncate(file.tell() + (1 << 30) + 100)
 
@@ -192,8 +195,8 @@ def flipped(data: bytes) -> bytes:
 
 def beyond(**changes: Any) -> bytes:
     """A batch of one request whose figures no run has."""
-    run = store.read(SOUND)
-    return store.batch([msgspec.structs.replace(run.records[0], **changes)])
+    run = Result.open(SOUND)
+    return frames.batch([msgspec.structs.replace(run.records[0], **changes)])
 
 
 def level(**changes: Any) -> bytes:
@@ -237,7 +240,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "manifest: half a character": (manifest('{"model": "\\ud800"}'), "manifest.json: not a manifest"),
     "manifest: a number of 5,000 digits": (manifest('{"gpus": ' + "9" * 5000 + "}"), "manifest.json: not a manifest"),
     "manifest: 8 MB": (manifest('{"a": "' + "x" * (8 << 20) + '"}'), "longer than"),
-    "manifest: a pipe": (pipe(store.MANIFEST), "manifest.json: is a FIFO, not a file"),
+    "manifest: a pipe": (pipe(MANIFEST), "manifest.json: is a FIFO, not a file"),
     "manifest: scenario is a list": (field("scenario", []), "$.scenario"),
     "manifest: notes is a number": (field("notes", 7), "$.notes"),
     "manifest: client is null": (field("client", None), "$.client"),
@@ -268,27 +271,27 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "spool: a level without an end before its window": (behind(level(end_s=0.0)), "times that do not follow"),
     "spool: a level of 1e300 s": (behind(level(end_s=1e300)), "times that do not follow"),
     "spool: a level of no load": (behind(level(concurrency=None)), "no load"),
-    "spool: not a file": (pipe(store.SPOOL), "requests.spool: is a FIFO, not a file"),
-    "requests: not parquet": (bytes_of(store.REQUESTS, b"PAR1" * 9), "requests.parquet"),
-    "requests: without a column": (table(store.REQUESTS, lambda t: t.drop_columns(["error"])), "no column error"),
-    "requests: without arrivals": (table(store.REQUESTS, lambda t: t.drop_columns(["arrivals_s"])), "no column"),
+    "spool: not a file": (pipe(SPOOL), "requests.spool: is a FIFO, not a file"),
+    "requests: not parquet": (bytes_of(REQUESTS, b"PAR1" * 9), "requests.parquet"),
+    "requests: without a column": (table(REQUESTS, lambda t: t.drop_columns(["error"])), "no column error"),
+    "requests: without arrivals": (table(REQUESTS, lambda t: t.drop_columns(["arrivals_s"])), "no column"),
     "requests: times are texts": (column("sent_s", lambda c: c.cast("string")), "column sent_s is of type"),
     "requests: levels are missing": (column("level", lambda c: pa.nulls(len(c), "int32")), "column level has gaps"),
     "requests: times at no time": (column("sent_s", lambda c: pa.repeat(NAN, len(c))), "beyond reason"),
     "requests: of other levels": (column("level", lambda c: pc.add(c, pa.scalar(50, "int32"))), "beyond reason"),
-    "requests: nothing of its run": (table(store.REQUESTS, lambda t: t.replace_schema_metadata(None)), "of which run"),
+    "requests: nothing of its run": (table(REQUESTS, lambda t: t.replace_schema_metadata(None)), "of which run"),
     "requests: its run is a list": (about(lambda said: []), "requests.parquet"),
     "requests: levels at no time": (
         about(lambda said: said | {"levels": [level_fields(window_end_s=1e300)]}), "beyond reason"
     ),
     "requests: 10 million rows": (many_rows, "rows"),
     "requests: 10 million arrivals": (many_arrivals, "bytes hold"),
-    "telemetry: not parquet": (bytes_of(store.TELEMETRY, b"garbage"), "telemetry.parquet: "),
-    "telemetry: without a column": (table(store.TELEMETRY, lambda t: t.drop_columns(["value"])), "no column value"),
-    "telemetry: values are texts": (column("value", lambda c: c.cast("string"), store.TELEMETRY), "column value is of"),
+    "telemetry: not parquet": (bytes_of(TELEMETRY, b"garbage"), "telemetry.parquet: "),
+    "telemetry: without a column": (table(TELEMETRY, lambda t: t.drop_columns(["value"])), "no column value"),
+    "telemetry: values are texts": (column("value", lambda c: c.cast("string"), TELEMETRY), "column value is of"),
     "telemetry: 10 million rows": (many_samples, "rows"),
     "telemetry: sent without end": (
-        column("value", lambda c: pa.repeat(INF, len(c)), store.TELEMETRY), "beyond reason"
+        column("value", lambda c: pa.repeat(INF, len(c)), TELEMETRY), "beyond reason"
     ),
     "map: empty": (map_of(""), "map.json"),
     "map: nested deep": (map_of(deep(100_000)), "nested too deep"),
@@ -401,9 +404,12 @@ _SERVE = """
 import os, resource, sys, time, json
 sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
-from harness import cli, store
+from harness import cli
+from harness.results import frames
 from harness.cli import report, predict, run, calibrate
-from harness.experiment import run as _, summarise, measured
+from harness.analysis import summarise
+from harness.decide import measured
+from harness.experiment import run as _
 from harness.report import page, plots, tables, live, predicted, heat, words
 from harness.predict import question, choice, tune
 import matplotlib.pyplot

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from harness import store
+from harness.results.folder import REQUESTS, SPOOL, TELEMETRY
 from tests.servers import Request, serving
 from tests.streams import delta, event, usage
 
@@ -116,7 +116,7 @@ def traces(place: Path, *, transport: str = "socket") -> list[Trace]:
             while process.poll() is None:
                 seen.update(_command_lines(process.pid))
                 with contextlib.suppress(OSError):
-                    alive[:] = [(left / "here" / "out" / store.SPOOL).read_bytes()]
+                    alive[:] = [(left / "here" / "out" / SPOOL).read_bytes()]
                 time.sleep(0.02)
             out, err = process.communicate()
         talk.extend([(f"stdout of {arguments[0]}", out), (f"stderr of {arguments[0]}", err)])
@@ -139,7 +139,7 @@ def traces(place: Path, *, transport: str = "socket") -> list[Trace]:
 
     folder = left / "here" / "out"
     files = [path for path in left.rglob("*") if path.is_file()]
-    values = [value for name in (store.REQUESTS, store.TELEMETRY) for value in _values(folder / name)]
+    values = [value for name in (REQUESTS, TELEMETRY) for value in _values(folder / name)]
     said = " ".join(value for where, value in values if where.endswith("error_message"))
     assert said.count("(hidden)") > 3, f"the server repeated nothing: {said[:1000]}"
     by_path = [(str(path.relative_to(left)), path.read_bytes()) for path in files]

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from harness import store
+from harness.analysis.summarise import summarise
 from harness.errors import HarnessError
-from harness.experiment.summarise import summarise
+from harness.results.folder import MANIFEST, SPOOL
+from harness.results.result import Result
 from harness.sim import writelog
 from harness.sim.process import running
 from harness.sim.profile import profile
@@ -85,7 +86,7 @@ class Sitting:
         until = time.monotonic() + 90
         while time.monotonic() < until and self.process.poll() is None:
             with contextlib.suppress(HarnessError):  # not there yet
-                found = [level for level in store.read(self.out).levels if "void" not in level.notes]
+                found = [level for level in Result.open(self.out).levels if "void" not in level.notes]
                 if sum(level.finished for level in found) >= levels and not found[-1].finished and moment(found[-1]):
                     return
             time.sleep(0.02)
@@ -133,7 +134,7 @@ class Scene:
         log = [e for e in writelog.entries(self.log) if e.id != "knee-check"]
         ids = [e.id for e in log]
         whole = {e.id: e.end_ns for e in log if e.finished}
-        run = store.read(self.out)
+        run = Result.open(self.out)
         kept = Counter(record.request_id for record in run.records)
         early_ns = self.fault_ns - int(LATEST_S * 1e9)
         summary = summarise(run)
@@ -214,8 +215,8 @@ def all_killed_and_resumed(s: Scene) -> None:
 def frame_cut_and_resumed(s: Scene) -> None:
     """As if the machine had gone down in the middle of a write: the last bytes are missing, and rubbish follows."""
     main_killed(s)
-    data = (s.out / store.SPOOL).read_bytes()
-    (s.out / store.SPOOL).write_bytes(data[:-7] + b"\x00\xff\x00")
+    data = (s.out / SPOOL).read_bytes()
+    (s.out / SPOOL).write_bytes(data[:-7] + b"\x00\xff\x00")
     s.resume()
     s.ended()
 
@@ -320,8 +321,8 @@ def folder_removed(s: Scene) -> None:
     run.reached(1, in_window)
     kept = s.place / "kept"
     kept.mkdir()
-    os.link(s.out / store.SPOOL, kept / store.SPOOL)  # what a test can still look at
-    shutil.copy(s.out / store.MANIFEST, kept)
+    os.link(s.out / SPOOL, kept / SPOOL)  # what a test can still look at
+    shutil.copy(s.out / MANIFEST, kept)
     s.hurt(run, 0)
     shutil.rmtree(s.out)
     s.ended()
@@ -397,7 +398,7 @@ def wrong(name: str, a: Account) -> list[str]:
         "a traceback": "Traceback" in a.talk,
         f"levels {a.levels}": a.levels != (LEVELS if complete else LEVELS[: len(a.levels)]) or not a.levels,
         "complete is wrong": a.summary.complete != complete,
-        f"files {sorted(a.files)}": store.SPOOL in a.files and 130 <= a.statuses[-1] <= 143,
+        f"files {sorted(a.files)}": SPOOL in a.files and 130 <= a.statuses[-1] <= 143,
     }
     return [what for what, holds in found.items() if holds]
 

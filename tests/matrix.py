@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from harness import store
+from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
-from harness.experiment.summarise import exit_status, summarise
 from harness.load import dialects
 from harness.load.driver import Command, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, now
@@ -33,7 +32,12 @@ from harness.load.transport import Target, Transport
 from harness.load.transports import transport_for
 from harness.load.workers import Workers
 from harness.load.workload import COMMON
+from harness.manifest import Manifest
 from harness.record import Level, Record, arrivals_of
+from harness.results import frames
+from harness.results.folder import SUMMARY, create
+from harness.results.result import Result
+from harness.results.spool import Spool, header
 from harness.summary import Summary
 from tests.faults import ROWS, RUNS, Row, Run, slug
 from tests.misbehaving import PACES, PROMPT, ROOT, TOKENS, Exchange, Pace, Served, marked, serving
@@ -145,7 +149,7 @@ async def driven(
     commands: asyncio.Queue[Command] = asyncio.Queue()
 
     async def send(payload: bytes) -> None:
-        if store.is_batch(payload):
+        if frames.is_batch(payload):
             records.extend(_decode_batch(payload))
         elif isinstance(message := _decode_message(payload), Progress):
             told.put_nowait(message)
@@ -322,14 +326,14 @@ def ttft_errors(records: Iterable[Record], served: Served) -> np.ndarray[Any, np
 def verdicts(seen: Seen) -> tuple[list[str], int]:
     """The invalid verdicts and the exit status that a run of this level ends with."""
     with tempfile.TemporaryDirectory() as folder:
-        path = store.create(Path(folder) / "run")
-        spool = store.Spool(path, store.header(seen.origin_ns, time.time()))
+        path = create(Path(folder) / "run")
+        spool = Spool(path, header(seen.origin_ns, time.time()))
         spool.level(seen.level)
-        spool.write(store.batch(seen.records))
+        spool.write(frames.batch(seen.records))
         spool.close()
-        run = store.read(path)
-        run.manifest["complete"] = run.complete = True
-        summary = summarise(run)
+        run = Result.open(path)
+        complete = msgspec.structs.replace(run, manifest=Manifest(complete=True), finished=True)
+        summary = summarise(complete)
     found = [*summary.verdicts, *(v for each in summary.levels for v in each.verdicts)]
     return sorted({v.code for v in found if v.level == "invalid"}), exit_status(summary)
 
@@ -435,7 +439,7 @@ async def _window_begun(out: Path) -> None:
     while True:
         await asyncio.sleep(0.05)
         with contextlib.suppress(HarnessError):
-            if any(level.window_start_s is not None for level in store.read(out).levels):
+            if any(level.window_start_s is not None for level in Result.open(out).levels):
                 return
 
 
@@ -445,7 +449,7 @@ def _of_run(run: Run, out: Path, status: int, talk: str, served: Served) -> Line
         problems.append(f"exit status {status}, not {run.status}: {talk[-300:]}")
     if "Traceback" in talk:
         problems.append(f"a traceback: {talk[-300:]}")
-    if not (out / store.SUMMARY).exists():
+    if not (out / SUMMARY).exists():
         line = talk.strip().splitlines()[-1] if talk.strip() else ""
         if run.said not in line or not line.startswith("error: "):
             problems.append(f"{run.said!r} is not in {line!r}")
@@ -453,14 +457,14 @@ def _of_run(run: Run, out: Path, status: int, talk: str, served: Served) -> Line
             problems.append("no summary")
         shown = line.removeprefix("error: ").replace(str(served.port), "PORT")
         return Line(run.fault, "run", "none", shown, status, None, problems)
-    summary = msgspec.json.decode((out / store.SUMMARY).read_bytes(), type=Summary)
+    summary = msgspec.json.decode((out / SUMMARY).read_bytes(), type=Summary)
     found = [*summary.verdicts, *(v for each in summary.levels for v in each.verdicts)]
     if not any(run.said in v.message for v in found):
         problems.append(f"{run.said!r} is in no verdict")
     kinds = {kind for level in summary.levels for kind in level.errors_by_type}
     if not kinds <= set(run.errors) or bool(kinds) != bool(run.errors):
         problems.append(f"errors {sorted(kinds)}, not {run.errors}")
-    good = [r for r in store.read(out).records if not r.error]
+    good = [r for r in Result.open(out).records if not r.error]
     errors = ttft_errors(good, served) if not run.tls and "httpx" not in run.arguments else np.array([])
     worst = float(np.percentile(np.abs(errors), 99)) if len(errors) else None
     if worst is not None and worst > TTFT_ERROR_S["socket"]:

@@ -13,10 +13,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.experiment.calibrate import (
-    Calibration,
-    Ceiling,
     Effort,
-    Timing,
     calibrate,
     here,
     load,
@@ -26,6 +23,7 @@ from harness.experiment.calibrate import (
     stale,
 )
 from harness.experiment.trial import errors
+from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.sim.writelog import Entry
 from tests.records import request
 
@@ -49,9 +47,10 @@ def timing(p99: float, **changes: Any) -> Timing:
     return msgspec.structs.replace(row, **changes)
 
 
-def calibration(**changes: Any) -> Calibration:
+def calibration(**changes: Any) -> ClientCalibration:
     """One of this machine, made up."""
-    plain = Calibration(
+    plain = ClientCalibration(
+        format=1,
         created=datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC),
         **here(),
         transport="socket",

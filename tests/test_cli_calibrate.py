@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from click.testing import Result as Outcome
 
 from harness.cli import cli
+from harness.decide import measured
 from harness.errors import HarnessError
-from harness.experiment import hardware, measured
-from harness.observe.machine import Machine
-from harness.predict import catalog, question, tune
+from harness.experiment import hardware
+from harness.manifest import Card, Machine
+from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
 from harness.predict.tune import RANGES, Measured
+from harness.results.result import Result
 from harness.scenario import Hardware
-from harness.store import read
 
 DEMO = Path(__file__).parent / "data" / "demo"
 LIVE = Path(__file__).parent.parent / "results" / "live-vllm"
@@ -26,7 +28,7 @@ CHAT = question.Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000
 ASKED = ("predict", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
 
 
-def knee(*arguments: str) -> Result:
+def knee(*arguments: str) -> Outcome:
     return CliRunner().invoke(cli, list(arguments))
 
 
@@ -121,13 +123,13 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(tmp_path:
 
 @pytest.mark.slow
 def test_what_a_folder_does_not_say_is_asked_for() -> None:
-    run = read(LIVE)
+    run = Result.open(LIVE)
     told = measured.asked(run)
     if told.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):
-            measured.deployed(run, told)
+            measured.deployed(run, told, hardware.measure)
     filled = msgspec.structs.replace(told, gpu="l4", model_config="qwen2.5-0.5b", max_num_seqs=16)
-    made, where = measured.deployed(run, filled)
+    made, where = measured.deployed(run, filled, hardware.measure)
     assert (made.name, where.gpu.key, where.max_num_seqs) == ("qwen2.5-0.5b", "l4", 16)
     assert where.kv_tokens == 2048 * 128, "the engine's own block count beats the estimate"
 
@@ -161,7 +163,7 @@ MACHINE = Machine(
 
 
 def test_a_measured_machine_stands_in_the_place_of_a_card_and_says_so() -> None:
-    card = hardware.host(MACHINE)
+    card = served.host(MACHINE)
     assert (card.key, card.bandwidth, card.flops["bf16"]) == ("host", 20e9, 2e11)
     found = question.predict(msgspec.structs.replace(CHAT, model="qwen2.5-0.5b", gpu=card))
     assert found.gpu == "host"
@@ -170,24 +172,26 @@ def test_a_measured_machine_stands_in_the_place_of_a_card_and_says_so() -> None:
     assert not any("data-sheet" in note for note in found.notes)
 
 
-FACTS: dict[str, Any] = {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 81559 * 2**20, "memory_clock_max_hz": 2.619e9}
+H100 = Card(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2**20, memory_clock_max_hz=2.619e9)
 
 
 def test_a_card_is_found_by_what_its_driver_calls_it() -> None:
-    found = hardware.find(Hardware(), [FACTS])
+    found = hardware.find(Hardware(), [H100])
     assert found.card is not None
     assert found.card.key == "h100-sxm"
     assert found.notes == ["the GPU is h100-sxm by its driver"]
     assert hardware.find(Hardware(), None).card is None
-    assert hardware.find(Hardware(), [FACTS, FACTS | {"name": "NVIDIA L4"}]).card is None, "which one serves?"
-    assert "2 GPUs are here, the prediction is for 1" in hardware.find(Hardware(), [FACTS, FACTS]).notes[1]
+    assert hardware.find(Hardware(), [H100, msgspec.structs.replace(H100, name="NVIDIA L4")]).card is None, (
+        "which one serves?"
+    )
+    assert "2 GPUs are here, the prediction is for 1" in hardware.find(Hardware(), [H100, H100]).notes[1]
 
 
 @pytest.mark.parametrize(
     ("facts", "said"), [({}, 0), ({"memory_bytes": 94e9}, 1), ({"memory_clock_max_hz": 1.593e9, "memory_bytes": 1}, 2)]
 )
 def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, Any], said: int) -> None:
-    found = hardware.find(Hardware(gpu="H100-SXM"), [FACTS | facts])
+    found = hardware.find(Hardware(gpu="H100-SXM"), [msgspec.structs.replace(H100, **facts)])
     assert len(found.notes) == said
     assert all("is it that card?" in note for note in found.notes)
 
@@ -195,18 +199,18 @@ def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, An
 def test_several_gpus_need_to_be_told_how_they_share_the_model() -> None:
     card, asked = catalog.gpu("h100-sxm"), Hardware(gpus=4, model_config="llama-3.1-8b")
     with pytest.raises(HarnessError, match="say --tp 4"):
-        hardware.deployed(asked, card, None)
+        served.deployed(asked, card, None)
     for tp, dp in ((4, 1), (2, 2), (1, 4)):
-        found = hardware.deployed(msgspec.structs.replace(asked, tp=tp), card, None)
+        found = served.deployed(msgspec.structs.replace(asked, tp=tp), card, None)
         assert found is not None
         assert (found[1].tp, found[1].dp, found[1].gpus) == (tp, dp, 4)
     with pytest.raises(HarnessError, match="no whole replicas of 3"):
-        hardware.deployed(msgspec.structs.replace(asked, tp=3), card, None)
+        served.deployed(msgspec.structs.replace(asked, tp=3), card, None)
 
 
 def test_dtypes_reach_the_model_and_the_engines_blocks_its_cache() -> None:
     asked = Hardware(model_config="llama-3.1-8b", dtype="fp8", kv_dtype="fp8")
-    found = hardware.deployed(asked, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
+    found = served.deployed(asked, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
     assert found is not None
     made, where = found
     assert (made.stored.method, made.kv_bits, where.kv_tokens) == ("fp8", 8.0, 1600)

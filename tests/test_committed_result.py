@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import store
-from harness.experiment.summarise import summarise
+from harness.analysis.summarise import summarise
+from harness.results.result import Result
 from harness.summary import Summary
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def same(again: bytes, committed: bytes) -> None:
 )
 def test_its_summary_is_made_anew_from_its_records(result: Path, levels: list[int], knee: int) -> None:
     committed = msgspec.json.decode((result / "summary.json").read_bytes(), type=Summary)
-    again = summarise(store.read(result))
+    again = summarise(Result.open(result))
     assert [level.concurrency for level in again.levels] == levels
     same(msgspec.json.encode(again.levels), msgspec.json.encode(committed.levels))
     assert again.curve is not None

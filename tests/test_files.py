@@ -221,7 +221,7 @@ _CHANGES = {
 _INTO = {"savefig", "to_parquet", "to_json", "to_pickle", "write_table", "ParquetWriter", "dump"}  # what they are given
 _FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
 _ALLOWED = {
-    "harness.store": {"ftruncate"},  # of the file descriptor that files.appending gave
+    "harness.results.spool": {"ftruncate"},  # of the file descriptor that files.appending gave
     "harness.sim.writelog": {"open"},  # likewise
     "harness.cli.__init__": {"open"},  # of stdout and stderr, by their numbers
 }
@@ -238,7 +238,8 @@ def writes(module: str, source: str) -> list[str]:
         owner = (
             function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
         )
-        if owner == "files" or name in _ALLOWED.get(module, set()):
+        reads = (owner, name) == ("Result", "open")  # a result folder, not a file
+        if owner == "files" or reads or name in _ALLOWED.get(module, set()):
             continue
         given = [*call.args, *(word.value for word in call.keywords)]
         if name in _INTO:

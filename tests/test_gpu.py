@@ -8,13 +8,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.analysis.telemetry import THROTTLE, gpu_view
 from harness.observe import gpu
 from harness.observe.gpu import Gpus
-from harness.store import Sample
+from harness.record import Sample
 
 H100 = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 OTHER = "GPU-1f2e3d4c-0000-4106-c12f-20bd9faed9f6"
@@ -128,7 +130,7 @@ def test_the_stand_in_has_no_name_that_the_real_module_lacks() -> None:
     for name in ("NVML_CLOCK_SM", "NVML_CLOCK_MEM", "NVML_TEMPERATURE_GPU", "NVML_DEVICE_MIG_ENABLE"):
         assert getattr(real, name) == getattr(Nvml, name)
     reasons = ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
-    assert [getattr(real, f"nvmlClocksEventReason{name}") for name in reasons] == list(gpu.THROTTLE.values())
+    assert [getattr(real, f"nvmlClocksEventReason{name}") for name in reasons] == list(THROTTLE.values())
 
 
 def opened(nvml: Nvml, visible: str | None = None) -> Gpus:
@@ -272,7 +274,7 @@ def test_any_setting_names_gpus_that_are_there_each_once(setting: str) -> None:
 
 def test_facts_hold_what_two_runs_may_differ_by_and_no_serial_number() -> None:
     (facts,) = opened(Nvml(CARD)).facts()
-    assert facts == {
+    assert msgspec.to_builtins(facts) == {
         "index": "0",
         "name": "NVIDIA H100 80GB HBM3",
         "id": "438d39801c79",
@@ -292,7 +294,12 @@ def test_facts_hold_what_two_runs_may_differ_by_and_no_serial_number() -> None:
 
 def test_facts_that_a_card_keeps_to_itself_are_none() -> None:
     (facts,) = opened(Nvml({"UUID": H100})).facts()
-    assert {name for name, value in facts.items() if value is not None} == {"index", "id", "driver", "cuda"}
+    assert {name for name, value in msgspec.to_builtins(facts).items() if value is not None} == {
+        "index",
+        "id",
+        "driver",
+        "cuda",
+    }
 
 
 # A window
@@ -317,7 +324,7 @@ def test_means_and_extremes_are_those_of_the_window() -> None:
         *each_second("0/memory_used_bytes", 9e9, 7e9, 8e9, 9e9),
         *each_second("0/temperature_c", 90.0, 60.0, 61.0, 90.0),
     ]
-    got = gpu.view(samples, (0.5, 2.5))
+    got = gpu_view(samples, (0.5, 2.5))
     assert got is not None
     assert (got.gpus, got.utilization, got.power_w) == (1, pytest.approx(0.95), 650.0)
     assert (got.sm_clock_hz, got.sm_clock_min_hz) == (1.6e9, 1.5e9)
@@ -329,7 +336,7 @@ def test_energy_is_the_counter_s_growth_between_the_window_s_edges() -> None:
     # 500 J in the first second, 700 in each later one; from 0.5 s to 3.5 s that is 250 + 700 + 700 + 350.
     counter = each_second("0/energy_j", 1e6, 1e6 + 500, 1e6 + 1200, 1e6 + 1900, 1e6 + 2600)
     misleading = each_second("0/power_w", *[1.0] * 5)
-    got = gpu.view(BUSY + counter + misleading, (0.5, 3.5))
+    got = gpu_view(BUSY + counter + misleading, (0.5, 3.5))
     assert got is not None
     assert got.energy_j == pytest.approx(2000.0)
 
@@ -337,7 +344,7 @@ def test_energy_is_the_counter_s_growth_between_the_window_s_edges() -> None:
 def test_without_a_counter_energy_is_power_over_time() -> None:
     # Trapezoids: 600 J in each second from 1 to 3, halves of 500 and 500 at the edges.
     power = each_second("0/power_w", 400.0, 600.0, 600.0, 600.0, 400.0)
-    got = gpu.view(BUSY + power, (0.5, 3.5))
+    got = gpu_view(BUSY + power, (0.5, 3.5))
     assert got is not None
     assert got.energy_j == pytest.approx(250 + 600 + 600 + 250)
 
@@ -345,10 +352,10 @@ def test_without_a_counter_energy_is_power_over_time() -> None:
 def test_a_counter_that_was_reset_gives_way_to_the_power() -> None:
     counter = each_second("0/energy_j", 5000.0, 5500.0, 10.0, 500.0)
     power = each_second("0/power_w", *[500.0] * 4)
-    got = gpu.view(BUSY + counter + power, (0.0, 3.0))
+    got = gpu_view(BUSY + counter + power, (0.0, 3.0))
     assert got is not None
     assert got.energy_j == pytest.approx(1500.0)
-    alone = gpu.view(BUSY + counter, (0.0, 3.0))
+    alone = gpu_view(BUSY + counter, (0.0, 3.0))
     assert alone is not None
     assert alone.energy_j is None
 
@@ -356,7 +363,7 @@ def test_a_counter_that_was_reset_gives_way_to_the_power() -> None:
 @pytest.mark.parametrize(("last", "energy"), [(10.0, 5000.0), (6.0, 5000.0), (5.0, 5000.0), (4.9, None)])
 def test_a_gpu_that_vanished_counts_in_proportion_from_half_the_window_on(last: float, energy: float | None) -> None:
     counter = series("0/energy_j", (0.0, 0.0), (last, 500.0 * last))
-    got = gpu.view(BUSY + counter, (0.0, 10.0))
+    got = gpu_view(BUSY + counter, (0.0, 10.0))
     assert got is not None
     assert got.energy_j == (energy if energy is None else pytest.approx(energy))
 
@@ -374,7 +381,7 @@ def test_constant_power_times_the_window_is_the_energy_however_it_was_sampled(
     window = (low * times[-1], high * times[-1])
     for metric in ("0/energy_j", "0/power_w"):
         points = [(t, watts * t if metric == "0/energy_j" else watts) for t in times]
-        got = gpu.view([Sample(sum(window) / 2, "gpu", "0/utilization", 1.0), *series(metric, *points)], window)
+        got = gpu_view([Sample(sum(window) / 2, "gpu", "0/utilization", 1.0), *series(metric, *points)], window)
         assert got is not None
         # Beyond 5 s outside the window samples are not looked at: what lies between is in proportion.
         assert got.energy_j == pytest.approx(watts * (window[1] - window[0]), rel=1e-9)
@@ -389,7 +396,7 @@ def test_several_gpus_add_their_power_and_the_worst_gives_the_throttling() -> No
         *each_second("0/throttle_reasons", *[4.0] * 10),
         *each_second("1/throttle_reasons", *[0.0] * 6, 0x40, 0x48, 0x20, 0x24),
     ]
-    got = gpu.view(samples, (0.0, 9.0))
+    got = gpu_view(samples, (0.0, 9.0))
     assert got is not None
     assert (got.gpus, got.power_w, got.utilization) == (2, 1100.0, 0.75)
     assert got.energy_j == pytest.approx(1100.0 * 9)
@@ -399,35 +406,35 @@ def test_several_gpus_add_their_power_and_the_worst_gives_the_throttling() -> No
 
 def test_a_sum_over_some_of_the_gpus_is_none() -> None:
     samples = BUSY + each_second("1/utilization", *[1.0] * 11) + each_second("0/power_w", *[600.0] * 11)
-    got = gpu.view(samples, (0.0, 9.0))
+    got = gpu_view(samples, (0.0, 9.0))
     assert got is not None
     assert (got.gpus, got.power_w, got.energy_j) == (2, None, None)
 
 
 def test_a_gpu_that_idled_through_the_window_is_not_in_it() -> None:
     idle = each_second("1/utilization", *[0.0] * 11) + each_second("1/power_w", *[70.0] * 11)
-    got = gpu.view(BUSY + each_second("0/power_w", *[600.0] * 11) + idle, (0.0, 9.0))
+    got = gpu_view(BUSY + each_second("0/power_w", *[600.0] * 11) + idle, (0.0, 9.0))
     assert got is not None
     assert (got.gpus, got.power_w) == (1, 600.0)
-    assert gpu.view(idle, (0.0, 9.0)) is None
-    assert gpu.view([], (0.0, 9.0)) is None
+    assert gpu_view(idle, (0.0, 9.0)) is None
+    assert gpu_view([], (0.0, 9.0)) is None
 
 
 def test_a_gpu_that_does_not_say_how_busy_it_is_counts() -> None:
-    got = gpu.view(each_second("0.3/memory_used_bytes", 5e9, 6e9), (0.0, 9.0))
+    got = gpu_view(each_second("0.3/memory_used_bytes", 5e9, 6e9), (0.0, 9.0))
     assert got is not None
     assert (got.gpus, got.memory_used_bytes, got.utilization, got.power_w) == (1, 6e9, None, None)
 
 
 def test_reasons_that_never_occurred_are_an_empty_table_and_not_an_unknown_one() -> None:
-    got = gpu.view(BUSY + each_second("0/throttle_reasons", 0.0, 1.0, 2.0), (0.0, 9.0))
+    got = gpu_view(BUSY + each_second("0/throttle_reasons", 0.0, 1.0, 2.0), (0.0, 9.0))
     assert got is not None
     assert (got.throttle, got.throttled_fraction) == ({}, 0.0)
 
 
 def test_the_samples_of_others_are_not_read() -> None:
     others = [Sample(s.time_s, "host", s.metric, s.value) for s in BUSY]
-    assert gpu.view(others, (0.0, 9.0)) is None
+    assert gpu_view(others, (0.0, 9.0)) is None
 
 
 @pytest.mark.gpu

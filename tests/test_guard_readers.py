@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import decoding, frames, levelmap, store
+from harness import decoding
+from harness.analysis.summarise import summarise
 from harness.cli import report
 from harness.errors import HarnessError
-from harness.experiment.summarise import summarise
+from harness.results import frames, levelmap
+from harness.results.folder import MANIFEST, SPOOL
+from harness.results.result import Result
+from harness.results.spool import Spool
 from tests import guard_readers
 from tests.guard_readers import FILES, FOLDERS, SOUND, Knee, read_file, read_folder, sound, spooled, wrong
 
@@ -24,13 +28,13 @@ RESULTS = sorted(path.parent for path in (SOUND.parent).glob("*/requests.parquet
 
 def starts(data: bytes) -> list[int]:
     """Where each frame of a spool begins, and where the last one ends."""
-    return [0, *itertools.accumulate(frames.HEAD.size + len(payload) for payload in store.payloads(data))]
+    return [0, *itertools.accumulate(frames.HEAD.size + len(payload) for payload in frames.payloads(data))]
 
 
 def read_up_to(folder: Path, data: bytes, damage: int, places: list[int]) -> frames.Spooled:
     """The spool of these bytes, of which every frame that ends before the damage must have been read."""
-    (folder / store.SPOOL).write_bytes(data)
-    found = frames.read(folder / store.SPOOL)
+    (folder / SPOOL).write_bytes(data)
+    found = frames.read(folder / SPOOL)
     assert found.end == max(place for place in places if place <= damage)
     assert (found.damage is None) == (found.end == len(data))
     return found
@@ -40,9 +44,9 @@ def read_up_to(folder: Path, data: bytes, damage: int, places: list[int]) -> fra
 @pytest.mark.parametrize("name", [path.name for path in RESULTS])
 def test_a_committed_run_s_spool_reads_up_to_any_damage(name: str, tmp_path: Path) -> None:
     shutil.copytree(SOUND.parent / name, tmp_path, dirs_exist_ok=True)
-    store.Spool(tmp_path).close()
-    data = (tmp_path / store.SPOOL).read_bytes()
-    places, whole = starts(data), store.read(tmp_path)
+    Spool(tmp_path).close()
+    data = (tmp_path / SPOOL).read_bytes()
+    places, whole = starts(data), Result.open(tmp_path)
     assert (places[-1], whole.damage) == (len(data), "")
     choose = random.Random(name)
     for _ in range(4):
@@ -61,10 +65,10 @@ def test_a_committed_run_s_spool_reads_up_to_any_damage(name: str, tmp_path: Pat
 
 def test_a_spool_that_ends_in_zeros_reads_and_its_run_says_what_was_lost(tmp_path: Path) -> None:
     spooled(tmp_path)
-    before = store.read(tmp_path)
-    with (tmp_path / store.SPOOL).open("ab") as file:
+    before = Result.open(tmp_path)
+    with (tmp_path / SPOOL).open("ab") as file:
         file.write(bytes(4096))
-    run = store.read(tmp_path)
+    run = Result.open(tmp_path)
     assert (run.records, run.levels, run.samples) == (before.records, before.levels, before.samples)
     said = [verdict for verdict in summarise(run).verdicts if verdict.code == "spool_damaged"]
     assert [(verdict.level, "its last 4,096 bytes are not read" in verdict.message) for verdict in said] == [
@@ -75,26 +79,26 @@ def test_a_spool_that_ends_in_zeros_reads_and_its_run_says_what_was_lost(tmp_pat
 
 def test_what_is_behind_the_damage_is_kept_where_a_run_goes_on(tmp_path: Path) -> None:
     spooled(tmp_path)
-    data = (tmp_path / store.SPOOL).read_bytes()
-    (tmp_path / store.SPOOL).write_bytes(guard_readers.flipped(data))
-    end = frames.read(tmp_path / store.SPOOL).end
-    store.Spool(tmp_path).close()
-    assert (tmp_path / store.SPOOL).read_bytes() == data[:end]
-    assert (tmp_path / f"{store.SPOOL}.damaged-1").read_bytes() == guard_readers.flipped(data)[end:]
-    (tmp_path / store.SPOOL).write_bytes(data + bytes(4096))
-    store.Spool(tmp_path).close()
-    assert (tmp_path / store.SPOOL).read_bytes() == data
-    assert not (tmp_path / f"{store.SPOOL}.damaged-2").exists(), "zeros are nothing to keep"
+    data = (tmp_path / SPOOL).read_bytes()
+    (tmp_path / SPOOL).write_bytes(guard_readers.flipped(data))
+    end = frames.read(tmp_path / SPOOL).end
+    Spool(tmp_path).close()
+    assert (tmp_path / SPOOL).read_bytes() == data[:end]
+    assert (tmp_path / f"{SPOOL}.damaged-1").read_bytes() == guard_readers.flipped(data)[end:]
+    (tmp_path / SPOOL).write_bytes(data + bytes(4096))
+    Spool(tmp_path).close()
+    assert (tmp_path / SPOOL).read_bytes() == data
+    assert not (tmp_path / f"{SPOOL}.damaged-2").exists(), "zeros are nothing to keep"
 
 
 def test_without_its_damaged_manifest_a_run_is_read_whole(tmp_path: Path) -> None:
     sound(tmp_path)
-    before = store.read(tmp_path)
-    (tmp_path / store.MANIFEST).write_text("{")
+    before = Result.open(tmp_path)
+    (tmp_path / MANIFEST).write_text("{")
     with pytest.raises(HarnessError, match="move it away and `knee report` reads without it"):
-        store.read(tmp_path)
-    (tmp_path / store.MANIFEST).unlink()
-    run = store.read(tmp_path)
+        Result.open(tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    run = Result.open(tmp_path)
     assert (run.records, run.levels) == (before.records, before.levels)
     assert len(summarise(run).levels) == len(summarise(before).levels)
 
@@ -107,7 +111,7 @@ def test_a_damaged_folder_is_one_line_or_says_what_is_lost(name: str, tmp_path: 
     try:
         if levelmap.is_map(tmp_path):
             levelmap.read(tmp_path)
-        said = store.read(tmp_path).damage
+        said = Result.open(tmp_path).damage
     except HarnessError as error:
         said, place, way_out = error.fact + error.place, error.place, error.way_out
     assert str(tmp_path) in place

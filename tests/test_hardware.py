@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from harness.cli import cli
 from harness.experiment import hardware
 from harness.experiment import run as experiment
+from harness.manifest import Card
 from harness.observe.gpu import Gpus
 from harness.scenario import Hardware
 from harness.sim.process import running
@@ -94,14 +96,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         gpus.close()
 
 
-def facts(opened: Any, **card: Any) -> list[dict[str, Any]]:
+def facts(opened: Any, **card: Any) -> list[Card]:
     return list(opened(H100 | card).facts())
 
 
 def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any) -> None:
     told = facts(opened)
-    assert told[0]["name"] == "NVIDIA H100 80GB HBM3"
-    assert json.loads(json.dumps(told)) == told, "a manifest holds it as it is"
+    assert told[0].name == "NVIDIA H100 80GB HBM3"
+    assert msgspec.json.decode(msgspec.json.encode(told), type=list[Card]) == told, "a manifest holds it as it is"
     found = hardware.find(Hardware(), told)
     assert found.card is not None
     assert found.card.key == "h100-sxm"

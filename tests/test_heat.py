@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
 from harness.report import heat
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.summary import Prediction, Value
 
 KV_TOKENS = 65_536  # 4,096 blocks of 16

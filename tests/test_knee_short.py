@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness import store
 from harness.analysis.ramp import Next, Role
-from harness.experiment.summarise import summarise
+from harness.analysis.summarise import summarise
+from harness.results.result import Result
 from harness.summary import Value
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))
@@ -166,7 +166,7 @@ def test_a_median_time_without_end_is_never() -> None:
 def test_a_folder_of_a_published_sweep_was_measured_at_what_was_published(name: str, tmp_path: Path) -> None:
     levels = knee_published.sweeps()[name]
     knee_published.folder(tmp_path, levels, knee_published.WINDOWS_S.get(name, knee_published.WINDOW_S))
-    found = summarise(store.read(tmp_path)).levels
+    found = summarise(Result.open(tmp_path)).levels
     asked = [(level.concurrency, level.output_tokens_per_s) for level in levels]
     assert [s.concurrency for s in found] == [C for C, _ in asked]
     assert [s.output_tokens_per_s.mean for s in found] == pytest.approx([X for _, X in asked], rel=0.01)

@@ -11,14 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import scenario, store
+from harness import files, scenario
+from harness.experiment import feedback
 from harness.experiment import heard as heard_module
-from harness.experiment import look
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Before, Levels
 from harness.load.driver import Hold, Progress
 from harness.load.transport import Target
+from harness.manifest import Manifest, read
 from harness.record import Level, Record
+from harness.results import frames
+from harness.results.folder import MANIFEST
+from harness.results.result import Result
+from harness.results.spool import Spool, finish, header
+from harness.summary import RampStep
 from tests import virtual
 from tests.records import request
 
@@ -88,7 +94,7 @@ def held(
 ) -> tuple[Level | None, list[Level]]:
     """Hold one level; its last frame in the spool, and all of them."""
     monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
-    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool = Spool(tmp_path, header(0, 0.0))
     frames: list[Level] = []
     keep = spool.level
     spool.level = lambda level: (frames.append(level), keep(level))[1]  # type: ignore[method-assign]
@@ -280,7 +286,7 @@ def pauses(
     """What a level's telemetry says of pauses; `at_s` gives how long the machine has slept."""
     monkeypatch.setattr(heard_module, "_asleep", lambda: at_s(virtual.clock_ns() * 1e-9 if _running() else 0.0))
     held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, change=change)
-    samples = store.read(tmp_path).samples
+    samples = Result.open(tmp_path).samples
     return [(s.metric, s.value) for s in samples if s.metric.endswith(("paused_s", "slept_s"))]
 
 
@@ -314,7 +320,7 @@ def test_a_main_process_that_reads_late_is_told_from_a_worker_that_stood_still(
 
     monkeypatch.setattr(FakeWorker, "news", news)
     held(tmp_path, monkeypatch, ramp={"level_seconds": 5})
-    found = [(s.metric, s.value) for s in store.read(tmp_path).samples if s.metric.endswith("paused_s")]
+    found = [(s.metric, s.value) for s in Result.open(tmp_path).samples if s.metric.endswith("paused_s")]
     assert found == [("parent_paused_s", pytest.approx(1.05, abs=0.01))]
 
 
@@ -323,9 +329,15 @@ def finished(index: int, concurrency: int, repeat: int = 0) -> Level:
     return Level(index, concurrency, repeat, at, at + 2, at + 8, at + 9, reason="given")
 
 
+def manifest_of(data: dict[str, Any]) -> Manifest:
+    found = read(data)
+    assert isinstance(found, Manifest)
+    return found
+
+
 def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Before:
-    run = store.Run(path=Path(), manifest=manifest, header=store.header(0, 0.0), levels=levels, records=records,
-                    samples=[], complete=False)  # fmt: skip
+    run = Result(path=Path(), manifest=manifest_of(manifest), header=header(0, 0.0), levels=levels, records=records,
+                    samples=[], finished=False)  # fmt: skip
     return Before.of(run, 60.0)
 
 
@@ -346,13 +358,13 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
     assert second.error_rate == pytest.approx(1 / 3)
     assert before.requests == 12
     # A third of level 1 failed: that ended its ramp, and it stays ended. The other repeat is not at its end.
-    assert before.steps(1) == [{"concurrency": 1, "reason": "given", "rate": None, "repeat": 1}]
+    assert before.steps(1) == [RampStep(1, "given", None, 1)]
     assert before.all_steps(given, Asked()) is None
     once = msgspec.structs.replace(given, ramp=msgspec.structs.replace(given.ramp, repeat=1))
     steps = before.all_steps(once, Asked())
     assert steps is not None
-    assert [step["concurrency"] for step in steps] == [1, 2, None]
-    assert "33.3% of the requests failed" in steps[2]["reason"]
+    assert [step.concurrency for step in steps] == [1, 2, None]
+    assert "33.3% of the requests failed" in steps[2].reason
 
 
 def test_a_probe_s_lengths_are_no_levels_of_the_ramp_and_are_held_once() -> None:
@@ -404,7 +416,7 @@ class Serving:
             elif flying is None:
                 del self.slots[slot]
         if done:
-            self.heard.batch(store.batch(done))
+            self.heard.batch(frames.batch(done))
         sent = [flying[0] for flying in self.slots.values() if flying]
         progress = Progress(
             time_s=now, level=hold.index, in_flight=len(sent), ended=self.ended, failed=0, waiting=0,
@@ -421,10 +433,10 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
 ) -> None:
     """Upwards and down again; what the live ramp took from each level is what the folder says of it later."""
     monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
-    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool = Spool(tmp_path, header(0, 0.0))
     given = scenario.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
     manifest = {"scenario": msgspec.to_builtins(given), "workload": {"input_tokens": 10, "output_tokens": 9}}
-    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked.of(manifest))
+    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked.of(manifest_of(manifest)))
     live = []
 
     async def main() -> None:
@@ -434,27 +446,27 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
             level = await levels._hold(worker, begun)  # type: ignore[arg-type]
             assert level is not None
             made = levels._look(levels.heard.records, levels.heard.samples, level)
-            live.append(look.held(made, level))
+            live.append(feedback.of_level(made, level))
 
     virtual.run(main())
     spool.close()
-    store.write_json(tmp_path / store.MANIFEST, manifest)
-    again = Before.of(store.read(tmp_path), 0.0)
+    files.write_json(tmp_path / MANIFEST, manifest)
+    again = Before.of(Result.open(tmp_path), 0.0)
     assert again.held(0) == live
     assert [h.slo for h in live] == ["met", "missed", "met"]
     assert all(h.valid and h.in_flight_ok for h in live)
     assert live[2].in_flight == pytest.approx(3.0, rel=0.05), "no more of the level above"
-    assert len(levels.heard.records) < len(store.read(tmp_path).records), "older ones were let go"
-    store.finish(tmp_path)
-    store.write_json(tmp_path / store.MANIFEST, manifest)
-    from_parquet = Before.of(store.read(tmp_path), 0.0).held(0)
+    assert len(levels.heard.records) < len(Result.open(tmp_path).records), "older ones were let go"
+    finish(tmp_path)
+    files.write_json(tmp_path / MANIFEST, manifest)
+    from_parquet = Before.of(Result.open(tmp_path), 0.0).held(0)
     assert [h.output_tokens_per_s for h in from_parquet] == pytest.approx([h.output_tokens_per_s for h in live])
 
 
 def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp(tmp_path: Path) -> None:
     given = scenario.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
     lengths = (64, 128, 256)
-    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool = Spool(tmp_path, header(0, 0.0))
     levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked(probes=lengths))
     spool.close()
     for done, tokens in enumerate(lengths):

@@ -17,13 +17,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import frames, store
+from harness.analysis.summarise import summarise
 from harness.experiment import run as experiment
-from harness.experiment.summarise import summarise
 from harness.load import workers as crew
 from harness.load.driver import Done, Hold, Message, Plan, Prepare
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Target
+from harness.manifest import Manifest, Session
+from harness.results import frames
+from harness.results.folder import MANIFEST
+from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import profile
 from tests import lost
@@ -108,12 +111,12 @@ def knee(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path) -> None:
     with lost.scene(tmp_path) as s:
         lost.interrupted_and_resumed(s)
-    run = store.read(s.out)
+    run = Result.open(s.out)
     ids = [r.request_id.split("-") for r in run.records]
     numbers = [int(number) for _, _, number in ids]
     assert len(set(numbers)) == len(numbers)
     assert len({sitting for sitting, _, _ in ids}) == 2
-    first, second = run.manifest["sittings"]
+    first, second = run.manifest.sessions
     assert first["ended"] == "SIGINT"
     assert second["ended"] == "complete"
     assert first["ended_s"] < second["began_s"], "the machine was not started anew: one clock"
@@ -123,10 +126,10 @@ def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path
         assert (sent < first["ended_s"]) is (r.request_id.split("-")[0] == first["run_id"])
     void = [level for level in run.levels if not level.finished]
     assert [level.notes[-1] for level in void] == ["void"]
-    frame = store.requests(s.out)
+    frame = Result.open(s.out).requests()
     measured = frame[frame["phase"] == "measure"]
     assert not measured["level"].isin([level.index for level in void]).any()
-    assert [step["concurrency"] for step in run.manifest["ramp"]] == [1, 2, 4, 8, None]
+    assert [step.concurrency for step in run.manifest.ramp or ()] == [1, 2, 4, 8, None]
 
 
 def test_two_processes_do_not_run_into_one_folder(tmp_path: Path) -> None:
@@ -148,13 +151,13 @@ def test_a_complete_run_is_not_resumed_and_nothing_may_be_said_again(tmp_path: P
     assert done.returncode == 1
     assert done.stderr.startswith("error: --resume: does not stand beside --levels")
     # Killed after the last level, before the manifest said so: nothing is left to hold, and no endpoint is asked.
-    manifest = json.loads((tmp_path / "out" / store.MANIFEST).read_text())
-    (tmp_path / "out" / store.MANIFEST).write_text(json.dumps({**manifest, "complete": False}))
-    before = store.read(out)
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    (tmp_path / "out" / MANIFEST).write_text(json.dumps({**manifest, "complete": False}))
+    before = Result.open(out)
     done = knee("run", "--resume", out, "--no-plots")
     assert done.returncode in lost.MEASURED, done.stderr
-    after = store.read(out)
-    assert after.manifest["complete"] is True
+    after = Result.open(out)
+    assert after.manifest.complete is True
     assert (after.records, after.levels, after.samples) == (before.records, before.levels, before.samples)
 
 
@@ -179,11 +182,11 @@ def test_a_server_that_is_away_or_serves_another_model_is_said_and_leaves_the_fo
 ) -> None:
     with lost.scene(tmp_path) as s:
         lost._signalled(signal.SIGINT)(s)
-    before = store.read(s.out)
+    before = Result.open(s.out)
     away = knee("run", "--resume", str(s.out))
     assert away.returncode == 1
     assert "nothing answers there" in away.stderr
-    assert store.read(s.out).records == before.records
+    assert Result.open(s.out).records == before.records
     port = s.url.rsplit(":", 1)[1]
     other = profile("mistral-7b/h100-sxm", max_num_seqs=8, speed=2.0)
     command = [KNEE[0], "-m", "harness.sim", "--stdin", "--port", port]
@@ -197,17 +200,22 @@ def test_a_server_that_is_away_or_serves_another_model_is_said_and_leaves_the_fo
         server.terminate()
     assert changed.returncode == 1
     assert "the run began with 'llama-3.1-8b'" in changed.stderr
-    assert len(store.read(s.out).manifest["sittings"]) == 3, "each try has prompts of its own"
-    assert store.read(s.out).records == before.records
+    assert len(Result.open(s.out).manifest.sessions) == 3, "each try has prompts of its own"
+    assert Result.open(s.out).records == before.records
 
 
 def test_another_boot_shifts_the_clock_behind_the_folder_s_last_moment() -> None:
-    sitting = {"began_s": 0.0, "monotonic_ns_origin": time.monotonic_ns() - 10**11, "unix_origin": time.time() - 100.0}
-    same = {"sittings": [{**sitting, "boot": experiment.host.boot()}]}
-    assert experiment._origin(same, 50.0) == (sitting["monotonic_ns_origin"], sitting["unix_origin"])
+    origin = (time.monotonic_ns() - 10**11, time.time() - 100.0)
+
+    def of_boot(boot: str | None) -> Manifest:
+        session = Session(began_s=0.0, monotonic_ns_origin=origin[0], unix_origin=origin[1], boot=boot)
+        return Manifest(sessions=[session])
+
+    same = of_boot(experiment.host.boot())
+    assert experiment._origin(same, 50.0) == origin
     for manifest, last_s in (
-        ({"sittings": [{**sitting, "boot": "another"}]}, 50.0),
-        ({"sittings": [{**sitting, "boot": None}]}, 50.0),
+        (of_boot("another"), 50.0),
+        (of_boot(None), 50.0),
         (same, 1000.0),  # ahead of the clock: the folder is not of this machine
     ):
         origin_ns, unix_origin = experiment._origin(manifest, last_s)
@@ -268,11 +276,11 @@ def test_a_file_system_that_fills_up_leaves_a_folder_that_reads(small_disk: Path
         assert "Traceback" not in full.stderr
         # Moved to where there is room, it goes on.
         shutil.copytree(out, tmp_path / "moved")
-        kept = {r.request_id for r in store.read(tmp_path / "moved").records}
+        kept = {r.request_id for r in Result.open(tmp_path / "moved").records}
         assert len(kept) > 20
         done = knee("run", "--resume", str(tmp_path / "moved"), "--no-plots")
         assert done.returncode in lost.MEASURED, done.stderr
-    run = store.read(tmp_path / "moved")
+    run = Result.open(tmp_path / "moved")
     assert kept <= {r.request_id for r in run.records}
     assert [level.concurrency for level in summarise(run).levels] == lost.LEVELS
 
@@ -342,7 +350,7 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
         worker.start()
         hold = Hold(0, 0, 4, 4, 0.0, 1_000_000, time.monotonic_ns())
         for command in (Prepare(1, 4), hold):
-            ours.sendall(store.frame(msgspec.msgpack.encode(command)))
+            ours.sendall(frames.frame(msgspec.msgpack.encode(command)))
         until = time.monotonic() + 30
         while time.monotonic() < until and not (asked and time.monotonic() > asked[-1] + 0.5):
             time.sleep(0.05)
@@ -358,11 +366,11 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
         for end in (ours, theirs):
             end.close()
     assert asked[-1] < quiet, "no load that nobody measures"
-    records = [r for p in store.payloads(data) if store.is_batch(p) for r in frames._decode_batch(p)]
+    records = [r for p in frames.payloads(data) if frames.is_batch(p) for r in frames._decode_batch(p)]
     assert len(records) == len({r.request_id for r in records})
     assert sum(r.status == 200 for r in records) <= len(asked) <= len(records)
 
 
 def _last(data: bytes) -> Message | None:
-    last = list(store.payloads(data))[-1:]
-    return None if not last or store.is_batch(last[0]) else msgspec.msgpack.decode(last[0], type=Message)
+    last = list(frames.payloads(data))[-1:]
+    return None if not last or frames.is_batch(last[0]) else msgspec.msgpack.decode(last[0], type=Message)

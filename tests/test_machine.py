@@ -6,8 +6,11 @@ import os
 import pytest
 
 from harness.errors import HarnessError
+from harness.manifest import Card, Machine
 from harness.observe import machine
-from harness.observe.machine import Machine, differs, measure
+from harness.observe.machine import measure
+from harness.predict import served
+from harness.predict.served import differs
 
 
 def known(**figures):
@@ -85,16 +88,16 @@ def test_the_last_level_cache_is_known_or_a_usual_one_stands_for_it():
     ("said", "warned"), [(80e9, False), (83.9e9, False), (76.1e9, False), (84.1e9, True), (75.9e9, True), (None, False)]
 )
 def test_a_driver_that_is_more_than_5_percent_off_the_data_sheet_is_doubted(said, warned):
-    assert bool(differs("x", {"memory_bytes": 80e9}, {"memory_bytes": said})) is warned
+    assert bool(differs("x", {"memory_bytes": 80e9}, Card(memory_bytes=said))) is warned
 
 
 def test_every_figure_that_both_sides_know_is_compared():
     row = {"memory_bytes": 80e9, "memory_clock_max_hz": 2.619e9, "sm_clock_max_hz": None}
-    facts = {"memory_bytes": 80e9, "memory_clock_max_hz": 1.593e9, "sm_clock_max_hz": 1.98e9, "name": "X"}
-    assert differs("h100-sxm", row, facts) == [
+    card = Card(memory_bytes=80e9, memory_clock_max_hz=1.593e9, sm_clock_max_hz=1.98e9, name="X")
+    assert differs("h100-sxm", row, card) == [
         "h100-sxm: the driver's memory_clock_max_hz is 1.59e+09, its data sheet's 2.62e+09 (-39 %): is it that card?"
     ]
 
 
 def test_its_examples_hold():
-    assert doctest.testmod(machine).failed == 0
+    assert doctest.testmod(served).failed == 0

@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.analysis import telemetry
+from harness.experiment import client
 from harness.load.driver import Progress
 from harness.load.loop import LATE_BINS
-from harness.observe import client, host, server
-from harness.store import Sample
+from harness.observe import host, server
+from harness.record import Sample
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge
@@ -52,11 +54,11 @@ def series(metric: str, *points: tuple[float, float], source: str = "server") ->
 def test_the_server_s_counters_are_held_against_ours_between_the_same_scrapes() -> None:
     samples = series("generation_tokens", (0.0, 0.0), (1.0, 100.0), (9.0, 900.0), (11.0, 1100.0))
     arrivals = [i * 0.01 for i in range(1100)]
-    got = server.view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=50.0)
+    got = telemetry.server_view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=50.0)
     assert got is not None
     assert got.generation_tokens_per_s == pytest.approx(100.0)
     assert got.generation_tokens_ratio == pytest.approx(1.0)
-    short = server.view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=10.0)
+    short = telemetry.server_view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=10.0)
     assert short is not None
     assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
 
@@ -70,7 +72,7 @@ def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
     samples += series("ended_generation_tokens", (0.0, 0.0), (10.0, 300 * 64.0))
     times = [i / 30 for i in range(300)]
     prompts, computed, ended = ([(t, tokens) for t in times] for tokens in (100.0, 90.0, 64.0))
-    got = server.view(samples, (0.0, 10.0), [], [], prompts, steps_per_s=None, computed=computed, ended=ended)
+    got = telemetry.server_view(samples, (0.0, 10.0), [], [], prompts, steps_per_s=None, computed=computed, ended=ended)
     assert got is not None
     assert got.prompt_tokens_ratio == pytest.approx(1.0)
     assert got.generation_tokens_ratio == pytest.approx(1.0)
@@ -78,23 +80,27 @@ def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
 
 
 def test_a_counter_that_was_reset_or_seen_once_says_nothing() -> None:
-    once = server.view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
-    reset = server.view(series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
+    once = telemetry.server_view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
+    reset = telemetry.server_view(
+        series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6
+    )
     assert once is not None
     assert reset is not None
     assert once.generation_tokens_per_s is reset.generation_tokens_per_s is None
 
 
 def test_gauges_are_means_over_the_window_and_nothing_is_none() -> None:
-    got = server.view(series("running", (0.0, 99.0), (1.0, 2.0), (2.0, 4.0)), (0.5, 2.5), [], [], [], steps_per_s=None)
+    got = telemetry.server_view(
+        series("running", (0.0, 99.0), (1.0, 2.0), (2.0, 4.0)), (0.5, 2.5), [], [], [], steps_per_s=None
+    )
     assert got is not None
     assert (got.running, got.waiting, got.prefix_hit_fraction) == (3.0, None, None)
-    assert server.view([], (0.0, 1.0), [], [], [], steps_per_s=None) is None
+    assert telemetry.server_view([], (0.0, 1.0), [], [], [], steps_per_s=None) is None
 
 
 def test_prefix_hits_are_a_share_of_the_queries_in_the_window() -> None:
     samples = series("prefix_queries", (0.0, 100.0), (1.0, 300.0)) + series("prefix_hits", (0.0, 0.0), (1.0, 50.0))
-    got = server.view(samples, (0.0, 1.0), [], [], [], steps_per_s=None)
+    got = telemetry.server_view(samples, (0.0, 1.0), [], [], [], steps_per_s=None)
     assert got is not None
     assert got.prefix_hit_fraction == pytest.approx(0.25)
 
@@ -118,9 +124,9 @@ def test_the_client_is_as_short_of_time_as_its_busiest_worker() -> None:
         Sample(1.5, "client", "1/read_delay_p99_s", 0.003),
         Sample(9.0, "client", "1/cpu_fraction", 1.0),
     ]
-    got = client.view(samples, (0.0, 3.0))
+    got = telemetry.client_view(samples, (0.0, 3.0))
     assert (got.cpu_fraction, got.read_delay_p99_s) == (pytest.approx(0.8), 0.003)
-    old = client.view([Sample(1.0, "client", "cpu_fraction", 0.4)], (0.0, 3.0))
+    old = telemetry.client_view([Sample(1.0, "client", "cpu_fraction", 0.4)], (0.0, 3.0))
     assert old.cpu_fraction == 0.4, "folders of one worker before there were several"
 
 
@@ -130,7 +136,7 @@ def test_a_worker_without_a_processor_and_a_host_without_time_are_told() -> None
     assert told["0/waited_fraction"] == pytest.approx(0.3)
     figures = {"cpu0_fraction": 0.9, "cpu1_fraction": 0.2, "steal_fraction": 0.1, "load1": 3.0}
     beside = [Sample(2.0, "host", name, value) for name, value in figures.items()]
-    got = client.view([*client.read_delay(reports, 3.0, tick_s=0.001), *beside], (1.0, 3.0))
+    got = telemetry.client_view([*client.read_delay(reports, 3.0, tick_s=0.001), *beside], (1.0, 3.0))
     assert (got.waited_fraction, got.steal_fraction) == (pytest.approx(0.3), 0.1)
     assert (got.idle_processors, got.throttled_fraction) == (pytest.approx(0.9), None)
 
@@ -139,11 +145,11 @@ def test_stamps_of_the_clock_have_the_mean_delay_of_their_reads() -> None:
     half = {0: 50, 100: 50}
     reports = [msgspec.structs.replace(report(t, late=half), reads=n, unstamped=n) for t, n in ((1.0, 0), (2.0, 200))]
     samples = client.read_delay(reports, 2.0, tick_s=0.001)
-    assert client.view(samples, (1.0, 2.0)).timestamp_source == "user"
-    assert client.mean_delay(samples, (1.0, 2.0)) == pytest.approx((100.5 * 131.072e-6 - 0.001) / 2)
+    assert telemetry.client_view(samples, (1.0, 2.0)).timestamp_source == "user"
+    assert telemetry.stamp_delay(samples, (1.0, 2.0)) == pytest.approx((100.5 * 131.072e-6 - 0.001) / 2)
     stamped = client.read_delay([msgspec.structs.replace(r, unstamped=0) for r in reports], 2.0, tick_s=0.001)
-    assert client.view(stamped, (1.0, 2.0)).timestamp_source == "kernel"
-    assert client.mean_delay(stamped, (1.0, 2.0)) == 0.0
+    assert telemetry.client_view(stamped, (1.0, 2.0)).timestamp_source == "kernel"
+    assert telemetry.stamp_delay(stamped, (1.0, 2.0)) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import HarnessError
-from harness.exchange.points import Row, read
+from harness.results.points import Row, read
 
 
 def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:

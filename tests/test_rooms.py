@@ -18,12 +18,19 @@ import pytest
 HARNESS = Path(__file__).parent.parent / "harness"
 
 # A room may import itself and what stands to its right.
-ROOMS = ("cli", "experiment", "report", "decide", "analysis", "sim", "predict", "observe", "load", "exchange", "ground")
+ROOMS = ("cli", "experiment", "report", "decide", "analysis", "sim", "observe", "load", "results", "predict", "ground")
 GROUND = {
-    "columns", "decoding", "errors", "files", "frames", "interpreter", "levelmap", "manifest", "record", "scenario",
-    "secrecy", "store", "summary", "terminal", "units",
+    "decoding", "errors", "files", "interpreter", "manifest", "record", "scenario", "secrecy", "summary", "terminal",
+    "units",
 }  # fmt: skip
-READERS = {"analysis", "decide", "report"}  # they read what load has written, and never import it
+READERS = {
+    "results",
+    "predict",
+    "analysis",
+    "decide",
+    "report",
+}  # of what was measured: they never import what measures
+MEASURING = {"load", "observe", "experiment"}
 PURE_ROOMS = {"predict", "decide", "analysis"}
 PURE_LOAD = {"workload", "schedule", "http1", "sse", "dialects"}
 IMPURE = {"socket", "asyncio", "time"}
@@ -77,8 +84,6 @@ def faults(module: str, source: str) -> list[str]:
                 found.append(f"{module} imports {name}, which stands in no room")
             elif ROOMS.index(target) < ROOMS.index(room):
                 found.append(f"{module} imports {name}: up from {room} to {target}")
-            elif room in READERS and target == "load":
-                found.append(f"{module} imports {name}: {room} reads what load wrote, from the file")
         elif room in PURE_ROOMS and top in IMPURE | {"random"}:
             found.append(f"{module} imports {name}: {room} is pure")
         elif room == "load" and module.split(".")[2] in PURE_LOAD and top in IMPURE:
@@ -95,8 +100,8 @@ def modules() -> dict[str, str]:
     return {name: path.read_text() for name, path in zip(names, paths, strict=True)}
 
 
-def circle(sources: dict[str, str]) -> list[str]:
-    """Modules that import each the next, the first again at the end; empty where there is no such circle."""
+def graph_of(sources: dict[str, str]) -> dict[str, set[str]]:
+    """The modules that each module imports, at once or later."""
     known = {name.removesuffix(".__init__") for name in sources}
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
@@ -104,8 +109,30 @@ def circle(sources: dict[str, str]) -> list[str]:
         # A name is a module, or stands in one: harness.load.sse.Decoder in harness.load.sse.
         needs = {name if name in known else name.rpartition(".")[0] for name in names} & known
         graph[module.removesuffix(".__init__")] = needs
+    return graph
+
+
+def reached(sources: dict[str, str]) -> list[str]:
+    """How each room that reads comes to one that measures, through whatever lies between, a line a pair of modules."""
+    graph, found = graph_of(sources), []
+    for start in graph:
+        if room_of(start) not in READERS:
+            continue
+        ways = {start: start}
+        pending = [start]
+        while pending:
+            module = pending.pop()
+            for needed in sorted(graph[module] - ways.keys()):
+                ways[needed] = f"{ways[module]} → {needed}"
+                pending.append(needed)
+        found += [way for module, way in ways.items() if room_of(module) in MEASURING]
+    return found
+
+
+def circle(sources: dict[str, str]) -> list[str]:
+    """Modules that import each the next, the first again at the end; empty where there is no such circle."""
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(graph_of(sources)).prepare()
     except CycleError as error:
         imported_first: list[str] = error.args[1]
         return imported_first[::-1]
@@ -132,16 +159,14 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.errors", "import harness.cli", "up from ground to cli"),
         ("harness.load.driver", "from harness.analysis.window import steady", "up from load to analysis"),
         ("harness.load.driver", "from ..analysis import window", "up from load to analysis"),
-        ("harness.analysis.window", "from harness.load import sse", "reads what load wrote"),
-        ("harness.decide.cost", "from harness.load.sse import Decoder", "reads what load wrote"),
-        ("harness.report.tables", "def f():\n    import harness.load.workers", "reads what load wrote"),
+        ("harness.results.frames", "from harness.load import sse", "up from results to load"),
         ("harness.load.sse", "import time", "pure modules"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.load.workload", "async def f():\n    import socket", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
         ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
-        ("harness.store", "import pyarrow.parquet as pq", "at its top"),
+        ("harness.results.columns", "import pyarrow.parquet as pq", "at its top"),
         ("harness.report.plots", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
@@ -159,13 +184,50 @@ def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: 
         ("harness.sim.server", "import asyncio, socket, time\nfrom harness.predict import batching"),
         ("harness.load.transport", "import asyncio, socket, time"),
         ("harness.load.workload", "import random"),
-        ("harness.store", "def read():\n    import pyarrow.parquet"),
+        ("harness.results.columns", "def read():\n    import pyarrow.parquet"),
         ("harness.observe.server", "if TYPE_CHECKING:\n    import httpx"),
         ("harness.analysis.curve", "import numpy as np\nfrom . import stats\nfrom harness.summary import Value"),
     ],
 )
 def test_an_import_that_keeps_the_rules_is_none(module: str, source: str) -> None:
     assert faults(module, source) == []
+
+
+def test_what_reads_never_comes_to_what_measures() -> None:
+    assert reached(modules()) == []
+
+
+@pytest.mark.parametrize(
+    ("reader", "between"),
+    [
+        ("from harness.load import b", ""),
+        ("def f():\n    import harness.load.b", ""),
+        ("from harness.sim import a", "from harness.load.b import thing"),
+        ("from harness.sim.a import thing", "if TYPE_CHECKING:\n    from harness.load import b"),
+    ],
+)
+def test_a_reader_that_comes_to_what_measures_is_found(reader: str, between: str) -> None:
+    found = reached({"harness.report.r": reader, "harness.sim.a": between, "harness.load.b": ""})
+    assert [way.split(" → ")[0::99] for way in found] == [["harness.report.r"]]
+    assert found[0].endswith("→ harness.load.b")
+
+
+_WITHOUT_EPOLL = """
+import importlib, select, sys
+del select.epoll
+sys.modules["termios"] = None  # to import it is an ImportError
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_results_are_read_where_there_is_neither_epoll_nor_termios() -> None:
+    names = [name.removesuffix(".__init__") for name in modules() if room_of(name) in READERS | {"ground"}]
+    assert {"harness.results", "harness.analysis", "harness.report"} <= set(names)
+    without = [sys.executable, "-c", _WITHOUT_EPOLL]
+    subprocess.run([*without, *names], capture_output=True, check=True)
+    loading = subprocess.run([*without, "harness.load.workers"], capture_output=True, text=True, check=False)
+    assert "epoll" in loading.stderr, "what loads needs it"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

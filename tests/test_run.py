@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness import store
 from harness.analysis.table import Table
+from harness.results.folder import SPOOL
+from harness.results.result import Result
 from harness.sim import writelog
 from harness.sim.process import running
 from harness.sim.profile import profile
@@ -70,7 +71,7 @@ def test_the_summary_on_stdout_is_the_file_and_keeps_the_schema(measured: Any) -
 def test_every_request_s_tokens_are_the_server_s(measured: Any) -> None:
     folder, log, _, _ = measured
     by_id = {entry.id: entry for entry in log}
-    records = store.read(folder).records
+    records = Result.open(folder).records
     whole = [r for r in records if not r.error]
     cut = [r for r in records if r.error == "cancelled"]
     assert len(whole) > 50
@@ -85,7 +86,7 @@ def test_every_request_s_tokens_are_the_server_s(measured: Any) -> None:
 
 def test_the_window_counts_what_the_server_wrote_in_it(measured: Any) -> None:
     folder, log, printed, _ = measured
-    run = store.read(folder)
+    run = Result.open(folder)
     table = Table.of(run.records)
     writes = np.sort(np.concatenate([np.array(e.writes_ns, dtype=np.int64) for e in log]))
     writes_s = (writes - run.header.monotonic_ns_origin) * 1e-9
@@ -103,7 +104,7 @@ def test_the_window_counts_what_the_server_wrote_in_it(measured: Any) -> None:
 def test_first_tokens_and_gaps_are_the_server_s(measured: Any) -> None:
     folder, log, _, _ = measured
     by_id = {entry.id: entry for entry in log}
-    run = store.read(folder)
+    run = Result.open(folder)
     late = []
     for r in run.records:
         stamps = np.frombuffer(r.arrivals, dtype=np.int64) + run.header.monotonic_ns_origin
@@ -116,13 +117,13 @@ def test_first_tokens_and_gaps_are_the_server_s(measured: Any) -> None:
 def test_prompts_reach_the_server_once_each(measured: Any) -> None:
     folder, log, _, _ = measured
     ids = [entry.id for entry in log if entry.id != "knee-check"]
-    assert len(ids) == len(set(ids)) == len(store.read(folder).records)
+    assert len(ids) == len(set(ids)) == len(Result.open(folder).records)
 
 
 def test_levels_change_without_draining(measured: Any) -> None:
     """Between the first send and the end of the last cooldown somebody is always in flight."""
     folder, _, _, _ = measured
-    run = store.read(folder)
+    run = Result.open(folder)
     spans = sorted((r.sent_s, r.done_s) for r in run.records if r.sent_s is not None and r.done_s is not None)
     covered = spans[0][1]
     gaps = []
@@ -207,7 +208,7 @@ def after_first_level(folder: Path) -> None:
     """Wait until a run has finished its first level."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        if (folder / store.SPOOL).exists() and any(level.finished for level in store.read(folder).levels):
+        if (folder / SPOOL).exists() and any(level.finished for level in Result.open(folder).levels):
             return
         time.sleep(0.05)
     raise AssertionError("no level was finished within a minute")

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness import scenario, store
+from harness import scenario
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.experiment import consent
 from harness.experiment.endpoint import address as taken_apart
 from harness.experiment.safety import Usage, dollars, failing
+from harness.results.folder import REQUESTS
+from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import profile
 from tests.servers import Request, serving
@@ -175,13 +177,13 @@ def test_a_level_whose_requests_fail_ends_early_and_ends_the_ramp(tmp_path: Path
 
     with serving(script) as port:
         status, _ = knee_run(f"http://127.0.0.1:{port}", tmp_path / "r", "--levels", "8,16", "--level-seconds", "60")
-    run = store.read(tmp_path / "r")
+    run = Result.open(tmp_path / "r")
     (level,) = run.levels
     assert level.window_end_s is not None
     assert level.window_start_s is not None
     assert level.window_end_s - level.window_start_s < 30
     assert "failing" in level.notes
-    assert run.manifest["ramp"][-1]["reason"] == "stopped: 100.0% of the requests failed at 8 in flight"
+    assert run.manifest.ramp[-1].reason == "stopped: 100.0% of the requests failed at 8 in flight"
     assert status == 3, "nothing else was measured"
 
 
@@ -197,8 +199,8 @@ def test_dollars_bound_a_run_by_what_its_tokens_cost(tmp_path: Path) -> None:
     with serving(endpoint) as port:
         more = ["--levels", "1,2", "--price-per-mtok", "1,5", "--max-dollars", "0.004", "--level-seconds", "60"]
         knee_run(f"http://127.0.0.1:{port}", tmp_path / "r", *more)
-    run = store.read(tmp_path / "r")
-    assert run.manifest["ramp"][-1]["reason"] == "stopped: --max-dollars 0.004 are spent"
+    run = Result.open(tmp_path / "r")
+    assert run.manifest.ramp[-1].reason == "stopped: --max-dollars 0.004 are spent"
     spent = dollars(scenario.Hardware(price_per_mtok=[1.0, 5.0]), 0, sum(map(Usage.of, run.records), Usage()))
     assert spent == pytest.approx(0.004, rel=0.5)  # it is looked at twenty times a second
     assert len(run.records) == pytest.approx(100, rel=0.5)
@@ -210,8 +212,8 @@ def test_dollars_bound_a_run_by_the_hour(tmp_path: Path) -> None:
     with running(profile(speed=50.0)) as url:
         more = ["--levels", "1,2", "--price", "1800", "--gpus", "2", "--max-dollars", "1", "--level-seconds", "60"]
         knee_run(url, tmp_path / "r", *more)
-    run = store.read(tmp_path / "r")
-    assert run.manifest["ramp"][-1]["reason"] == "stopped: --max-dollars 1 are spent"
+    run = Result.open(tmp_path / "r")
+    assert run.manifest.ramp[-1].reason == "stopped: --max-dollars 1 are spent"
     assert run.levels[0].window_end_s == pytest.approx(1.0, abs=0.5)
 
 
@@ -284,7 +286,7 @@ def test_on_a_terminal_the_plan_is_shown_and_only_a_yes_loads(tmp_path: Path, an
         os.close(ours)
     assert (process.returncode in (0, 3)) is loaded
     assert (b"not confirmed: nothing was loaded" in said) is not loaded
-    assert (tmp_path / "r" / store.REQUESTS).exists() is loaded
+    assert (tmp_path / "r" / REQUESTS).exists() is loaded
 
 
 def test_a_plan_that_is_refused_is_the_operator_s_answer() -> None:

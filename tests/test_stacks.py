@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import scenario, store
+from harness import scenario
 from harness.errors import HarnessError
 from harness.experiment import launch, levels
 from harness.experiment.endpoint import Launch, words_for
 from harness.load import length
+from harness.results.folder import SUMMARY
+from harness.results.result import Result
 from harness.summary import Summary
 from tests import stacks
 from tests.servers import Request, certified, serving
@@ -282,9 +284,9 @@ def measured(script: stacks.Script, out: Path, *arguments: str, path: str = "") 
     with serving(script) as port:
         command = [*KNEE, "--url", f"http://127.0.0.1:{port}{path}", "--out", str(out), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (out / store.SUMMARY).exists(), done.stderr
-    summary = msgspec.json.decode((out / store.SUMMARY).read_bytes(), type=Summary)
-    return summary, store.read(out).manifest
+    assert (out / SUMMARY).exists(), done.stderr
+    summary = msgspec.json.decode((out / SUMMARY).read_bytes(), type=Summary)
+    return summary, Result.open(out).manifest
 
 
 @pytest.mark.slow
@@ -302,7 +304,7 @@ def test_a_server_that_closes_after_each_stream_is_loaded_past_its_slots(tmp_pat
     summary, manifest = measured(script, tmp_path / "out", "--levels", "2,4,8", "--level-seconds", "1")
     assert [s.errors for s in summary.levels] == [0, 0, 0]
     assert all((s.in_flight or 0) > 0.9 * (s.concurrency or 0) for s in summary.levels)
-    assert (manifest["server"]["slots"], manifest["workload"]["prompt_tokens"]) == (4, 20)
+    assert (manifest.server["slots"], manifest.workload.prompt_tokens) == (4, 20)
     assert all(s.cached_input_fraction == pytest.approx(5 / 20) for s in summary.levels)
 
 
@@ -312,7 +314,7 @@ def test_azure_is_measured_from_its_whole_address(tmp_path: Path) -> None:
         stacks.azure, tmp_path / "out", "--model", "gpt", "--levels", "1,2", "--level-seconds", "1", path=AZURE
     )
     assert [s.errors for s in summary.levels] == [0, 0]
-    assert (manifest["api"], manifest["workload"]["sampling"]["temperature"]) == ("chat", None)
+    assert (manifest.api, manifest.workload.sampling.temperature) == ("chat", None)
 
 
 @pytest.mark.slow
@@ -333,4 +335,4 @@ def test_a_run_goes_on_past_a_level_that_fails_where_that_is_asked(tmp_path: Pat
     flags = ["--keep-going"] if keep_going else []
     summary, manifest = measured(script, tmp_path / "out", "--levels", "8,1", "--level-seconds", "1", *flags)
     assert [s.concurrency for s in summary.levels] == ([8, 1] if keep_going else [8])
-    assert manifest["scenario"]["ramp"]["keep_going"] == keep_going
+    assert manifest.scenario.ramp.keep_going == keep_going

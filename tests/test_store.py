@@ -11,10 +11,13 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from harness import store
+from harness import files
 from harness.errors import HarnessError
-from harness.record import Level, Record, arrivals_of, phase_of
-from harness.store import Sample
+from harness.record import Level, Record, Sample, arrivals_of, phase_of
+from harness.results import frames
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create
+from harness.results.result import Result
+from harness.results.spool import Spool, finish, header
 
 
 def record(
@@ -37,10 +40,10 @@ LEVEL = Level(0, 2, 0, 0.0, 2.0, 6.0, 8.0, ("transient_unchecked",))
 
 
 def spooled(folder: Path, records: list[Record]) -> None:
-    spool = store.Spool(folder, store.header(5, 6.5))
+    spool = Spool(folder, header(5, 6.5))
     spool.level(LEVEL)
     for i in range(0, len(records), 3):
-        spool.write(store.batch(records[i : i + 3]))
+        spool.write(frames.batch(records[i : i + 3]))
     spool.telemetry([Sample(1.0, "server", "running", 2.0)])
     spool.close()
 
@@ -51,37 +54,37 @@ def test_parquet_gives_back_every_record_the_spool_held(tmp_path: Path) -> None:
         for i in range(10)
     ]
     spooled(tmp_path, records)
-    before = store.read(tmp_path)
+    before = Result.open(tmp_path)
     assert before.records == records
-    after = store.finish(tmp_path)
+    after = finish(tmp_path)
     for got, was in zip(after.records, records, strict=True):
         assert msgspec.structs.replace(got, arrivals=b"") == msgspec.structs.replace(was, arrivals=b"")
         for a, b in zip(arrivals_of(got), arrivals_of(was), strict=True):
             assert abs(a - b) <= 8, "kept to 15 ns"
     assert (after.levels, after.samples, after.header) == (before.levels, before.samples, before.header)
-    assert (before.complete, after.complete) == (False, True)
-    assert not (tmp_path / store.SPOOL).exists()
+    assert (before.finished, after.finished) == (False, True)
+    assert not (tmp_path / SPOOL).exists()
 
 
 def test_more_requests_than_are_written_at_once_come_back_in_order(tmp_path: Path) -> None:
     records = [record(i, tokens=[1, 2] if i % 3 else []) for i in range(8200)]
     spooled(tmp_path, records)
-    after = store.finish(tmp_path)
-    assert pq.ParquetFile(tmp_path / store.REQUESTS).num_row_groups == 2
+    after = finish(tmp_path)
+    assert pq.ParquetFile(tmp_path / REQUESTS).num_row_groups == 2
     assert [r.request_id for r in after.records] == [r.request_id for r in records]
     assert [(len(r.arrivals), r.tokens) for r in after.records] == [(len(r.arrivals), r.tokens) for r in records]
 
 
 def test_a_run_without_requests_is_packed_and_read(tmp_path: Path) -> None:
     spooled(tmp_path, [])
-    assert store.finish(tmp_path).records == []
-    assert len(store.requests(tmp_path)) == 0
+    assert finish(tmp_path).records == []
+    assert len(Result.open(tmp_path).requests()) == 0
 
 
 def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(10)])
-    store.finish(tmp_path)
-    table = pq.read_table(tmp_path / store.REQUESTS)
+    finish(tmp_path)
+    table = pq.read_table(tmp_path / REQUESTS)
     promised = """
         request_id level repeat concurrency phase worker url class session_id turn scheduled_s sent_s connect_s
         first_token_s first_content_s last_token_s done_s input_tokens cached_tokens output_tokens
@@ -94,9 +97,9 @@ def test_the_parquet_has_the_contract_s_columns_and_phases(tmp_path: Path) -> No
 
 def test_the_requests_of_a_finished_and_a_dead_run_are_the_same_data_frame(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(10)])
-    dead = store.requests(tmp_path)
-    store.finish(tmp_path)
-    finished = store.requests(tmp_path)
+    dead = Result.open(tmp_path).requests()
+    finish(tmp_path)
+    finished = Result.open(tmp_path).requests()
     assert dead["request_id"].tolist() == finished["request_id"].tolist()
     assert finished.groupby("phase").size().to_dict() == {"cooldown": 4, "measure": 4, "warmup": 2}
     assert [len(a) for a in finished["arrivals_s"]] == [3] * 10
@@ -105,34 +108,34 @@ def test_the_requests_of_a_finished_and_a_dead_run_are_the_same_data_frame(tmp_p
 def test_a_spool_cut_at_any_byte_gives_every_whole_frame(tmp_path: Path) -> None:
     records = [record(i) for i in range(9)]
     spooled(tmp_path, records)
-    data = (tmp_path / store.SPOOL).read_bytes()
-    whole = len(list(store.payloads(data)))
+    data = (tmp_path / SPOOL).read_bytes()
+    whole = len(list(frames.payloads(data)))
     seen = set()
     for cut in random.Random(0).sample(range(len(data)), 150):
-        payloads = list(store.payloads(data[:cut]))
-        assert payloads == list(store.payloads(data))[: len(payloads)]
+        payloads = list(frames.payloads(data[:cut]))
+        assert payloads == list(frames.payloads(data))[: len(payloads)]
         seen.add(len(payloads))
     assert max(seen) == whole - 1
-    (tmp_path / store.SPOOL).write_bytes(data[:-1])
-    cut_short = store.read(tmp_path)
+    (tmp_path / SPOOL).write_bytes(data[:-1])
+    cut_short = Result.open(tmp_path)
     assert cut_short.records == records
     assert cut_short.samples == []
 
 
 def test_a_damaged_frame_ends_the_reading_and_keeps_what_stood_before(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(9)])
-    data = bytearray((tmp_path / store.SPOOL).read_bytes())
+    data = bytearray((tmp_path / SPOOL).read_bytes())
     data[-200] ^= 0xFF
-    (tmp_path / store.SPOOL).write_bytes(bytes(data))
-    assert 3 <= len(store.read(tmp_path).records) < 9
+    (tmp_path / SPOOL).write_bytes(bytes(data))
+    assert 3 <= len(Result.open(tmp_path).records) < 9
 
 
 def test_the_last_frame_of_a_level_counts(tmp_path: Path) -> None:
-    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool = Spool(tmp_path, header(0, 0.0))
     for level in (Level(0, 2, 0, 0.0), Level(0, 2, 0, 0.0, 1.0), LEVEL):
         spool.level(level)
     spool.close()
-    assert store.read(tmp_path).levels == [LEVEL]
+    assert Result.open(tmp_path).levels == [LEVEL]
 
 
 def test_a_record_of_a_level_that_never_got_its_window_is_warm_up() -> None:
@@ -144,49 +147,49 @@ def test_a_record_of_a_level_that_never_got_its_window_is_warm_up() -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(HarnessError, match="not empty"):
-        store.create(tmp_path)
+        create(tmp_path)
 
 
 def test_folders_that_are_none_say_so(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="no such result folder"):
-        store.read(tmp_path / "none")
+        Result.open(tmp_path / "none")
     with pytest.raises(HarnessError, match=r"neither requests\.parquet nor requests\.spool"):
-        store.read(tmp_path)
-    (tmp_path / store.REQUESTS).write_bytes(b"not parquet at all")
+        Result.open(tmp_path)
+    (tmp_path / REQUESTS).write_bytes(b"not parquet at all")
     with pytest.raises(HarnessError, match=r"not a requests\.parquet"):
-        store.read(tmp_path)
+        Result.open(tmp_path)
 
 
 def test_an_arrival_costs_about_eight_bytes_in_a_batch() -> None:
     long = record(0, tokens=[1] * 10_000)
-    assert len(store.batch([long])) < 8.1 * 10_000
-    assert msgspec.msgpack.decode(store.batch([long]), type=list[Record]) == [long]
+    assert len(frames.batch([long])) < 8.1 * 10_000
+    assert msgspec.msgpack.decode(frames.batch([long]), type=list[Record]) == [long]
 
 
 def test_a_spool_that_is_gone_on_with_drops_its_torn_end_and_keeps_every_whole_frame(tmp_path: Path) -> None:
     records = [record(i) for i in range(9)]
     spooled(tmp_path, records)
-    data = (tmp_path / store.SPOOL).read_bytes()
+    data = (tmp_path / SPOOL).read_bytes()
     for cut in random.Random(1).sample(range(len(data)), 40):
-        (tmp_path / store.SPOOL).write_bytes(data[:cut] + b"\x05\x00")
-        whole = list(store.payloads(data[:cut]))
-        spool = store.Spool(tmp_path)
-        spool.write(store.batch([record(99)]))
+        (tmp_path / SPOOL).write_bytes(data[:cut] + b"\x05\x00")
+        whole = list(frames.payloads(data[:cut]))
+        spool = Spool(tmp_path)
+        spool.write(frames.batch([record(99)]))
         spool.close()
-        assert list(store.payloads((tmp_path / store.SPOOL).read_bytes())) == [*whole, store.batch([record(99)])]
+        assert list(frames.payloads((tmp_path / SPOOL).read_bytes())) == [*whole, frames.batch([record(99)])]
 
 
 def test_a_finished_folder_is_gone_on_with_and_finished_again_to_the_same_records(tmp_path: Path) -> None:
     records = [record(i, tokens=[1, 3] if i % 3 else []) for i in range(2100)]
     spooled(tmp_path, records)
-    first = store.finish(tmp_path)
-    spool = store.Spool(tmp_path)
-    assert not (tmp_path / store.REQUESTS).exists()
-    assert not (tmp_path / store.TELEMETRY).exists()
-    spool.write(store.batch([record(9999)]))
+    first = finish(tmp_path)
+    spool = Spool(tmp_path)
+    assert not (tmp_path / REQUESTS).exists()
+    assert not (tmp_path / TELEMETRY).exists()
+    spool.write(frames.batch([record(9999)]))
     spool.close()
-    assert store.read(tmp_path).complete is False
-    second = store.finish(tmp_path)
+    assert Result.open(tmp_path).finished is False
+    second = finish(tmp_path)
     assert second.records == [*first.records, *second.records[-1:]], "to the nanosecond"
     assert second.records[-1].request_id == "r-9999"
     assert (second.header, second.levels, second.samples) == (first.header, first.levels, first.samples)
@@ -196,53 +199,53 @@ def test_a_folder_with_both_files_is_one_run_whichever_way_it_was_cut_off(tmp_pa
     """Killed while the spool became parquet, or while parquet became the spool: the spool is whole in both."""
     records = [record(i) for i in range(9)]
     spooled(tmp_path, records)
-    data = (tmp_path / store.SPOOL).read_bytes()
-    store.finish(tmp_path)
-    (tmp_path / store.SPOOL).write_bytes(data)
-    (tmp_path / store.TELEMETRY).unlink()  # it had not come to this one
+    data = (tmp_path / SPOOL).read_bytes()
+    finish(tmp_path)
+    (tmp_path / SPOOL).write_bytes(data)
+    (tmp_path / TELEMETRY).unlink()  # it had not come to this one
     for _ in range(2):
-        found = store.read(tmp_path)
-        assert (found.records, len(found.samples), found.complete) == (records, 1, False)
-        store.Spool(tmp_path).close()
-        assert not (tmp_path / store.REQUESTS).exists()
+        found = Result.open(tmp_path)
+        assert (found.records, len(found.samples), found.finished) == (records, 1, False)
+        Spool(tmp_path).close()
+        assert not (tmp_path / REQUESTS).exists()
 
 
 def test_what_does_not_fit_is_taken_back_and_what_fits_after_it_reads(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     spooled(tmp_path, [record(0)])
-    size = (tmp_path / store.SPOOL).stat().st_size
-    spool = store.Spool(tmp_path)
+    size = (tmp_path / SPOOL).stat().st_size
+    spool = Spool(tmp_path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 300, hard))  # Python ignores SIGXFSZ: a write fails instead
     try:
         with pytest.raises(HarnessError, match="cannot write what is measured: File too large"):
-            spool.write(store.batch([record(i) for i in range(1, 9)]))
-        assert (tmp_path / store.SPOOL).stat().st_size == size
-        spool.write(store.batch([record(9)]))
+            spool.write(frames.batch([record(i) for i in range(1, 9)]))
+        assert (tmp_path / SPOOL).stat().st_size == size
+        spool.write(frames.batch([record(9)]))
         with pytest.raises(HarnessError, match=r"manifest\.json: cannot be written: File too large; make room"):
-            store.write_json(tmp_path / store.MANIFEST, {"long": "x" * 5000})
+            files.write_json(tmp_path / MANIFEST, {"long": "x" * 5000})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     spool.close()
-    assert [r.request_id for r in store.read(tmp_path).records] == ["r-0", "r-9"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [store.SPOOL], "no half of a file stays behind"
+    assert [r.request_id for r in Result.open(tmp_path).records] == ["r-0", "r-9"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [SPOOL], "no half of a file stays behind"
 
 
 def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path) -> None:
     with (
-        store.claimed(tmp_path),
+        claimed(tmp_path),
         pytest.raises(HarnessError, match="another process is still writing into it"),
-        store.claimed(tmp_path),
+        claimed(tmp_path),
     ):
         pass
-    with store.claimed(tmp_path):
+    with claimed(tmp_path):
         pass
-    with pytest.raises(HarnessError, match="No such file or directory"), store.claimed(tmp_path / "none"):
+    with pytest.raises(HarnessError, match="No such file or directory"), claimed(tmp_path / "none"):
         pass
 
 
 def test_the_last_moment_of_a_run_is_that_of_anything_in_it(tmp_path: Path) -> None:
     spooled(tmp_path, [])
-    assert store.read(tmp_path).last_s == 8.0, "the level's end"
+    assert Result.open(tmp_path).last_s == 8.0, "the level's end"
     (tmp_path / "b").mkdir()
     spooled(tmp_path / "b", [record(i) for i in range(10)])
-    assert store.read(tmp_path / "b").last_s == pytest.approx(9.9)
+    assert Result.open(tmp_path / "b").last_s == pytest.approx(9.9)

@@ -7,11 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import store
-from harness.experiment import look
-from harness.experiment.summarise import exit_status, summarise
-from harness.record import Level, Record
-from harness.store import Sample
+from harness import files
+from harness.analysis.level import _pauses
+from harness.analysis.summarise import exit_status, summarise
+from harness.record import Level, Record, Sample
+from harness.results import frames
+from harness.results.folder import MANIFEST
+from harness.results.result import Result
+from harness.results.spool import Spool, header
 from harness.summary import ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests import summaries
 from tests.records import steady
@@ -79,14 +82,14 @@ def folder(
     records: list[Record] | None = None,
     **manifest: object,
 ) -> Summary:
-    spool = store.Spool(tmp_path, store.header(0, 0.0))
+    spool = Spool(tmp_path, header(0, 0.0))
     spool.telemetry(samples or [])
     for level in levels:
         spool.level(level)
-    spool.write(store.batch(records or [record(i, level=levels[0].index) for i in range(40)]))
+    spool.write(frames.batch(records or [record(i, level=levels[0].index) for i in range(40)]))
     spool.close()
-    store.write_json(tmp_path / store.MANIFEST, {"complete": False, "price": 3.6, "gpus": 2, **manifest})
-    return summarise(store.read(tmp_path))
+    files.write_json(tmp_path / MANIFEST, {"complete": False, "price": 3.6, "gpus": 2, **manifest})
+    return summarise(Result.open(tmp_path))
 
 
 def test_only_finished_levels_are_summarised_and_the_rest_is_said(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_a_worker_that_stood_still_voids_its_level_where_that_did_harm(tmp_path:
         got = folder(tmp_path / name, [WHOLE], samples)
         assert [v.level for v in got.levels[0].verdicts if v.code == "worker_paused"] == [level]
     held = summaries.level(4, client=ClientView(limited=True))
-    (found,) = look._pauses([pause], WHOLE, held.client)
+    (found,) = _pauses([pause], WHOLE, held.client)
     assert found.level == "invalid", "requests were sent late"
 
 

@@ -11,15 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from summaries import MANIFEST, full, hollow, simulated
+from summaries import full, hollow, simulated
 
-from harness import levelmap, scenario, store
+from harness import files, scenario
 from harness.errors import HarnessError
 from harness.experiment import run as experiment
 from harness.experiment import sweep
 from harness.experiment.run import Outcome
 from harness.experiment.sweep import Cell, Swept
-from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Measured
+from harness.manifest import Manifest
+from harness.results import folder as folders
+from harness.results import levelmap
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Measured
+from harness.results.result import Result, read_manifest
 from harness.scenario import Ramp, Scenario
 from harness.sim.process import running
 from harness.sim.profile import profile
@@ -113,7 +117,7 @@ def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(asked: Any,
 
 
 def outcome(summary: Any, status: int = 0) -> Outcome:
-    return Outcome(Path("nowhere"), summary, MANIFEST, status)
+    return Outcome(Path("nowhere"), summary, Manifest(), status)
 
 
 CELL = Cell("in1000-out200", {INPUT: 1000, OUTPUT: 200}, Scenario())
@@ -165,7 +169,7 @@ def test_a_cell_may_use_what_those_before_it_have_left_of_every_bound() -> None:
 def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
     cell = sweep.measured(CELL, outcome(full()))
     made = levelmap.Map(name="map", axes=[Axis(INPUT, [1000]), Axis(SERVER, ["a"])], cells=[cell])
-    store.write_json(tmp_path / levelmap.MAP, made)
+    files.write_json(tmp_path / levelmap.MAP, made)
     assert levelmap.read(tmp_path) == made
     assert made.cell({INPUT: 1000}) == cell
     assert made.cell({INPUT: 1001}) is None
@@ -214,9 +218,9 @@ def test_a_map_has_a_knee_a_cell_and_each_is_a_result_folder(measured: tuple[Swe
     ]  # fmt: skip
     assert [each.folder for each in outcomes] == [found.folder / cell.name for cell in found.map.cells]
     for cell, each in zip(found.map.cells, outcomes, strict=True):
-        run = store.read(each.folder)
+        run = Result.open(each.folder)
         assert run.complete
-        assert run.manifest["scenario"]["sim"]["max_num_seqs"] == cell.at[SEQS]
+        assert run.manifest.scenario.sim.max_num_seqs == cell.at[SEQS]
         assert cell.requests == len(run.records) > 100
         assert cell.seconds > 6 * 0.4
         assert cell.hinge == each.summary.curve.hinge_concurrency  # type: ignore[union-attr]
@@ -243,10 +247,11 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
     shutil.copytree(measured[0].folder, folder)
     names = [cell.name for cell in measured[0].map.cells]
     left = msgspec.structs.replace(measured[0].map, complete=False, cells=measured[0].map.cells[:2])
-    store.write_json(folder / levelmap.MAP, left)
+    files.write_json(folder / levelmap.MAP, left)
     shutil.rmtree(folder / names[3])
-    store.create(folder / names[3])
-    store.write_json(folder / store.MANIFEST, store.manifest(folder) | {"complete": False})
+    folders.create(folder / names[3])
+    left_off = msgspec.structs.replace(read_manifest(folder), complete=False)
+    files.write_json(folder / folders.MANIFEST, left_off)
     before = {name: contents(folder / name) for name in names[:3]}
     reported: list[Outcome] = []
     begun = experiment.begun_with(str(folder), {})
@@ -258,7 +263,7 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
     assert view.started == 6  # the levels of the one cell
     assert found.map.cells[:3] == measured[0].map.cells[:3]
     assert found.map.complete
-    assert len(store.manifest(folder)["sittings"]) == 2
+    assert len(read_manifest(folder).sessions) == 2
 
 
 @pytest.mark.slow

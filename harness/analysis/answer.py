@@ -6,7 +6,7 @@
     none         fewer than two levels
 
 A figure that the levels support is never withheld: what is missing is said beside it. Left out: the figures (`curve`),
-and how long the levels that would settle it take (`experiment.summarise`, which knows how long levels took).
+and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
 """
 
 from __future__ import annotations

@@ -22,32 +22,14 @@ import numpy as np
 
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.manifest import Roof as Roof
+from harness.manifest import RoofWindow
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
-from harness.predict.step import WindowCost, work_of
+from harness.predict.step import work_of
 from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
-
-
-class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that the hardware needs at its data sheet's figures: MFU = MBU = 1 and no overhead."""
-
-    prompt: float  # one prompt token through the body: 2 body / F
-    attend: float  # one prompt token more, per token before it: 4 L n_q d / F
-    weights: float  # reading the weights and states of one request's decode step: W(1) / BW
-    kv: float  # reading one token's KV: kv / BW
-    windows: tuple[WindowCost, ...] = ()  # layers that look back only so far, which are in neither attend nor kv
-
-    def step(self, context: float) -> float:
-        """One request's decode step: W(1) and the KV of its context and of its new token."""
-        windows = sum((min(context, each.tokens) + 1) * each.kv for each in self.windows)
-        return self.weights + (context + 1) * self.kv + windows
-
-    def token(self, P: float) -> float:
-        """One prompt token more, after P of them."""
-        windows = sum(2 * each.prompt_attend * min(P, each.tokens) for each in self.windows)
-        return self.prompt + P * self.attend + windows
 
 
 def roof(model: Model, deployment: Deployment) -> Roof:
@@ -58,7 +40,7 @@ def roof(model: Model, deployment: Deployment) -> Roof:
         attend=2 * cost.prompt_attend,
         weights=work_of(cost, 1, 0).weights + cost.state,
         kv=cost.kv,
-        windows=cost.windows,
+        windows=tuple(RoofWindow(w.tokens, w.kv, w.attend, w.prompt_attend) for w in cost.windows),
     )
 
 

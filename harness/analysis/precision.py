@@ -26,7 +26,6 @@ APART = 1.5  # from one look to the next (docs/method.md, The window)
 LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 
 
-DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes
 LEAST_REQUEST_TIMES = 1.8  # of a whole level: new slots spread over a third, half of one measured, one to end

@@ -61,20 +61,23 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     """
     import msgspec
 
-    from harness import files, store
-    from harness.experiment import measured
-    from harness.experiment.summarise import summarise
+    from harness import files
+    from harness.analysis.summarise import summarise
+    from harness.decide import measured
+    from harness.experiment import hardware
     from harness.predict import tune
     from harness.report import predicted
+    from harness.results.result import Result
 
-    run = store.read(folder)
+    run = Result.open(folder)
     path = Path(out) if out else run.path / "calibration.json"
     where = files.named(path) if out else path
     files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # said before it takes time
     given = {name: value for name, value in flags.items() if value is not None}
     if "host_cpus" in given:
         given["host_cpus"] = units.cpus(given["host_cpus"])
-    model, deployment = measured.deployed(run, msgspec.structs.replace(measured.asked(run), **given))
+    asked = msgspec.structs.replace(measured.asked(run), **given)
+    model, deployment = measured.deployed(run, asked, hardware.measure)
     summary = summarise(run)
     found = tune.tune(
         model,

@@ -100,7 +100,7 @@ def model(name: str, *, hub: bool) -> tuple[str, str]:
     """(what to read, what to call it); a name is looked up through the hub only when that is asked for."""
     if not hub:
         return name, ""
-    from harness.exchange import hub as hubs
+    from harness.results import hub as hubs
 
     return hubs.config(name), name
 
@@ -114,5 +114,6 @@ def card(key: str, cpus: str | None) -> Gpu:
 
         return catalog.gpu(key)
     from harness.experiment import hardware
+    from harness.predict import served
 
-    return hardware.host(hardware.measure(None if cpus is None else units.cpus(cpus)))
+    return served.host(hardware.measure(None if cpus is None else units.cpus(cpus)))

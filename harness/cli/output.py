@@ -6,49 +6,54 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.terminal import console, json_text, to_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.levelmap import Map
+    from harness.manifest import Manifest
+    from harness.results.levelmap import Map
     from harness.summary import Summary
 
 secrets: list[str] = []  # of this process's run, for what is printed where nobody knows the run any more
 
 
-def write_reports(
-    folder: Path, summary: Summary, manifest: dict[str, Any], *, plots: bool
-) -> list[tuple[str, str | Path]]:
+def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> list[tuple[str, str | Path]]:
     """summary.json and the files for people; what was made, with its name."""
-    from harness import files, store
+    import msgspec
+
+    from harness import files
     from harness.report import page
     from harness.report import plots as plotting
+    from harness.results.folder import SUMMARY
 
     must_be_files(folder, plots=plots)
-    store.write_json(folder / store.SUMMARY, summary)
-    paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / store.SUMMARY)]
+    files.write_json(folder / SUMMARY, summary)
+    about = msgspec.to_builtins(manifest)
+    paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     if plots:
-        plotting.curve_png(summary, manifest, folder / "curve.png")
-        files.write(folder / "report.html", page.html(summary, manifest))
+        plotting.curve_png(summary, about, folder / "curve.png")
+        files.write(folder / "report.html", page.html(summary, about))
         paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    files.write(folder / "report.md", page.markdown(summary, manifest))
+    files.write(folder / "report.md", page.markdown(summary, about))
     return paths
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
     """HarnessError unless all that `write_reports` writes can stand in the folder."""
-    from harness import files, store
+    from harness import files
+    from harness.results.folder import FOR_PEOPLE, SUMMARY
 
-    files.must_be_files(folder, (store.SUMMARY, *(store.FOR_PEOPLE if plots else ("report.md",))))
+    files.must_be_files(folder, (SUMMARY, *(FOR_PEOPLE if plots else ("report.md",))))
 
 
 def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
     """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
-    from harness import files, levelmap
+    from harness import files
     from harness.report import heat
+    from harness.results import levelmap
 
     table = heat.table(found)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
@@ -75,7 +80,7 @@ def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet
 
 def print_summary(
     summary: Summary,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     paths: list[tuple[str, str | Path]],
     *,
     as_json: bool,
@@ -92,7 +97,7 @@ def print_summary(
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, manifest, paths, console(stderr=as_json), verbose=verbose)
+        tables.print_summary(summary, msgspec.to_builtins(manifest), paths, console(stderr=as_json), verbose=verbose)
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def _one(flags: Mapping[str, Any]) -> None:
     if flags["simulate"]:
         prediction = msgspec.structs.replace(prediction, step_machine=_stepped(question, prediction, flags))
     if flags["measured"]:
-        from harness.experiment import measured
+        from harness.decide import measured
 
         prediction = measured.beside(prediction, question, flags["measured"])
     found = msgspec.structs.replace(found, prediction=prediction)
@@ -207,7 +207,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
     made, _, workload = question.setup(msgspec.structs.replace(asked, figures={}))
     rates = {}
     if flags["measured"]:
-        from harness.experiment import measured
+        from harness.decide import measured
 
         rates = measured.rates(made, asked, flags["measured"])
     price = flags["price"]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 @click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
 def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
     """Make summary and report anew from a result folder's records; a run that died is read as far as it got."""
-    from harness import levelmap, store
-    from harness.experiment.summarise import summarise
+    from harness.analysis.summarise import summarise
+    from harness.results import levelmap
+    from harness.results.result import Result
 
     for each in folder:
         if levelmap.is_map(each):
@@ -32,7 +33,7 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
             table, files = output.write_map(Path(each), found, plots=not no_plots)
             output.print_map(found, table, files, as_json=as_json, quiet=quiet)
             continue
-        measured = store.read(each)
+        measured = Result.open(each)
         output.must_be_files(measured.path, plots=not no_plots)  # said before it takes time
         summary = summarise(measured)
         paths = output.write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
@@ -67,12 +68,12 @@ def _points(source: str) -> list[Point]:
     from harness.analysis import curve
 
     if source != "-" and Path(source).is_dir():
-        from harness import store
-        from harness.experiment.summarise import summarise
+        from harness.analysis.summarise import summarise
+        from harness.results.result import Result
 
-        return curve.points_of([s for s in summarise(store.read(source)).levels if s.output_tokens_per_s.mean])
+        return curve.points_of([s for s in summarise(Result.open(source)).levels if s.output_tokens_per_s.mean])
     from harness import decoding
-    from harness.exchange import points
+    from harness.results import points
 
     place = "stdin" if source == "-" else source
     with decoding.reading(place, "a CSV", "give a result folder or a CSV"):

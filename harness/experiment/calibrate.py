@@ -23,10 +23,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from harness import __version__, files, store
+from harness import __version__, files
 from harness.analysis.stats import percentiles
 from harness.errors import HarnessError
 from harness.experiment.trial import LONGEST, Load, Trial, errors, held
+from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
 from harness.sim.profile import Pace
 
@@ -50,58 +51,6 @@ THOROUGH = Effort(seconds=3.0, loads=(64, 256, 512))  # some 35 s
 QUICK = Effort(seconds=0.8, loads=(512,))  # some 10 s
 
 
-class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that got through, a second; processors are shares of one, 0 to 1 a process."""
-
-    per_s: float
-    limited_by: str  # client | server | host (neither had a processor to itself): only client is a true ceiling
-    client_cpu: float
-    server_cpu: float
-    server_processes: int
-
-
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrival stamp − the endpoint's own stamp right before it wrote that token; seconds."""
-
-    streams: int
-    groups: int  # phases of the ITL that the streams are spread over; 1: all in one engine step
-    tokens_per_s: float
-    tokens: int  # compared
-    error_p50_s: float
-    error_p99_s: float
-    error_max_s: float
-    merged_fraction: float  # of the tokens, that shared a read and so a stamp
-    cpu_s_per_million: float  # of the worker, per million tokens
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one machine's load generator can do with one worker."""
-
-    format: int = FORMAT
-    created: datetime
-    host: str  # hash of its name
-    cpu: str
-    cpus: int  # that it was allowed, of those that there are
-    python: str
-    harness_version: str
-    transport: str
-    timestamp_source: str  # kernel | user
-    workers: int
-    load_average: float  # of the minute before: a busy machine calibrates itself too low
-    single: Ceiling  # tokens a second, one write each
-    bulk: Ceiling  # tokens a second, many a write
-    requests: Ceiling  # requests a second, of one token
-    streams: int  # held at once, as client and endpoint both saw
-    streams_asked: int
-    timing: tuple[Timing, ...]
-    ttft_error_p99_s: float | None  # of |TTFT − (first write − send)|; None: too few requests
-
-    @property
-    def error_p99_s(self) -> float:
-        """The worst of the loads' 99th percentiles of arrival errors, seconds."""
-        return max(row.error_p99_s for row in self.timing)
-
-
 # ---- kept per host and version --------------------------------------------------------------------------
 
 
@@ -114,25 +63,25 @@ def path() -> Path:
     return folder() / f"calibration-{_host()}-{__version__}.json"
 
 
-def save(calibration: Calibration) -> Path:
+def save(calibration: ClientCalibration) -> Path:
     where, way_out = path(), "set XDG_STATE_HOME to a folder to write in"
     files.make_folder(where.parent, way_out=way_out)
-    files.write(where, store.json_text(calibration), private=True, way_out=way_out)
+    files.write_json(where, calibration, private=True, way_out=way_out)
     return where
 
 
-def load() -> Calibration | None:
+def load() -> ClientCalibration | None:
     """This host's calibration by this version, else its latest by another; None without a readable one."""
     others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.lstat().st_mtime)
     for each in [path(), *others]:
         with contextlib.suppress(OSError, HarnessError, msgspec.DecodeError):
-            found = msgspec.json.decode(files.read(each), type=Calibration)
+            found = msgspec.json.decode(files.read(each), type=ClientCalibration)
             if found.format == FORMAT:
                 return found
     return None
 
 
-def stale(calibration: Calibration, now: datetime | None = None) -> str | None:
+def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | None:
     """Why a calibration says nothing about this machine today; None if it does.
 
     It may have been made on fewer of its processors (taskset), or beside other load: then it is a lower bound.
@@ -179,7 +128,7 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def rows(calibration: Calibration) -> list[tuple[str, str, str]]:
+def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
     """(what, figure, remark) for a table."""
     c = calibration
 
@@ -230,12 +179,12 @@ def ceiling(seen: Trial, count: float) -> Ceiling:
 # ---- the measurement ------------------------------------------------------------------------------------
 
 
-def calibrate(effort: Effort = THOROUGH, *, tell: Callable[[str], object] = lambda what: None) -> Calibration:
+def calibrate(effort: Effort = THOROUGH, *, tell: Callable[[str], object] = lambda what: None) -> ClientCalibration:
     """Measure this machine; `tell` hears what is measured next."""
     return asyncio.run(_calibrate(effort, tell))
 
 
-async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> Calibration:
+async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> ClientCalibration:
     load_average, seconds = os.getloadavg()[0], effort.seconds
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     asked = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
@@ -258,7 +207,8 @@ async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> Calibrati
             every, starts = errors(seen.records, seen.entries, seen.origin_ns)
             timing.append(_timing(streams, groups, seen, every))
             first.append(np.abs(starts))
-    return Calibration(
+    return ClientCalibration(
+        format=FORMAT,
         created=datetime.now(UTC),
         **here(),  # type: ignore[arg-type]
         transport="socket",

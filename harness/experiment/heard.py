@@ -13,12 +13,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from harness import store
+from harness.experiment import client
 from harness.experiment.safety import Usage, looked_at
 from harness.load.driver import BATCH_EVERY_S, Progress
-from harness.observe import client as client_view
 from harness.observe import host
-from harness.record import Level, Record, arrivals_of
+from harness.record import Level, Record, Sample, arrivals_of
+from harness.results.spool import Spool
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the time between two of its news
 SLEPT_S = 0.1  # by which CLOCK_BOOTTIME got ahead of CLOCK_MONOTONIC, which a machine's sleep holds still
@@ -28,14 +28,14 @@ _FEW = 8  # ends of requests in a window, below which those before it count too
 class Heard:
     """The one place where something is known of a run that goes on; the levels ask it."""
 
-    def __init__(self, spool: store.Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
+    def __init__(self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
         self._spool = spool
         self._origin_ns = origin_ns
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
         self.level: Level | None = None  # that is held
         self.records: list[Record] = []  # that may touch a window of this level or the one before
-        self.samples: list[store.Sample] = []  # likewise
+        self.samples: list[Sample] = []  # likewise
         self.own: list[Progress] = []  # of the level, each worker's own
         self.answered, self.usage = 0, Usage()  # in this sitting, as far as the records have come
         self.outcomes: collections.deque[bool] = collections.deque(maxlen=looked_at(0))  # of the level's last: failed?
@@ -71,7 +71,7 @@ class Heard:
         if level.window_end_s is None:
             self._ended, self._took_s = 0, 0.0
 
-    def tell(self, samples: Sequence[store.Sample]) -> None:
+    def tell(self, samples: Sequence[Sample]) -> None:
         """Telemetry."""
         self._spool.telemetry(list(samples))
         self.samples += samples
@@ -103,13 +103,13 @@ class Heard:
         if progress.time_s >= self._told_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
             self._told_s[progress.worker] = progress.time_s
             name = f"{self._run_id}-{progress.worker}"
-            self.tell([store.Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
+            self.tell([Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
         last = self._last_sampled.get(progress.worker)
         if last is not None and progress.time_s < last.time_s + 1.0:
             return
         samples = host.samples(progress.time_s) if progress.worker == 0 else []
         if last is not None:
-            samples += client_view.samples(last, progress)
+            samples += client.samples(last, progress)
             self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)
         self._last_sampled[progress.worker] = progress
         self.tell(samples)
@@ -158,7 +158,7 @@ class Heard:
             found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
         self._heard_s, self._asleep_s = now, asleep
         if found:
-            self.tell([store.Sample(at, "client", name, value) for at, name, value in found])
+            self.tell([Sample(at, "client", name, value) for at, name, value in found])
 
 
 def _asleep() -> float:

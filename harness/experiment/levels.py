@@ -11,29 +11,31 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from harness import store
 from harness.analysis import precision, ramp, window
+from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.verdicts import CPU
-from harness.experiment import budget, look, probe, safety
+from harness.experiment import budget, client, feedback, probe, safety
 from harness.experiment.endpoint import Launch, words_for
 from harness.experiment.heard import Heard
 from harness.load import dialects, httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
-from harness.observe import client as client_view
+from harness.manifest import Manifest
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
-from harness.record import Level, Record
-from harness.scenario import Scenario
+from harness.record import Level, Record, Sample
+from harness.results.result import Result
+from harness.results.spool import Spool
+from harness.scenario import PRECISION, Scenario
 from harness.secrecy import redact
-from harness.summary import LevelSummary
+from harness.summary import LevelSummary, RampStep
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
@@ -72,23 +74,19 @@ class View(Protocol):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the levels of a run are for, beside its scenario; by default nothing is known."""
 
-    facts: look.Facts = look.Facts()
+    facts: Facts = Facts()
     predicted_hinge: float | None = None  # chooses where refinement starts, never more
     probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe holds before its ramp
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Asked:
+    def of(cls, manifest: Manifest) -> Asked:
+        prediction, slots = manifest.prediction, manifest.server.get("slots")
+        hint = slots if isinstance(slots, int) else None  # how many requests the server says that it runs at once
         return cls(
-            facts=look.Facts.of(manifest),
-            predicted_hinge=(manifest.get("prediction") or {}).get("hinge_concurrency") or _slots(manifest),
-            probes=tuple(manifest.get("workload", {}).get("probe_lengths", ())),
+            facts=Facts.of(manifest),
+            predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
+            probes=tuple(manifest.workload.probe_lengths or ()),
         )
-
-
-def _slots(manifest: dict[str, Any]) -> int | None:
-    """How many requests the server says that it runs at once: a hint, like a prediction."""
-    slots = (manifest.get("server") or {}).get("slots")
-    return slots if isinstance(slots, int) else None
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -100,14 +98,14 @@ class Before(msgspec.Struct, frozen=True):
     usage: safety.Usage = safety.Usage()
 
     @classmethod
-    def of(cls, run: store.Run, seconds: float) -> Before:
+    def of(cls, run: Result, seconds: float) -> Before:
         """A level counts if it is finished; what the ramp goes by is read anew from the records."""
-        table, facts = Table.of(run.records), look.Facts.of(run.manifest)
+        table, facts = Table.of(run.records), Facts.of(run.manifest)
 
         def held(level: Level) -> ramp.Held | None:
             if not level.finished or level.window_end_s is None:
                 return None
-            return look.held(look.summary(run.records, table, run.samples, level, facts), level)
+            return feedback.of_level(summarise_level(run.records, table, run.samples, level, facts), level)
 
         usage = sum(map(safety.Usage.of, run.records), safety.Usage())
         return cls(tuple((level, held(level)) for level in run.levels), seconds, len(run.records), usage)
@@ -122,11 +120,11 @@ class Before(msgspec.Struct, frozen=True):
         """Prompt lengths of a repeat that a probe need not hold again."""
         return {level.input_tokens or 0 for level, h in self.levels if h is not None and level.repeat == repeat} - {0}
 
-    def steps(self, repeat: int) -> list[dict[str, Any]]:
+    def steps(self, repeat: int) -> list[RampStep]:
         """What was decided in a repeat, as the frames of the levels that count tell."""
         return [said(level) for level, h in self.levels if h is not None and level.repeat == repeat]
 
-    def all_steps(self, scenario: Scenario, asked: Asked) -> list[dict[str, Any]] | None:
+    def all_steps(self, scenario: Scenario, asked: Asked) -> list[RampStep] | None:
         """Every decision of the ramp with its ends, if each repeat is at its end whatever the budget; else None."""
         out = []
         for repeat in range(scenario.ramp.repeat):
@@ -137,14 +135,14 @@ class Before(msgspec.Struct, frozen=True):
         return out
 
 
-def said(level: Level) -> dict[str, Any]:
+def said(level: Level) -> RampStep:
     """The decision to hold a level, as the manifest has it."""
-    return {"concurrency": level.concurrency, "reason": level.reason, "rate": level.rate, "repeat": level.repeat}
+    return RampStep(level.concurrency, level.reason, level.rate, level.repeat)
 
 
-def ended(step: ramp.Next, repeat: int) -> dict[str, Any]:
+def ended(step: ramp.Next, repeat: int) -> RampStep:
     """The decision to end a ramp, likewise."""
-    return {"concurrency": None, "reason": step.reason, "rate": None, "repeat": repeat}
+    return RampStep(None, step.reason, None, repeat)
 
 
 def paced(scenario: Scenario) -> bool:
@@ -194,7 +192,7 @@ class Levels:
         self,
         scenario: Scenario,
         launch: Launch,
-        spool: store.Spool,
+        spool: Spool,
         view: View,
         origin_ns: int,
         before: Before = Before(),
@@ -220,7 +218,7 @@ class Levels:
         self._token_s = 0.0  # when the last token came, or the level began
         self._silent_s = 0.0  # how long without one was last said
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
-        self.steps: list[dict[str, Any]] = []  # every decision of the ramp
+        self.steps: list[RampStep] = []  # every decision of the ramp
 
     async def go(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
         """Hold level after level until the ramp or a budget ends it; leaves every record in the spool."""
@@ -290,7 +288,7 @@ class Levels:
         self._took.append((ended.end_s or 0.0) - ended.begin_s)
         made = await asyncio.to_thread(self._look, tuple(self.heard.records), tuple(self.heard.samples), ended)
         self._view.level_finished(made)
-        return look.held(made, ended)
+        return feedback.of_level(made, ended)
 
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""
@@ -308,8 +306,8 @@ class Levels:
             left = expected if left is None else min(left, expected)
         return left
 
-    def _look(self, records: Sequence[Record], samples: Sequence[store.Sample], level: Level) -> LevelSummary:
-        return look.summary(records, Table.of(records), samples, level, self._asked.facts)
+    def _look(self, records: Sequence[Record], samples: Sequence[Sample], level: Level) -> LevelSummary:
+        return summarise_level(records, Table.of(records), samples, level, self._asked.facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
@@ -454,7 +452,7 @@ class Levels:
         assert start is not None
         assert end is not None
         inside = [p for p in heard.own if p.level == level.index and p.time_s >= start]
-        heard.tell(client_view.read_delay(inside, end, self._tick_ns * 1e-9))
+        heard.tell(client.read_delay(inside, end, self._tick_ns * 1e-9))
 
         # Hold the level until the last request that began in the window has ended: no survivor bias.
         ended: float | None = None
@@ -576,7 +574,7 @@ class Levels:
     @property
     def _precision(self) -> float:
         asked = self._scenario.ramp.precision
-        return precision.DEFAULT if asked is None else asked
+        return PRECISION if asked is None else asked
 
     def _precise(self, level: Level, start: float, end: float) -> bool:
         """Whether the window may end: chunks stand for tokens, whose number in one hardly varies within a level."""

@@ -18,30 +18,34 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import UNSET
 
 import harness
-from harness import files, store
+from harness import files
+from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis import phases
+from harness.analysis.summarise import exit_status, lost, summarise
 from harness.errors import HarnessError
 from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
 from harness.experiment import launch as launching
-from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Launch, address
 from harness.experiment.levels import Asked, Before, Levels, View
-from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
+from harness.manifest import ClientCalibration, Manifest, Session
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import claims, model, roofline
+from harness.predict import claims, model, roofline, served
 from harness.predict.calibrated import calibrated
-from harness.record import FORMAT
+from harness.results import folder as folders
+from harness.results import result, spool
+from harness.results.result import Result
 from harness.scenario import Scenario
 from harness.secrecy import HIDDEN
 from harness.sim import profile as profiles
@@ -56,7 +60,7 @@ _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none
 class Outcome(msgspec.Struct, frozen=True):
     folder: Path
     summary: Summary
-    manifest: dict[str, Any]
+    manifest: Manifest
     status: int
 
 
@@ -68,7 +72,7 @@ class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     command: str
     agreed: Agreed
-    manifest: dict[str, Any] | None = None  # of the run that is resumed, this sitting the last of its sittings
+    manifest: Manifest | None = None  # of the run that is resumed, this sitting the last of its sessions
 
 
 class _Signals:
@@ -155,14 +159,14 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
     limits.check(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = store.create(out or store.fresh(f"{scenario.name}-{stamp}"))
+    folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
     try:
-        with store.claimed(folder):
+        with folders.claimed(folder):
             return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed))
     except BaseException:
-        if not (folder / store.SPOOL).exists() and not (folder / store.REQUESTS).exists():
+        if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
             with contextlib.suppress(HarnessError):
-                files.remove(folder, (store.MANIFEST,))  # nothing was measured: leave nothing behind
+                files.remove(folder, (folders.MANIFEST,))  # nothing was measured: leave nothing behind
             files.remove_folder(folder)
         raise
 
@@ -170,44 +174,42 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Go on with a run that ended early, by the scenario that it was `begun_with`."""
     folder = Path(path)
-    with store.claimed(folder):
-        run = store.read(folder)
-        store.must_go_on(folder, run.manifest)
+    with folders.claimed(folder):
+        run = Result.open(folder)
+        result.must_go_on(folder, run.manifest)
         limits.check(scenario)
-        files.must_be_files(folder, store.WRITTEN)  # said now, not after the load
-        files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
+        files.must_be_files(folder, folders.WRITTEN)  # said now, not after the load
+        files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # of the part that there was
         manifest = run.manifest
-        _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
+        if manifest.loaded[-1].ended_s is UNSET:  # it died
+            ended = msgspec.structs.replace(manifest.loaded[-1], ended_s=run.last_s)
+            sessions = [ended if each is manifest.loaded[-1] else each for each in manifest.sessions]
+            manifest = msgspec.structs.replace(manifest, sessions=sessions)
         before = Before.of(run, 0.0)
         if (steps := before.all_steps(scenario, Asked.of(manifest))) is not None:  # it died after its last level
             view.note("every level is held: only the folder was left to finish")
-            store.Spool(folder).close()
-            manifest |= {"complete": True, "ramp": steps}
+            spool.Spool(folder).close()
+            manifest = msgspec.structs.replace(manifest, complete=True, ramp=steps)
             summary = summarise(_finish(folder, manifest))
             return Outcome(folder, summary, manifest, exit_status(summary, slo_fail=scenario.ramp.slo_fail))
-        manifest["sittings"].append({"created": _now_iso(), "command": command})
-        store.write_json(folder / store.MANIFEST, manifest)
+        sessions = [*manifest.sessions, Session(created=_now_iso(), command=command)]
+        manifest = msgspec.structs.replace(manifest, sessions=sessions)
+        files.write_json(folder / folders.MANIFEST, manifest)
         del run, before
         return _sit(
             _Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
         )
 
 
-def _loaded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sittings so far that came to load anything."""
-    return [sitting for sitting in manifest["sittings"] if "began_s" in sitting]
-
-
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
-    manifest = store.manifest(place)
-    if manifest.get("complete"):
+    manifest = result.read_manifest(place)
+    if manifest.complete:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
-    if not manifest.get("sittings"):
+    if not manifest.sessions:
         raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
-    store.must_go_on(Path(place), manifest)
-    tree = {**manifest["scenario"], "target": dict(manifest["scenario"]["target"])}
-    stored = tree["target"]["headers"]
+    result.must_go_on(Path(place), manifest)
+    stored = manifest.scenario.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
     for name in headers:
         if name not in hidden:
@@ -219,9 +221,10 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
             raise HarnessError(
                 f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
             )
+    tree = msgspec.to_builtins(manifest.scenario)
     tree["target"]["headers"] = {**stored, **headers}
-    scenario = scenarios.build(tree, place=f"{place}/{store.MANIFEST}")
-    if scenarios.digest(scenario) != manifest["scenario_digest"]:
+    scenario = scenarios.build(tree, place=f"{place}/{folders.MANIFEST}")
+    if scenarios.digest(scenario) != manifest.scenario_digest:
         fact = "the scenario in its manifest is not the one that it was begun with"
         raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
     return scenario
@@ -269,7 +272,7 @@ async def _run(
 ) -> Outcome:
     signals.inside()
     asyncio.get_running_loop().set_default_executor(aside.Abandoned())
-    sittings = sitting.manifest["sittings"] if sitting.manifest else [None]
+    earlier = len(sitting.manifest.sessions) - 1 if sitting.manifest else 0
     where = address(url)
     found, ours = await consent.addresses(where), profile is not None
     said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
@@ -279,7 +282,7 @@ async def _run(
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
-        first_prompt = (len(sittings) - 1) * _PROMPTS
+        first_prompt = earlier * _PROMPTS
         trust = sitting.agreed.trust_remote_code
         launch = await launching.check(sitting.scenario, url, first_prompt, trust_remote_code=trust)
         gpus = await opening if opening is not None else None
@@ -331,32 +334,36 @@ async def _measure(
     if sitting.manifest is None:
         manifest = await _first_manifest(sitting, launch, profile, gpus)
         origin_ns, unix_origin = time.monotonic_ns(), time.time()
-        spool, before = store.Spool(folder, store.header(origin_ns, unix_origin)), Before()
-        manifest["clock"] = {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin}
+        records, before = spool.Spool(folder, spool.header(origin_ns, unix_origin)), Before()
+        clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
+        manifest = msgspec.structs.replace(manifest, clock=clock)
         began_s = 0.0
     else:
-        manifest = sitting.manifest
-        launch = _as_before(launch, manifest)
-        run = await asyncio.to_thread(store.read, folder)
+        launch, manifest = _as_before(launch, sitting.manifest)
+        run = await asyncio.to_thread(Result.open, folder)
         origin_ns, unix_origin = _origin(manifest, run.last_s)
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-        loaded_s = sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest))
+        loaded_s = sum(session.seconds for session in manifest.loaded)
         before = await asyncio.to_thread(Before.of, run, loaded_s)
-        spool = store.Spool(folder)
+        records = spool.Spool(folder)
         del run
-    manifest["client"]["workers"] = len(workers)  # whose ceiling is that of all of them
-    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before, Asked.of(manifest))
-    manifest["sittings"][-1] |= {
-        "run_id": levels.run_id,
-        "began_s": began_s,
-        "monotonic_ns_origin": origin_ns,
-        "unix_origin": unix_origin,
-        "boot": host.boot(),
-        "workers": len(workers),
-        "harness_version": harness.__version__,
-        "server": launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
-    }
-    store.write_json(folder / store.MANIFEST, manifest)  # before any load
+    # The client's ceiling is that of all its workers.
+    client = msgspec.structs.replace(manifest.client, workers=len(workers))
+    manifest = msgspec.structs.replace(manifest, client=client)
+    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, before, Asked.of(manifest))
+    session = msgspec.structs.replace(
+        manifest.sessions[-1],
+        run_id=levels.run_id,
+        began_s=began_s,
+        monotonic_ns_origin=origin_ns,
+        unix_origin=unix_origin,
+        boot=host.boot(),
+        workers=len(workers),
+        harness_version=harness.__version__,
+        server=launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
+    )
+    manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], session])
+    files.write_json(folder / folders.MANIFEST, manifest)  # before any load
     task = asyncio.current_task()
     assert task is not None
     failure: HarnessError | None = None
@@ -373,25 +380,8 @@ async def _measure(
         failure, ended = error, str(error)
     finally:
         levels.over = True
-        spool.close()
-    manifest["complete"] = ended == "complete"
-    ended_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.heard.sent}
-    resent = sum(done.resent for done in workers.done) + manifest["client"].get("resent", 0)
-    manifest["client"] |= {
-        "timestamp_source": _source(workers.done),
-        "transport": scenario.target.transport,
-        "workers": len(workers),
-        "cpus": [list(cpus) for cpus in placed],
-        "resent": resent,
-    }
-    if resent:
-        manifest["notes"].append(
-            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
-            "since then each request opens its own"
-        )
-    manifest["ramp"] = levels.steps
-    manifest["host"]["load_average_end"] = list(os.getloadavg())
+        records.close()
+    manifest = _ended(manifest, levels, workers.done, placed, ended, transport=scenario.target.transport)
     with signals.finishing():
         if failure is not None:
             missing = 0
@@ -405,51 +395,88 @@ async def _measure(
     return Outcome(folder, summary, manifest, status)
 
 
-def _finish(folder: Path, manifest: dict[str, Any]) -> store.Run:
+def _ended(
+    manifest: Manifest,
+    levels: Levels,
+    done: list[Done],
+    placed: list[tuple[int, ...]],
+    why: str,
+    *,
+    transport: str,
+) -> Manifest:
+    """The manifest with what only the end of the load tells; `why` is complete, or what ended it before."""
+    resent = sum(each.resent for each in done) + (manifest.client.resent or 0)
+    notes = list(manifest.notes)
+    if resent:
+        notes.append(
+            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
+            "since then each request opens its own"
+        )
+    session = msgspec.structs.replace(
+        manifest.sessions[-1], ended=why, ended_s=levels.heard.now(), sent=levels.heard.sent
+    )
+    client = msgspec.structs.replace(
+        manifest.client,
+        timestamp_source=_source(done),
+        transport=transport,
+        cpus=[list(cpus) for cpus in placed],
+        resent=resent,
+    )
+    return msgspec.structs.replace(
+        manifest,
+        complete=why == "complete",
+        sessions=[*manifest.sessions[:-1], session],
+        client=client,
+        notes=notes,
+        ramp=levels.steps,
+        host=msgspec.structs.replace(manifest.host, load_average_end=list(os.getloadavg())),
+    )
+
+
+def _finish(folder: Path, manifest: Manifest) -> Result:
     """Make the folder's files of the spool; where that cannot be done the spool stays, and reads."""
     try:
-        run = store.finish(folder)
+        run = spool.finish(folder)
     except HarnessError as error:
         way_out = f"{error.way_out}, then `knee report {folder}` reads what was measured"
         raise HarnessError(error.fact, place=error.place, way_out=way_out) from None
-    store.write_json(folder / store.MANIFEST, manifest)
-    run.manifest = manifest
-    return run
+    files.write_json(folder / folders.MANIFEST, manifest)
+    return msgspec.structs.replace(run, manifest=manifest)
 
 
-def _origin(manifest: dict[str, Any], last_s: float) -> tuple[int, float]:
+def _origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
     """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
 
     Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
     and the times go on behind the folder's last one in any case.
     """
-    before = _loaded(manifest)[-1]
-    origin_ns: int = before["monotonic_ns_origin"]
-    unix_origin: float = before["unix_origin"]
+    before = manifest.loaded[-1]
+    origin_ns, unix_origin = before.monotonic_ns_origin or 0, before.unix_origin or 0.0
     now_ns = time.monotonic_ns()
-    if before["boot"] is not None and before["boot"] == host.boot() and now_ns > origin_ns + last_s * 1e9:
+    if before.boot and before.boot == host.boot() and now_ns > origin_ns + last_s * 1e9:
         return origin_ns, unix_origin
     now_s = max(last_s + 1.0, time.time() - unix_origin)
     return now_ns - round(now_s * 1e9), time.time() - now_s
 
 
-def _as_before(launch: Launch, manifest: dict[str, Any]) -> Launch:
-    """What the checks found, with the prompts' length of the first sitting; another model is another run."""
-    if launch.model != manifest["model"]:
+def _as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
+    """What the checks found, with the prompts' length of the first session; another model is another run."""
+    if launch.model != manifest.model:
         raise HarnessError(
-            f"it serves '{launch.model}' now, the run began with '{manifest['model']}'",
+            f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
             place=launch.address.base,
             way_out="run anew",
         )
-    manifest["notes"] += [note for note in launch.notes if note not in manifest["notes"]]
-    return msgspec.structs.replace(launch, prompt_words=manifest["workload"]["prompt_words"])
+    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
+    words = manifest.workload.prompt_words or launch.prompt_words
+    return msgspec.structs.replace(launch, prompt_words=words), msgspec.structs.replace(manifest, notes=notes)
 
 
 def _now_iso() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _calibration(scenario: Scenario) -> tuple[Calibration | None, str | None]:
+def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
     """What this host's load generator can follow, or why that is not known."""
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
@@ -470,87 +497,82 @@ def _source(done: list[Done]) -> str | None:
 
 async def _first_manifest(
     sitting: _Sitting, launch: Launch, profile: profiles.Profile | None, gpus: Gpus | None
-) -> dict[str, Any]:
+) -> Manifest:
     """All that could explain a difference, and the prediction, before any load."""
-    scenario = sitting.scenario
-    manifest = _manifest(scenario, launch, profile, sitting.command)
-    manifest["gpu_facts"] = gpus.facts() if gpus is not None else None
+    scenario, created, here = sitting.scenario, _now_iso(), host.facts()
+    notes = list(launch.notes)
+    cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
-    manifest["client"] = {"calibration": msgspec.to_builtins(calibration)}
     if why_not:
-        manifest["notes"].append(why_not)
+        notes.append(why_not)
         sitting.view.note(why_not)
     # Cores of this machine are measured now, for load has not begun.
-    finding = asyncio.to_thread(hardware.find, scenario.hardware, manifest["gpu_facts"]) if profile is None else None
-    found = hardware.Found() if finding is None else await finding
+    found = served.Found() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
     for note in found.notes:
         sitting.view.note(note)
-    manifest["notes"] += found.notes
-    manifest["machine"] = msgspec.to_builtins(found.machine)
-    if found.card is not None:
-        manifest |= {"gpu": found.card.key, "gpus": scenario.hardware.gpus}
+    notes += found.notes
+    deployed: tuple[model.Model, roofline.Deployment] | None
     if profile is not None:
-        deployed: tuple[model.Model, roofline.Deployment] | None = (profile.model, profile.deployment)
+        deployed = (profile.model, profile.deployment)
     else:
-        deployed = hardware.deployed(scenario.hardware, found.card, launch.cache_config)
-    manifest["prediction"] = manifest["roof"] = None
+        deployed = served.deployed(scenario.hardware, found.card, launch.cache_config)
     if deployed is None:
-        manifest["notes"].append("no prediction: it needs --gpu and --model-config")
-    else:
-        made = await asyncio.to_thread(_predict, scenario, launch, *deployed, simulated=bool(profile))
-        manifest["prediction"] = msgspec.to_builtins(made)
-        manifest["roof"] = msgspec.to_builtins(phases.roof(*deployed))
-    manifest["sittings"] = [{"created": manifest["created"], "command": sitting.command}]
-    return manifest
-
-
-def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | None, command: str) -> dict[str, Any]:
+        notes.append("no prediction: it needs --gpu and --model-config")
+    made = await asyncio.to_thread(_predict, scenario, launch, *deployed, simulated=bool(profile)) if deployed else None
     shown = scenarios.shown(scenario, launch.secrets)
     told = scenario.hardware
-    return {
-        "format": FORMAT,
-        "name": scenario.name,
-        "created": _now_iso(),
-        "complete": False,
-        "command": command,
-        "harness_version": harness.__version__,
-        "scenario": msgspec.to_builtins(shown),
-        "scenario_digest": scenarios.digest(shown),
-        "workload": {
-            "input_tokens": scenario.workload.input_tokens,
-            "output_tokens": scenario.workload.output_tokens,
-            "seed": scenario.workload.seed,
-            "prompt_words": launch.prompt_words,
-            "prompt_tokens": launch.input_tokens,  # that they come to, by the server's count
-            "template_tokens": launch.added_tokens,  # of these, that every prompt has in common
-            "tokens_per_word": launch.tokens_per_word,
-            "probe_lengths": probe.lengths(scenario, launch),
-            "sampling": {
-                "temperature": None if "temperature" in launch.drop else 0.0,
-                "ignore_eos": "ignore_eos" not in launch.drop,
-            },
-        },
-        "url": "sim:" if profile else launch.address.base + launch.address.prefix,
-        "model": launch.model,
-        "api": launch.api,
-        "server": launch.server | shown.target.server_meta,
-        "cache_config": launch.cache_config,
-        "dropped_fields": sorted(launch.drop),
-        "simulated": _simulated(scenario, launch, profile),
-        "gpu": told.gpu or (profile.deployment.gpu.key if profile else None),
-        "gpus": told.gpus if told.gpu or profile else None,
-        "price": told.price,
-        "host": host.facts(),
-        "client": {},
-        "notes": list(launch.notes),
-    }
+    card = found.card.key if found.card else told.gpu or (profile.deployment.gpu.key if profile else None)
+    return Manifest(
+        name=scenario.name,
+        created=created,
+        command=sitting.command,
+        harness_version=harness.__version__,
+        scenario=manifests.Scenario.of(shown),
+        scenario_digest=scenarios.digest(shown),
+        workload=_workload(scenario, launch),
+        url="sim:" if profile else launch.address.base + launch.address.prefix,
+        model=launch.model,
+        api=launch.api,
+        server=launch.server | shown.target.server_meta,
+        cache_config=launch.cache_config,
+        dropped_fields=sorted(launch.drop),
+        simulated=_simulated(scenario, launch, profile),
+        gpu=card,
+        gpus=told.gpus if card else None,
+        price=told.price,
+        host=here,
+        client=manifests.Client(calibration=calibration),
+        notes=notes,
+        gpu_facts=cards,
+        machine=found.machine,
+        prediction=made,
+        roof=phases.roof(*deployed) if deployed else None,
+        sessions=[Session(created=created, command=sitting.command)],
+    )
 
 
-def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | None) -> dict[str, Any] | None:
+def _workload(scenario: Scenario, launch: Launch) -> manifests.Workload:
+    """What each request asks."""
+    return manifests.Workload(
+        input_tokens=scenario.workload.input_tokens,
+        output_tokens=scenario.workload.output_tokens,
+        seed=scenario.workload.seed or 0,
+        prompt_words=launch.prompt_words,
+        prompt_tokens=launch.input_tokens,
+        template_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        probe_lengths=probe.lengths(scenario, launch),
+        sampling=manifests.Sampling(
+            temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
+        ),
+    )
+
+
+def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | None) -> manifests.Simulated | None:
     """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
     if profile is not None:
-        return {"profile": scenario.sim.profile, "speed": scenario.sim.speed}
-    return {"profile": launch.model} if launch.server.get("name") == published.SIMULATED else None
+        return manifests.Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
+    return manifests.Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
 
 
 def _predict(

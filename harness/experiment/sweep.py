@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 import harness
-from harness import files, levelmap, secrecy, store
+from harness import files, secrecy
+from harness import manifest as manifests
 from harness import scenario as scenarios
+from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
 from harness.experiment import budget, safety
 from harness.experiment import run as experiment
@@ -32,8 +35,11 @@ from harness.experiment.budget import Spent
 from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
-from harness.experiment.summarise import exit_status, summarise
-from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.manifest import MapManifest, Session
+from harness.results import folder as folders
+from harness.results import levelmap, result
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.summary import Summary, Value
 
@@ -132,29 +138,27 @@ def sweep(
     planned = cells(scenario)
     hidden = scenarios.secrets(scenario, os.environ)
     created = _now()
-    folder = store.create(out or store.fresh(f"{scenario.name}-{created:%Y%m%d-%H%M%S}"))
+    folder = folders.create(out or folders.default(f"{scenario.name}-{created:%Y%m%d-%H%M%S}"))
     said = created.isoformat(timespec="seconds")
     shown = scenarios.shown(scenario, hidden)
-    manifest = {
-        "format": levelmap.FORMAT,
-        "name": scenario.name,
-        "created": said,
-        "complete": False,
-        "command": command,
-        "harness_version": harness.__version__,
-        "scenario": msgspec.to_builtins(shown),
-        "scenario_digest": scenarios.digest(shown),
-        "sittings": [{"created": said, "command": command}],
-    }
+    manifest = MapManifest(
+        name=scenario.name,
+        created=said,
+        command=command,
+        harness_version=harness.__version__,
+        scenario=manifests.Scenario.of(shown),
+        scenario_digest=scenarios.digest(shown),
+        sessions=[Session(created=said, command=command)],
+    )
     try:
-        with store.claimed(folder):
-            store.write_json(folder / store.MANIFEST, manifest)
+        with folders.claimed(folder):
+            files.write_json(folder / folders.MANIFEST, manifest)
             going = _Going(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
             return going.measure()
     except BaseException:
         if not any(path.is_dir() for path in folder.iterdir()):  # nothing was measured: leave nothing behind
             with contextlib.suppress(HarnessError):
-                files.remove(folder, (store.MANIFEST,))
+                files.remove(folder, (folders.MANIFEST,))
             files.remove_folder(folder)
         raise
 
@@ -173,14 +177,16 @@ def resume(
     Cells that are complete are kept; one that was broken off goes on where it stood, with the bounds that it had.
     """
     folder = Path(path)
-    with store.claimed(folder):
-        files.must_be_files(folder, (store.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # said before the load
+    with folders.claimed(folder):
+        files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # said before the load
         for cell in cells(scenario):
             if os.path.lexists(folder / cell.name):
-                files.must_be_files(folder / cell.name, store.WRITTEN)
-        manifest = store.manifest(folder)
-        manifest["sittings"].append({"created": _now().isoformat(timespec="seconds"), "command": command})
-        store.write_json(folder / store.MANIFEST, manifest)
+                files.must_be_files(folder / cell.name, folders.WRITTEN)
+        manifest = result.read_manifest(folder)
+        assert isinstance(manifest, MapManifest)  # its scenario sweeps
+        session = Session(created=_now().isoformat(timespec="seconds"), command=command)
+        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, session])
+        files.write_json(folder / folders.MANIFEST, manifest)
         hidden = scenarios.secrets(scenario, os.environ)
         going = _Going(scenario, folder, view, command, agreed, report, manifest, cells(scenario), hidden)
         if levelmap.is_map(folder):
@@ -197,7 +203,7 @@ class _Going(msgspec.Struct):
     command: str
     agreed: Agreed
     report: Report
-    manifest: dict[str, Any]
+    manifest: MapManifest
     planned: list[Cell]
     hidden: tuple[str, ...]
     known: dict[str, Measured] = {}  # by name, of this go and the ones before
@@ -233,19 +239,19 @@ class _Going(msgspec.Struct):
                 signalled = outcome.status
                 break
         found = self._map(ended=not signalled)
-        self.manifest["complete"] = found.complete
-        store.write_json(self.folder / levelmap.MAP, found)
-        store.write_json(self.folder / store.MANIFEST, self.manifest)
+        self.manifest = msgspec.structs.replace(self.manifest, complete=found.complete)
+        files.write_json(self.folder / levelmap.MAP, found)
+        files.write_json(self.folder / folders.MANIFEST, self.manifest)
         return Swept(self.folder, found, gravest([signalled, *map(_status, found.cells)]))
 
     def _kept(self, cell: Cell) -> bool:
         """Whether the cell is measured already; one whose run was whole but not yet in the map is taken into it."""
         place = self.folder / cell.name
-        if not place.is_dir() or not store.manifest(place).get("complete"):
+        if not place.is_dir() or not result.read_manifest(place).complete:
             return False
         known = self.known.get(cell.name)
         if known is None or known.status is None or known.status >= 128:
-            run = store.read(place)
+            run = Result.open(place)
             summary = summarise(run)
             self._take(
                 cell, Outcome(place, summary, run.manifest, exit_status(summary, slo_fail=cell.scenario.ramp.slo_fail))
@@ -259,21 +265,24 @@ class _Going(msgspec.Struct):
     def _go_on(self, cell: Cell) -> Outcome:
         """A cell that was broken off, with the bounds that it was begun with."""
         place = self.folder / cell.name
-        said = store.manifest(place)
-        store.must_go_on(place, said)
-        ramp = store.typed(place, said["scenario"]["ramp"], Ramp)
-        scenario = msgspec.structs.replace(cell.scenario, ramp=ramp)
+        about = result.read_manifest(place)
+        result.must_go_on(place, about)
+        scenario = msgspec.structs.replace(cell.scenario, ramp=about.scenario.ramp)
         return experiment.resume(str(place), scenario, self.view, self.command, agreed=self.agreed)
 
     def _take(self, cell: Cell, outcome: Outcome) -> None:
         self.report(outcome)
-        facts = {name: outcome.manifest.get(name) for name in ("model", "gpu")}
-        self.manifest |= facts | {"simulated": outcome.summary.simulated}
+        self.manifest = msgspec.structs.replace(
+            self.manifest,
+            model=outcome.manifest.model,
+            gpu=outcome.manifest.gpu,
+            simulated=outcome.summary.simulated,
+        )
         self._put(_costed(measured(cell, outcome), outcome.folder, cell))
 
     def _put(self, cell: Measured) -> None:
         self.known[cell.name] = cell
-        store.write_json(self.folder / levelmap.MAP, self._map(ended=False))
+        files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
 
     def _any(self) -> bool:
         """Whether some cell of the map has been measured."""
@@ -286,11 +295,11 @@ class _Going(msgspec.Struct):
     def _map(self, *, ended: bool) -> Map:
         found = self._cells()
         return Map(
-            name=self.manifest["name"],
-            created=self.manifest["created"],
-            model=self.manifest.get("model"),
-            gpu=self.manifest.get("gpu"),
-            simulated=self.manifest.get("simulated", False),
+            name=self.manifest.name or "",
+            created=self.manifest.created,
+            model=self.manifest.model or None,
+            gpu=self.manifest.gpu or None,
+            simulated=self.manifest.simulated or False,
             complete=ended and not any(cell.error for cell in found),
             axes=axes(self.scenario),
             cells=found,
@@ -356,10 +365,10 @@ def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:
     """The cell with what its folder says that it cost; a run that never came to load anything cost nothing."""
     if not _begun(folder):
         return cell
-    run = store.read(folder)
+    run = Result.open(folder)
     usage = sum(map(safety.Usage.of, run.records), safety.Usage())
-    sittings = [each for each in run.manifest.get("sittings", []) if "began_s" in each]
-    seconds = sum(each.get("ended_s", run.last_s) - each["began_s"] for each in sittings)
+    loaded = run.manifest.loaded
+    seconds = sum((run.last_s if each.ended_s is UNSET else each.ended_s) - (each.began_s or 0.0) for each in loaded)
     dollars = safety.dollars(planned.scenario.hardware, seconds, usage)
     return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=dollars)
 
@@ -368,9 +377,9 @@ def _begun(folder: Path) -> bool:
     """Whether a run came to load anything into a folder; what one leaves that was killed before is taken away."""
     if not folder.is_dir():
         return False
-    if store.manifest(folder).get("sittings"):
+    if result.read_manifest(folder).sessions:
         return True
-    files.remove(folder, (store.MANIFEST, store.SPOOL))
+    files.remove(folder, (folders.MANIFEST, folders.SPOOL))
     files.remove_folder(folder)  # where something else lies in it, `run` says so
     return False
 

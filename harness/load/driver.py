@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from harness import store
 from harness.load.dialects import plain
 from harness.load.loop import HotSelector, now
 from harness.load.schedule import arrivals, pause_after, quota, stagger
@@ -26,6 +25,7 @@ from harness.load.tokens import Placer
 from harness.load.transport import Answer, Target, Transport
 from harness.load.workload import Prompts
 from harness.record import Record
+from harness.results import frames
 from harness.secrecy import redact
 
 BATCH_EVERY_S = 0.25
@@ -394,7 +394,7 @@ class Driver:
             while self._ended and self._ended[0].answer.complete and len(records) < _BATCH and size < _BATCH_BYTES:
                 records.append(self._record(self._ended.popleft()))
                 size += len(records[-1].arrivals)
-            await self._send(store.batch(records))
+            await self._send(frames.batch(records))
             await asyncio.sleep(0)  # whatever is due goes first
 
     def _record(self, ask: _Ask) -> Record:

@@ -24,12 +24,13 @@ from typing import Any
 
 import msgspec
 
-from harness import interpreter, store
+from harness import interpreter
 from harness.errors import HarnessError
 from harness.load.driver import Command, Done, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
 from harness.load.schedule import shares
 from harness.load.transports import transport_for
+from harness.results import frames
 from harness.terminal import guard
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker
@@ -86,7 +87,7 @@ async def _work(plan: Plan, link: socket.socket, selector: HotSelector, source: 
         async with lock:  # two tasks must not interleave their bytes
             unheard = loop.call_later(_UNHEARD_S, commands.put_nowait, Stop())
             try:
-                await loop.sock_sendall(link, store.frame(payload))
+                await loop.sock_sendall(link, frames.frame(payload))
             finally:
                 unheard.cancel()
 
@@ -112,7 +113,7 @@ def _receive(link: socket.socket) -> bytes:
         data += more
         if len(data) == 8:
             wanted = 8 + int.from_bytes(data[:4], "little")
-    return next(store.payloads(data))
+    return next(frames.payloads(data))
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -120,7 +121,7 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         head = await reader.readexactly(8)
         length = int.from_bytes(head[:4], "little")
         data = head + await reader.readexactly(length)
-        payload = next(store.payloads(data), None)
+        payload = next(frames.payloads(data), None)
         if payload is None:
             raise HarnessError("a message from the worker is damaged", place="worker", way_out="run again")
         yield payload
@@ -180,7 +181,7 @@ class _Process:
 
     def tell(self, message: Plan | Command) -> None:
         assert self._writer is not None
-        self._writer.write(store.frame(_encode(message)))
+        self._writer.write(frames.frame(_encode(message)))
 
     async def _read(
         self,
@@ -191,7 +192,7 @@ class _Process:
         try:
             async for payload in _frames(reader):
                 self.silent_s = 0
-                if store.is_batch(payload):
+                if frames.is_batch(payload):
                     on_batch(payload)
                     continue
                 message = _decode_message(payload)

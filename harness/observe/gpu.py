@@ -1,38 +1,22 @@
-"""What this machine's NVIDIA GPUs do while load runs: facts once, figures about once a second, and those over a window.
+"""What this machine's NVIDIA GPUs do while load runs: facts once, figures about once a second.
 
 They are read by NVML, the driver's own library. A figure that a card does not publish is left out, a GPU that vanishes
 ends with what was read of it, and a machine without the driver has no GPUs here. Whether these GPUs serve is not known:
-`view` counts those that were busy, so that the idle ones of a bigger machine, or of a client far from its server, add
-nothing. Left out: other makers' cards, single processes, and the traffic on NVLink and PCIe.
+`analysis.telemetry` counts those that were busy. Left out: other makers' cards, single processes, and the traffic on
+NVLink and PCIe.
 """
 
 from __future__ import annotations
 
-import bisect
 import hashlib
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from harness.store import Sample
-from harness.summary import GpuView
+from harness.manifest import Card
+from harness.record import Sample
 
 EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a second from Ampere on
-_EDGE_S = 5.0  # how far outside a window a sample may lie and still say how the energy counter stood at its edge
-
-# Bits of the clocks event reasons (nvml.h, nvmlClocksEventReasons) that hold the clock below what was asked for. The
-# rest are no complaint: idle, clocks that somebody set, and boosting in step with other cards.
-THROTTLE = {
-    "sw_power_cap": 0x04,  # at its power limit: ordinary under full load
-    "hw_slowdown": 0x08,  # halved by the board: heat, the power brake, or too fast a rise in power
-    "sw_thermal": 0x20,
-    "hw_thermal": 0x40,
-    "hw_power_brake": 0x80,
-}
-_SLOWED = sum(THROTTLE.values()) - THROTTLE["sw_power_cap"]
-
-Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
 class Gpus:
@@ -89,12 +73,9 @@ class Gpus:
             return None
         return cls(nvml, handles)
 
-    def facts(self) -> list[dict[str, Any]]:
-        """What a manifest should say of each GPU; None where the card does not.
-
-        `id` is a digest of its UUID: two runs on one card are seen to be, and the card stays unnamed.
-        """
-        return [{"index": name, **_facts(self._nvml, handle)} for name, handle in self._handles.items()]
+    def facts(self) -> list[Card]:
+        """What a manifest should say of each GPU."""
+        return [_card(self._nvml, name, handle) for name, handle in self._handles.items()]
 
     def samples(self, time_s: float) -> list[Sample]:
         """Every figure that can be read now, as '0/power_w' and so on: the GPU's index at NVML, then the metric.
@@ -157,57 +138,6 @@ def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
     return list(dict.fromkeys(out))
 
 
-def view(all_samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
-    """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
-
-    Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
-    memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
-    parallelism the slowest one sets the pace. Joules a token are for the metrics, which know the tokens.
-    """
-    start, end = window
-    cards: dict[str, dict[str, Points]] = {}
-    for sample in all_samples:
-        if sample.source == "gpu" and start - _EDGE_S <= sample.time_s <= end + _EDGE_S:
-            name, _, metric = sample.metric.partition("/")
-            cards.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
-
-    def inside(card: Mapping[str, Points], metric: str) -> list[float]:
-        return [value for time_s, value in card.get(metric, []) if start <= time_s <= end]
-
-    def busy(card: Mapping[str, Points]) -> bool:
-        if "utilization" in card:
-            return any(inside(card, "utilization"))
-        return any(inside(card, metric) for metric in card)  # a MIG slice does not say
-
-    busy_cards = [card for card in cards.values() if busy(card)]
-    if not busy_cards:
-        return None
-
-    def of_all(metric: str) -> list[float]:
-        return [value for card in busy_cards for value in inside(card, metric)]
-
-    clocks = of_all("sm_clock_hz")
-    reasons = [[int(value) for value in inside(card, "throttle_reasons")] for card in busy_cards]
-
-    def share(mask: int) -> float:
-        return max(sum(bool(value & mask) for value in card) / len(card) for card in reasons if card)
-
-    known = any(reasons)
-    shares = {name: share(mask) for name, mask in THROTTLE.items()} if known else {}
-    return GpuView(
-        gpus=len(busy_cards),
-        utilization=_mean(of_all("utilization")),
-        power_w=_sum(_mean(inside(card, "power_w")) for card in busy_cards),
-        energy_j=_sum(_energy(card, window) for card in busy_cards),
-        memory_used_bytes=max(of_all("memory_used_bytes"), default=None),
-        sm_clock_hz=_mean(clocks),
-        sm_clock_min_hz=min(clocks, default=None),
-        temperature_max_c=max(of_all("temperature_c"), default=None),
-        throttle={name: value for name, value in shares.items() if value} if known else None,
-        throttled_fraction=share(_SLOWED) if known else None,
-    )
-
-
 def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
     """Handles of the visible GPUs and MIG slices, by the name that their samples get."""
     whole: dict[int, Any] = {}
@@ -252,7 +182,7 @@ def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
     }
 
 
-def _facts(nvml: Any, handle: Any) -> dict[str, Any]:
+def _card(nvml: Any, index: str, handle: Any) -> Card:
     def ask(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
@@ -266,21 +196,22 @@ def _facts(nvml: Any, handle: Any) -> dict[str, Any]:
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     mig = ask(nvml.nvmlDeviceGetMigMode, handle)
     cuda = ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
-    return {
-        "name": ask(nvml.nvmlDeviceGetName, handle),
-        "id": None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
-        "memory_bytes": None if memory is None else memory.total,
-        "driver": ask(nvml.nvmlSystemGetDriverVersion),
-        "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        "power_limit_w": scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
-        "sm_clock_max_hz": scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
-        "memory_clock_max_hz": scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
-        "mig": None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+    return Card(
+        index=index,
+        name=ask(nvml.nvmlDeviceGetName, handle),
+        id=None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
+        memory_bytes=None if memory is None else memory.total,
+        driver=ask(nvml.nvmlSystemGetDriverVersion),
+        cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        power_limit_w=scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
+        sm_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
+        memory_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
+        mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         # The most that card and slot agree on: the present generation falls while the card idles.
-        "pcie_generation": ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        "pcie_width": ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        "nvlinks": _nvlinks(nvml, handle),
-    }
+        pcie_generation=ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        pcie_width=ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        nvlinks=_nvlinks(nvml, handle),
+    )
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
@@ -292,46 +223,3 @@ def _nvlinks(nvml: Any, handle: Any) -> int | None:
         except nvml.NVMLError:  # past the last one
             break
     return sum(states) if states else None
-
-
-def _energy(card: Mapping[str, Points], window: tuple[float, float]) -> float | None:
-    """Joules over the window: by the card's counter, else by its power over time."""
-    counted = _grown(card.get("energy_j", []), window)
-    return counted if counted is not None else _grown(_integral(card.get("power_w", [])), window)
-
-
-def _grown(counter: Points, window: tuple[float, float]) -> float | None:
-    """How much a counter grew over the window, between samples along a straight line.
-
-    Where samples end inside the window, in proportion; None below half of it, or where the counter was reset.
-    """
-    if len(counter) < 2 or any(b < a for (_, a), (_, b) in itertools.pairwise(counter)):
-        return None
-    low, high = max(window[0], counter[0][0]), min(window[1], counter[-1][0])
-    span = window[1] - window[0]
-    if high <= low or high - low < span / 2:
-        return None
-    return (_at(counter, high) - _at(counter, low)) * span / (high - low)
-
-
-def _at(points: Points, time_s: float) -> float:
-    """The value at a time between the first point and the last."""
-    right = min(max(1, bisect.bisect_left(points, time_s, key=lambda point: point[0])), len(points) - 1)
-    (t, v), (t2, v2) = points[right - 1], points[right]
-    return v + (v2 - v) * (time_s - t) / (t2 - t) if t2 > t else v2
-
-
-def _integral(rate: Points) -> Points:
-    """What a rate has added up to at each of its points, by trapezoids."""
-    sums = itertools.accumulate(((b + a) / 2 * (t2 - t) for (t, a), (t2, b) in itertools.pairwise(rate)), initial=0.0)
-    return list(zip((t for t, _ in rate), sums, strict=False))
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """The sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)

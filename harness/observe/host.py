@@ -6,24 +6,24 @@ import hashlib
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from harness.store import Sample
+from harness.manifest import Host
+from harness.record import Sample
 
 
-def facts() -> dict[str, Any]:
+def facts() -> Host:
     """What could explain a difference between two hosts."""
-    return {
-        "system": platform.platform(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "cpus_allowed": sorted(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
-        "load_average": list(os.getloadavg()),
-    }
+    return Host(
+        system=platform.platform(),
+        machine=platform.machine(),
+        python=platform.python_version(),
+        cpus=os.cpu_count(),
+        cpus_allowed=sorted(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        load_average=list(os.getloadavg()),
+    )
 
 
 def boot() -> str | None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ import psutil
 
 from harness import interpreter
 from harness.errors import HarnessError
+from harness.manifest import BF16_OVER_FP32, Machine
 
-APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")
 _LARGER = 4  # times the last-level cache: an array that cannot stay in it
@@ -34,43 +34,6 @@ _USUAL_CACHE = 32 * 2**20  # bytes, where the machine does not say
 _PIECE = 16 * 2**20  # bytes of an array at once: half a millisecond of a core, so that few are interrupted
 _EDGE = 512  # of the multiplied matrices: 3 MiB together, so that they come from the cache
 _WAIT_S = 60.0  # for the measuring process
-
-# Multiply-adds of bf16 that one instruction does for each of float32, by the name that the kernel gives the extension;
-# the first that the processor has. AMX: 16×16×32 in 16 cycles against two 16-wide units; VDPBF16PS takes two pairs
-# where VFMADD takes one (Intel 64 and IA-32 Optimization Reference Manual; AMD Zen 4 Software Optimization Guide).
-BF16_OVER_FP32 = {"amx_bf16": 16.0, "avx512_bf16": 2.0}
-
-
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What some cores of a machine reach together: bytes, bytes/s, FLOP/s."""
-
-    cpu: str
-    cpus: tuple[int, ...]  # that were measured
-    memory_bytes: float  # of the machine, or of the container that this runs in
-    read_bytes_per_s: float  # an array summed up
-    copy_bytes_per_s: float  # one into another, both counted
-    add_bytes_per_s: float  # the sum of two into a third, all three counted
-    fp32_flops: float  # matrices of float32
-    extension: str = ""  # by which it multiplies bf16; "": it has none
-
-    @property
-    def bandwidth(self) -> float:
-        """The best of the streams; bytes/s."""
-        return max(self.read_bytes_per_s, self.copy_bytes_per_s, self.add_bytes_per_s)
-
-    @property
-    def flops(self) -> dict[str, float]:
-        """FLOP/s by compute dtype: fp32 as measured, bf16 from it by what the processor's instructions do."""
-        return {"fp32": self.fp32_flops, "bf16": self.fp32_flops * BF16_OVER_FP32.get(self.extension, 1.0)}
-
-    @property
-    def source(self) -> str:
-        """How these figures came about, in words."""
-        ratio = BF16_OVER_FP32.get(self.extension)
-        stands_in = f"{ratio:g} × that by {self.extension}" if ratio else "the same, for want of bf16 instructions"
-        cores = f"core{'s' if len(self.cpus) > 1 else ''} {','.join(map(str, self.cpus))}"
-        measured = "bandwidth measured by streams, fp32 by matrix products"
-        return f"{measured} on {cores} of {self.cpu}; bf16 is {stands_in}, not measured"
 
 
 def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float = 1.6) -> Machine:
@@ -101,29 +64,6 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
         fp32_flops=flops,
         extension=next((name for name in BF16_OVER_FP32 if name in _flags()), ""),
     )
-
-
-def differs(key: str, row: Mapping[str, float | None], facts: Mapping[str, Any]) -> list[str]:
-    """Where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
-
-    Both by the names of `observe.gpu.Gpus.facts`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either
-    side does not know is not compared.
-
-    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, {"memory_bytes": 100.9e9})
-    ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
-    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, {"memory_bytes": None})
-    []
-    """
-    out = []
-    for name, expected in row.items():
-        said = facts.get(name)
-        if said is None or not expected or abs(said / expected - 1) <= APART:
-            continue
-        apart = f"{100 * (said / expected - 1):+.0f} %"
-        out.append(
-            f"{key}: the driver's {name} is {said:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
-        )
-    return out
 
 
 # ---- the machine itself ---------------------------------------------------------------------------------

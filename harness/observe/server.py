@@ -1,4 +1,4 @@
-"""What the server publishes of itself: a Prometheus page read into figures, and those figures over a window.
+"""What the server publishes of itself: a Prometheus page read into figures.
 
 vLLM's names first; SGLang's and llama-server's where they mean the same. Counts are summed over their labels, and
 shares averaged.
@@ -7,12 +7,9 @@ A server that publishes nothing gives an empty list, and everything made from it
 
 from __future__ import annotations
 
-import bisect
 import re
-from collections.abc import Sequence
 
-from harness.store import Sample
-from harness.summary import ServerView
+from harness.record import Sample
 
 # our name: the servers' names for it (vLLM, SGLang, llama-server)
 NAMES: dict[str, tuple[str, ...]] = {
@@ -81,71 +78,3 @@ def cache_config(page: str) -> dict[str, str]:
 
 def samples(time_s: float, figures: dict[str, float]) -> list[Sample]:
     return [Sample(time_s, "server", name, value) for name, value in figures.items()]
-
-
-def view(
-    all_samples: Sequence[Sample],
-    window: tuple[float, float],
-    arrivals: Sequence[float],
-    arrival_tokens: Sequence[int],
-    prompts: Sequence[tuple[float, float]],
-    *,
-    steps_per_s: float | None,
-    computed: Sequence[tuple[float, float]] = (),
-    ended: Sequence[tuple[float, float]] = (),
-) -> ServerView | None:
-    """The server's own account of one window, and its token counters against ours.
-
-    `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
-    prompt tokens), `computed` the same without what was cached, `ended` (last token's time, output tokens): servers
-    count by one or the other. Both sides are counted between the same two scrapes. Fewer than 200 engine steps
-    between them (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
-    """
-    series: dict[str, list[tuple[float, float]]] = {}
-    for sample in all_samples:
-        if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
-            series.setdefault(sample.metric, []).append((sample.time_s, sample.value))
-    if not series:
-        return None
-
-    def mean(name: str) -> float | None:
-        values = [value for _, value in series.get(name, [])]
-        return sum(values) / len(values) if values else None
-
-    def grown(name: str) -> tuple[float, float, float] | None:
-        """(from, to, increase) of a counter; None where it was not seen twice or was reset."""
-        points = series.get(name, [])
-        if len(points) < 2 or points[-1][1] < points[0][1] or points[-1][0] <= points[0][0]:
-            return None
-        return points[0][0], points[-1][0], points[-1][1] - points[0][1]
-
-    def by_request(counter: tuple[float, float, float], ours: Sequence[tuple[float, float]]) -> float | None:
-        """The counter over ours; a request more or less at the edges is half a percent of 200."""
-        inside = [tokens for time_s, tokens in ours if counter[0] <= time_s < counter[1]]
-        return counter[2] / sum(inside) if len(inside) >= 200 and sum(inside) > 0 else None
-
-    generation, prompt = grown("generation_tokens"), grown("prompt_tokens")
-    whole, fresh = grown("ended_generation_tokens"), grown("computed_prompt_tokens")
-    queries, hits, preempted = grown("prefix_queries"), grown("prefix_hits"), grown("preemptions")
-    generation_ratio = prompt_ratio = None
-    if generation and steps_per_s and (generation[1] - generation[0]) * steps_per_s >= 200:
-        low, high = bisect.bisect_left(arrivals, generation[0]), bisect.bisect_left(arrivals, generation[1])
-        ours = sum(arrival_tokens[low:high])
-        generation_ratio = generation[2] / ours if ours else None
-    if whole:
-        generation, generation_ratio = whole, by_request(whole, ended)
-    if prompt:
-        prompt_ratio = by_request(prompt, prompts)
-    if fresh:
-        prompt, prompt_ratio = fresh, by_request(fresh, computed)
-    return ServerView(
-        running=mean("running"),
-        waiting=mean("waiting"),
-        kv_usage=mean("kv_usage"),
-        prefix_hit_fraction=hits[2] / queries[2] if hits and queries and queries[2] > 0 else None,
-        preemptions=preempted[2] if preempted else None,
-        generation_tokens_per_s=generation[2] / (generation[1] - generation[0]) if generation else None,
-        prompt_tokens_per_s=prompt[2] / (prompt[1] - prompt[0]) if prompt else None,
-        generation_tokens_ratio=generation_ratio,
-        prompt_tokens_ratio=prompt_ratio,
-    )

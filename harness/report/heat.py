@@ -17,13 +17,14 @@ from typing import Any
 
 import msgspec
 
-from harness import files, levelmap
+from harness import files
 from harness.errors import HarnessError
-from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
 from harness.report.format import MISSING, flat, interval, number, plain
 from harness.report.page import literal
 from harness.report.plots import BLUE, ORANGE, png
+from harness.results import levelmap
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.summary import Prediction, Value
 from harness.terminal import cut
 

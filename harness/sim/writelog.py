@@ -1,6 +1,6 @@
 """The endpoint's own account of what it wrote and when: the truth that a client's records are held against.
 
-One frame per request, in the spool's own form (store.frame), appended when the request has ended and on disk
+One frame per request, in the spool's own form (results.frames), appended when the request has ended and on disk
 within a tenth of a second; the times as they lie in memory, so that a long answer does not stall the server.
 Times are CLOCK_MONOTONIC in nanoseconds, comparable between the processes of one host.
 """
@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from harness import files, store
+from harness import files
+from harness.results import frames
 
 _HOLD_NS = 20_000_000  # well within the promised tenth of a second
 
@@ -79,12 +80,12 @@ class WriteLog:
 def _frame(entry: Entry) -> bytes:
     writes = entry.writes_ns.tobytes()
     row = _Row(entry.id, entry.received_ns, writes, entry.tokens, entry.finished, entry.end_ns)
-    return store.frame(_encode(row))
+    return frames.frame(_encode(row))
 
 
 def entries(path: str | Path) -> list[Entry]:
     """All requests of a write log, in the order they ended; one that is still being written is not one."""
-    rows = map(_decode, store.payloads(Path(path).read_bytes()))
+    rows = map(_decode, frames.payloads(Path(path).read_bytes()))
     return [
         Entry(row.id, row.received_ns, array("q", row.writes), row.tokens, row.finished, row.end_ns) for row in rows
     ]

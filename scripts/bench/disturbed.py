@@ -26,8 +26,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from harness import store
 from harness.record import Record
+from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import Pace, Profile, Reference, profile, reference
 from harness.sim.writelog import Entry, entries
@@ -116,9 +116,9 @@ def late_by_log(records: list[Record], written: dict[str, Entry], s: LevelSummar
 
 
 def compared(folder: Path, log: Path, lump: int) -> list[Row]:
-    run = store.read(folder)
+    run = Result.open(folder)
     summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
-    origin_ns = run.manifest["clock"]["monotonic_ns_origin"]
+    origin_ns = run.header.monotonic_ns_origin
     told = entries(log)
     stamps, tokens = [], []
     for entry in told:

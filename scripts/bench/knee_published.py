@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 from knee_table import Bench, Line
 
-from harness import store
+from harness import files
 from harness.record import Level, Record
+from harness.results import frames
+from harness.results.spool import Spool, header
 from harness.summary import FOUND, PROVISIONAL, Curve, Value
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "published_sweeps.csv"
@@ -56,8 +58,8 @@ def sweeps() -> dict[str, list[Measured]]:
 
 def folder(path: Path, levels: Sequence[Measured], window_s: float) -> None:
     """A result folder in which each level was measured so long; whole, but for what nobody asks here."""
-    store.write_json(path / "manifest.json", {})
-    spool = store.Spool(path, store.header(0, 0.0))
+    files.write_json(path / "manifest.json", {})
+    spool = Spool(path, header(0, 0.0))
     now = 0.0
     for index, level in enumerate(levels):
         C, answer = level.concurrency, level.answer_tokens
@@ -76,7 +78,7 @@ def folder(path: Path, levels: Sequence[Measured], window_s: float) -> None:
                 records.append(_record(index, C, f"{index}-{len(records)}", sent, arrivals.tolist(), share.tolist()))
                 sent += request_s
         for i in range(0, len(records), 100):
-            spool.write(store.batch(records[i : i + 100]))
+            spool.write(frames.batch(records[i : i + 100]))
         now = over
     spool.close()
 

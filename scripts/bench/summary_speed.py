@@ -21,13 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import store
-from harness.record import Level, Record
+from harness import files
+from harness.record import Level, Record, Sample
+from harness.results import frames
+from harness.results.folder import MANIFEST
+from harness.results.spool import Spool, header
 
 LIMIT_S, LIMIT_MB = 10.0, 1000.0  # of a report on 10 million tokens
 LEVELS = [2**i for i in range(12)]
 TTFT_S, ITL_S, JITTER_S = 0.2, 0.02, 0.002
-PACK = "import sys; from pathlib import Path; from harness import store; store.finish(Path(sys.argv[1]))"
+PACK = "import sys; from pathlib import Path; from harness.results.spool import finish; finish(Path(sys.argv[1]))"
 
 
 def level_records(level: Level, output_tokens: int, requests: int, rng: np.random.Generator) -> Iterator[Record]:
@@ -55,19 +58,19 @@ def write(folder: Path, tokens: int, output_tokens: int) -> int:
     rng = np.random.default_rng(0)
     requests = max(1, tokens // output_tokens // len(LEVELS))
     request_s = TTFT_S + ITL_S * output_tokens
-    spool, begin = store.Spool(folder, store.header(0, 0.0)), 0.0
+    spool, begin = Spool(folder, header(0, 0.0)), 0.0
     for index, concurrency in enumerate(LEVELS):
         span = requests / concurrency * request_s
         level = Level(index, concurrency, 0, begin, begin + 0.1 * span, begin + span, begin + span + request_s)
         spool.level(level)
         records = level_records(level, output_tokens, requests, rng)
         while batch := list(itertools.islice(records, 64)):
-            spool.write(store.batch(batch))
+            spool.write(frames.batch(batch))
         seconds = np.arange(begin, begin + span).tolist()
-        spool.telemetry([store.Sample(at, "server", "running", float(concurrency)) for at in seconds])
+        spool.telemetry([Sample(at, "server", "running", float(concurrency)) for at in seconds])
         begin += span + request_s
     spool.close()
-    store.write_json(folder / store.MANIFEST, {"complete": True})
+    files.write_json(folder / MANIFEST, {"complete": True})
     return requests * output_tokens * len(LEVELS)
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from harness import decoding, files
-from harness.record import FORMAT, Level, Record
+from harness.record import FORMAT, Header, Level, Record, Sample
 
 HEAD = struct.Struct("<II")
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
@@ -31,26 +31,8 @@ MOST_LEVELS = 4096  # of one run
 ZEROS, TORN = "holds only zeros", "holds no whole frame"
 
 
-class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
-    """The spool's first frame: how to read the rest without this program."""
-
-    format: int
-    fields: tuple[str, ...]
-    monotonic_ns_origin: int  # CLOCK_MONOTONIC at t = 0
-    unix_origin: float
-
-
 class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
     level: Level
-
-
-class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
-
-    time_s: float
-    source: str
-    metric: str
-    value: float
 
 
 class TelemetryFrame(msgspec.Struct, frozen=True, tag="telemetry", tag_field="kind"):

@@ -1,4 +1,4 @@
-"""What the load generator itself cost and missed, as telemetry, and that telemetry over a window."""
+"""What the load generator itself cost and missed, as telemetry; `analysis.telemetry` reads it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from harness.load.driver import Progress
 from harness.load.loop import LATE_SHIFT
-from harness.store import Sample
-from harness.summary import ClientView
+from harness.record import Sample
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
@@ -62,48 +61,3 @@ def _p99(histogram: Sequence[int]) -> float:
         if seen >= wanted:
             return ((index + 1) << LATE_SHIFT) * 1e-9
     return (len(histogram) << LATE_SHIFT) * 1e-9
-
-
-def view(all_samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window: its busiest worker and its host; what the records say comes with the metrics."""
-    workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
-    host: dict[str, list[float]] = {}
-    for sample in all_samples:
-        if not window[0] <= sample.time_s <= window[1]:
-            continue
-        if sample.source == "client":
-            worker, _, metric = sample.metric.rpartition("/")
-            workers.setdefault(metric, {}).setdefault(worker, []).append(sample.value)
-        elif sample.source == "host":
-            host.setdefault(sample.metric, []).append(sample.value)
-
-    def worst(metric: str) -> float | None:
-        return max((_mean(values) for values in workers.get(metric, {}).values()), default=None)
-
-    busy = [_mean(values) for name, values in host.items() if name.startswith("cpu")]
-    unstamped = worst("unstamped_fraction")
-    return ClientView(
-        cpu_fraction=worst("cpu_fraction"),
-        read_delay_p99_s=max((x for each in workers.get("read_delay_p99_s", {}).values() for x in each), default=None),
-        timestamp_source=None if unstamped is None else "user" if unstamped > 0.5 else "kernel",
-        waited_fraction=worst("waited_fraction"),
-        steal_fraction=_mean(host["steal_fraction"]) if "steal_fraction" in host else None,
-        throttled_fraction=_mean(host["throttled_fraction"]) if "throttled_fraction" in host else None,
-        idle_processors=sum(1.0 - share for share in busy) if busy else None,
-    )
-
-
-def mean_delay(all_samples: Sequence[Sample], window: tuple[float, float]) -> float:
-    """How late the clock's stamps of a window were on average, of the latest worker; seconds, 0 for the kernel's."""
-    return max(
-        (
-            s.value
-            for s in all_samples
-            if s.metric.endswith("/read_delay_mean_s") and window[0] <= s.time_s <= window[1]
-        ),
-        default=0.0,
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

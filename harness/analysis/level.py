@@ -1,4 +1,4 @@
-"""What one finished level says: its summary, from records and telemetry, and what the ramp takes from that.
+"""What one finished level says: its summary, from records, telemetry and what the manifest knows. Pure.
 
 There is one way for all who ask: the run that goes on, the one that is resumed, and every later reading of the folder.
 So a ramp decides on the figures that the report shows, whenever it is asked. The caller brings every record that
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from harness.analysis import grade, metrics, precision, ramp, slo
+from harness.analysis import grade, metrics, slo, telemetry
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
-from harness.observe import client, gpu, server
-from harness.record import Level, Record
-from harness.store import Sample
-from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
+from harness.manifest import Client, Hardware, Manifest
+from harness.record import Level, Record, Sample
+from harness.scenario import PRECISION
+from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Verdict
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
@@ -38,45 +37,42 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientSummary = ClientSummary()
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Facts:
-        workload, scenario = manifest.get("workload", {}), manifest.get("scenario", {})
-        asked = scenario.get("ramp", {})
+    def of(cls, manifest: Manifest) -> Facts:
+        workload, asked = manifest.workload, manifest.scenario.ramp
         return cls(
-            gpus=manifest.get("gpus"),
-            replicas=_replicas(scenario.get("hardware", {})),
-            input_tokens=workload.get("input_tokens"),
-            template_tokens=workload.get("template_tokens") or 0.0,
-            output_tokens=workload.get("output_tokens"),
-            precision=None if asked.get("level_seconds") else asked.get("precision") or precision.DEFAULT,
-            limits=tuple(slo.limits(scenario.get("slo", {}))),
-            client=_client(manifest.get("client", {}), len(manifest.get("host", {}).get("cpus_allowed", []))),
+            gpus=manifest.gpus,
+            replicas=_replicas(manifest.scenario.hardware),
+            input_tokens=workload.input_tokens or None,
+            template_tokens=workload.template_tokens or 0.0,
+            output_tokens=workload.output_tokens or None,
+            precision=None if asked.level_seconds else asked.precision or PRECISION,
+            limits=tuple(slo.limits(manifest.scenario.slo)),
+            client=_client(manifest.client, len(manifest.host.cpus_allowed or ())),
         )
 
 
-def _replicas(hardware: dict[str, Any]) -> int:
+def _replicas(hardware: Hardware) -> int:
     """How many engines serve side by side: the GPUs over those that share one."""
-    gpus, tp = hardware.get("gpus") or 1, hardware.get("tp")
-    return max(1, gpus // tp) if tp else 1
+    return max(1, hardware.gpus // hardware.tp) if hardware.tp else 1
 
 
-def _client(facts: dict[str, Any], processors: int) -> ClientSummary:
+def _client(client: Client, processors: int) -> ClientSummary:
     """The load generator as the manifest has it; a calibration says what one worker follows on a processor of its own.
 
     `processors` are those that it was allowed, 0 where that is not known.
     """
-    workers, known = facts.get("workers", 1), facts.get("calibration") or {}
-    single = known.get("single") or {}
+    known = client.calibration
     return ClientSummary(
-        events_per_s_ceiling=single["per_s"] * min(workers, processors or workers) if single else None,
-        ceiling_is_lower_bound=single["limited_by"] != "client" if single else None,
-        timestamp_error_p99_s=max((row["error_p99_s"] for row in known.get("timing", [])), default=None),
-        timestamp_source=facts.get("timestamp_source"),
-        transport=facts.get("transport", "socket"),
-        workers=workers,
+        events_per_s_ceiling=known.single.per_s * min(client.workers, processors or client.workers) if known else None,
+        ceiling_is_lower_bound=known.single.limited_by != "client" if known else None,
+        timestamp_error_p99_s=max((row.error_p99_s for row in known.timing), default=None) if known else None,
+        timestamp_source=client.timestamp_source or None,
+        transport=client.transport or "socket",
+        workers=client.workers,
     )
 
 
-def summary(
+def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
     """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
@@ -94,7 +90,7 @@ def summary(
         level,
         server=_server(samples, table, window, itl),
         client=_load_generator(samples, window, facts),
-        gpu=gpu.view(samples, window),
+        gpu=telemetry.gpu_view(samples, window),
         gpus=facts.gpus,
         replicas=facts.replicas,
         slo=slo.per_request(facts.limits),
@@ -104,7 +100,7 @@ def summary(
         template_tokens=facts.template_tokens,
         output_tokens_asked=facts.output_tokens,
         precision=facts.precision,
-        stamps_late_s=client.mean_delay(samples, window),
+        stamps_late_s=telemetry.stamp_delay(samples, window),
     )
     made = msgspec.structs.replace(
         made,
@@ -116,44 +112,9 @@ def summary(
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:
     """By its telemetry; whose stamps it had also by its transport, since a short window has little telemetry."""
-    seen = client.view(samples, window)
+    seen = telemetry.client_view(samples, window)
     known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
     return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
-
-
-def held(made: LevelSummary, level: Level) -> ramp.Held:
-    """A finished level as the ramp sees it.
-
-    How many requests it took is told by those of its window: those of the whole level are not all over yet when the
-    ramp asks, and it shall see the same later.
-    """
-    assert level.end_s is not None
-    invalid = {v.code for v in made.verdicts if v.level == "invalid"}
-    seconds = level.end_s - level.begin_s
-    return ramp.Held(
-        concurrency=level.concurrency,
-        rate=level.rate,
-        in_flight=made.in_flight,
-        output_tokens_per_s=made.output_tokens_per_s.mean or 0.0,
-        se=made.output_tokens_per_s_se,
-        assumed=made.output_tokens_per_s_se_assumed,
-        error_rate=made.error_rate or 0.0,
-        seconds=seconds,
-        requests=round(made.requests * seconds / made.window_s),
-        request_s=made.e2e_s.mean,
-        valid=not invalid - {"in_flight_low"},
-        in_flight_ok="in_flight_low" not in invalid,
-        ttft_p99_s=_p99_at_least(made.ttft_s),
-        slo=slo.outcome(made.slo) if made.slo else None,
-        unstable="unstable" in invalid,
-        stalled="stalled" in level.notes,
-    )
-
-
-def _p99_at_least(spread: Spread) -> float | None:
-    """What p99 is or passes, by the highest percentile that the samples carry."""
-    carried = (spread.p99, spread.p95, spread.p90, spread.p50)
-    return next((value for value in carried if value is not None), None)
 
 
 def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list[Verdict]:
@@ -213,7 +174,7 @@ def _server(
     prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
     fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
     ended = (table.last >= window[0]) & (table.last <= window[1]) & ~np.isnan(table.output_tokens)
-    return server.view(
+    return telemetry.server_view(
         samples,
         window,
         array("d", table.arrival[order].tobytes()),

@@ -6,24 +6,22 @@ they hold no concurrency of the ramp.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from harness import store
 from harness.analysis import gap, slo
+from harness.analysis.summarise import summarise
 from harness.errors import HarnessError
-from harness.experiment import hardware
-from harness.experiment.summarise import summarise
-from harness.observe.machine import Machine
-from harness.predict import tune
+from harness.manifest import Machine
+from harness.predict import served, tune
 from harness.predict.catalog import Gpu
 from harness.predict.model import Model
 from harness.predict.question import Question, short
 from harness.predict.roofline import Deployment, Workload
-from harness.scenario import Hardware, Sim
+from harness.results.result import Result
+from harness.scenario import Hardware
 from harness.sim import profile as profiles
-from harness.store import Run
 from harness.summary import LevelSummary, Prediction, Summary
 
 _CLOSE = 0.1  # relative: token counts that still are those that were asked for
@@ -54,28 +52,30 @@ def points(summary: Summary) -> list[tune.Measured]:
     ]
 
 
-def asked(run: Run) -> Hardware:
-    """The hardware that the run was told of; fields of a later version are left out."""
-    told = run.manifest.get("scenario", {}).get("hardware", {})
-    known = {field: told[field] for field in Hardware.__struct_fields__ if told.get(field) is not None}
-    found = store.typed(run.path, known, Hardware)
-    return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.get("gpu"))
+def asked(run: Result) -> Hardware:
+    """The hardware that the run was told of."""
+    found = run.manifest.scenario.hardware
+    return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.gpu)
 
 
-def deployed(run: Run, told: Hardware) -> tuple[Model, Deployment]:
-    """The model and its deployment by the data sheet, as the manifest has them; `told` is its hardware, filled up."""
+def deployed(
+    run: Result, told: Hardware, measure: Callable[[Sequence[int] | None], Machine]
+) -> tuple[Model, Deployment]:
+    """The model and its deployment by the data sheet, as the manifest has them; `told` is its hardware, filled up.
+
+    `measure` says what cores of this machine reach, where they served and the manifest does not say it.
+    """
     manifest = run.manifest
-    simulated = manifest.get("simulated") or {}
-    if manifest.get("url") == "sim:" and "profile" in simulated:
-        sim = store.typed(run.path, manifest.get("scenario", {}).get("sim", {}), Sim)
+    if manifest.url == "sim:" and manifest.simulated is not None:
+        sim = manifest.scenario.sim
         profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
         return profile.model, profile.deployment
-    known = manifest.get("machine")
-    if known and told.gpu == hardware.HOST and told.host_cpus is None:
-        card: Gpu | None = hardware.host(store.typed(run.path, known, Machine))
+    known = manifest.machine
+    if known is not None and told.gpu == served.HOST and told.host_cpus is None:
+        card: Gpu | None = served.host(known)
     else:
-        card = hardware.find(told, manifest.get("gpu_facts")).card
-    found = hardware.deployed(told, card, manifest.get("cache_config"))
+        card = served.find(told, manifest.gpu_facts, measure).card
+    found = served.deployed(told, card, manifest.cache_config)
     if found is None:
         missing = "--gpu" if card is None else "--model-config"
         fact = f"it does not say {'which card' if card is None else 'which model'} served"
@@ -84,9 +84,9 @@ def deployed(run: Run, told: Hardware) -> tuple[Model, Deployment]:
     return msgspec.structs.replace(made, name=short(made.name)), where
 
 
-def workload(run: Run, summary: Summary) -> Workload:
+def workload(run: Result, summary: Summary) -> Workload:
     """The mean tokens of its requests, as the server counted them."""
-    asked_for = run.manifest.get("workload", {})
+    asked_for = run.manifest.workload
     levels = valid(summary)
 
     def mean(values: Sequence[float | None], otherwise: float) -> float:
@@ -94,8 +94,8 @@ def workload(run: Run, summary: Summary) -> Workload:
         return sum(known) / len(known) if known else otherwise
 
     return Workload(
-        mean([level.input_tokens_mean for level in levels], asked_for.get("input_tokens") or 0.0),
-        mean([level.output_tokens_mean for level in levels], asked_for.get("output_tokens") or 0.0),
+        mean([level.input_tokens_mean for level in levels], asked_for.input_tokens or 0.0),
+        mean([level.output_tokens_mean for level in levels], asked_for.output_tokens or 0.0),
     )
 
 
@@ -103,7 +103,7 @@ def beside(prediction: Prediction, question: Question, folders: Sequence[str]) -
     """The prediction with measured over predicted at every level that the folders hold."""
     levels = []
     for folder in folders:
-        run = store.read(folder)
+        run = Result.open(folder)
         summary = summarise(run)
         _same(run, workload(run, summary), question, prediction.model)
         levels += valid(summary)
@@ -115,10 +115,10 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
     limits = slo.limits(question.slo)
     found: dict[tuple[str, int], float] = {}
     for folder in folders:
-        run = store.read(folder)
+        run = Result.open(folder)
         summary = summarise(run)
         _same(run, workload(run, summary), question, model.name)
-        key, gpus = run.manifest.get("gpu"), run.manifest.get("gpus")
+        key, gpus = run.manifest.gpu, run.manifest.gpus
         if key is None or not gpus:
             raise HarnessError("it does not say on which card it was measured", place=folder, way_out="leave it out")
         within = [level for level in valid(summary) if all(_met(level, limit) for limit in limits)]
@@ -139,14 +139,13 @@ def _met(level: LevelSummary, limit: slo.Limit) -> bool:
     return value is not None and value <= limit.seconds
 
 
-def _same(run: Run, served: Workload, question: Question, name: str) -> None:
+def _same(run: Result, served: Workload, question: Question, name: str) -> None:
     """Refuse a measurement of something else."""
     pairs = ((served.input_tokens, question.input_tokens), (served.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
         fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
         way_out = f"say --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
         raise HarnessError(fact, place=str(run.path), way_out=way_out)
-    predicted = run.manifest.get("prediction") or {}
-    measured = predicted.get("model")
+    measured = run.manifest.prediction.model if run.manifest.prediction else None
     if measured and short(measured).lower() != name.lower():
         raise HarnessError(f"it was measured with {short(measured)}", place=str(run.path), way_out="leave it out")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
-from harness import store
 from harness.analysis import curve, gap, grade, phases, slo, verdicts
+from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
-from harness.decide import cost
-from harness.experiment import look
-from harness.store import Run
+from harness.manifest import Manifest
+from harness.predict import rules
+from harness.results.result import Result
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -31,11 +31,11 @@ from harness.summary import (
 )
 
 
-def summarise(run: Run) -> Summary:
+def summarise(run: Result) -> Summary:
     """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
-    table, facts = Table.of(run.records), look.Facts.of(run.manifest)
+    table, facts = Table.of(run.records), Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
-    levels = [look.summary(run.records, table, run.samples, level, facts) for level in finished]
+    levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # Every run with slots ends in an answer; one with a schedule has no curve over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
@@ -48,8 +48,8 @@ def summarise(run: Run) -> Summary:
     if fitted:
         found += [*fitted.verdicts, *filter(None, [verdicts.dip_confirmed(fitted, of_ramp)])]
     return Summary(
-        simulated=bool(run.manifest.get("simulated")),
-        complete=bool(run.manifest.get("complete")) and run.complete,
+        simulated=run.manifest.simulated is not None,
+        complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [verdicts.drift(of_ramp)])],
         knee_concurrency=_knee(knees, fitted, asked=bool(facts.limits)),
         levels=levels,
@@ -64,12 +64,12 @@ def summarise(run: Run) -> Summary:
     )
 
 
-def _has_slots(run: Run) -> bool:
-    asked = run.manifest.get("scenario", {}).get("ramp", {})
-    return not (asked.get("rates") or asked.get("search_rate") or any(level.rate is not None for level in run.levels))
+def _has_slots(run: Result) -> bool:
+    asked = run.manifest.scenario.ramp
+    return not (asked.rates or asked.search_rate or any(level.rate is not None for level in run.levels))
 
 
-def _with_times(fitted: Curve, run: Run) -> Curve:
+def _with_times(fitted: Curve, run: Result) -> Curve:
     """The curve, with how long the levels that would settle it take and where the prediction puts the hinge."""
     if fitted.settle is not None:
         spans = sorted(
@@ -81,7 +81,8 @@ def _with_times(fitted: Curve, run: Run) -> Curve:
             C, seconds = zip(*spans, strict=True)
             each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
             fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
-    hinge = (run.manifest.get("prediction") or {}).get("hinge_concurrency")
+    prediction = run.manifest.prediction
+    hinge = prediction.hinge_concurrency if prediction else None
     if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
         fitted = msgspec.structs.replace(fitted, expected_concurrency=hinge, expected_by="prediction")
     return fitted
@@ -97,35 +98,29 @@ def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
     return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None
 
 
-def _ramp(run: Run) -> list[RampStep]:
+def _ramp(run: Result) -> list[RampStep]:
     """The ramp's decisions: as the manifest has them, or of a run that died as its levels tell."""
-    if made := run.manifest.get("ramp"):
-        return store.typed(run.path, made, list[RampStep])
+    if run.manifest.ramp:
+        return run.manifest.ramp
     begun = [level for level in run.levels if "void" not in level.notes]
     return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
 
 
-def _phases(run: Run, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
-    probe = run.manifest.get("scenario", {}).get("ramp", {}).get("probe")
-    asked = run.manifest.get("workload", {}).get("input_tokens")
-    if probe is None or asked is None:
+def _phases(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
+    probe, asked = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
+    if probe is None or asked is UNSET:
         return None, []
-    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=_roof(run))
+    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=run.manifest.roof)
 
 
-def _roof(run: Run) -> phases.Roof | None:
-    known = run.manifest.get("roof")
-    return store.typed(run.path, known, phases.Roof) if known else None
-
-
-def lost(run: Run) -> int:
+def lost(run: Result) -> int:
     """Requests that were sent and have no record, by the last that is known of each worker: at least so many."""
     sent: dict[str, int] = {}  # by the beginning of their ids
     for sample in run.samples:
         if sample.source == "client" and sample.metric.endswith("/sent"):
             sent[sample.metric.removesuffix("/sent")] = int(sample.value)
-    for sitting in run.manifest.get("sittings", []):
-        sent |= sitting.get("sent", {})
+    for session in run.manifest.sessions:
+        sent |= session.sent or {}
     kept = Counter(record.request_id.rpartition("-")[0] for record in run.records)
     return sum(max(0, count - kept[begins]) for begins, count in sent.items())
 
@@ -160,23 +155,24 @@ def _invalid(s: LevelSummary) -> set[str]:
     return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
-def _beside(run: Run, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None) -> Prediction | None:
+def _beside(
+    run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
+) -> Prediction | None:
     """The prediction made before load with the measurement beside it, and where the two part."""
-    if not run.manifest.get("prediction"):
+    if run.manifest.prediction is None:
         return None
-    made = gap.beside(msgspec.convert(run.manifest["prediction"], Prediction), levels)
-    parted = gap.attribute(made, levels, fitted, roof=_roof(run), phases=phase)
+    made = gap.beside(run.manifest.prediction, levels)
+    parted = gap.attribute(made, levels, fitted, roof=run.manifest.roof, phases=phase)
     return msgspec.structs.replace(made, gap=parted)
 
 
-def _of_run(run: Run) -> list[Verdict]:
+def _of_run(run: Result) -> list[Verdict]:
     out = []
-    complete = bool(run.complete and run.manifest.get("complete"))
-    sittings = run.manifest.get("sittings") or [{}]
+    sessions = run.manifest.sessions
     void = [level for level in run.levels if "void" in level.notes]
-    if not complete:
+    if not run.complete:
         begun, held = len(run.levels) - len(void), sum(level.finished for level in run.levels)
-        why = sittings[-1].get("ended")
+        why = sessions[-1].ended if sessions else None
         message = f"the run ended early: {held} of the {begun} levels begun are finished"
         advice = "the finished levels stand; `knee run --resume` goes on with the rest"
         out.append(Verdict("incomplete", "doubt", f"{message} ({why})" if why else message, advice))
@@ -185,9 +181,11 @@ def _of_run(run: Run) -> list[Verdict]:
         out.append(Verdict("spool_damaged", "doubt", run.damage, advice))
     if void:
         at = ", ".join(str(level.concurrency or f"{level.rate:g} req/s") for level in void)
-        message = f"measured in {len(sittings)} sittings; the levels that the earlier ones broke off are void: {at}"
+        message = (
+            f"measured in {max(1, len(sessions))} sittings; the levels that the earlier ones broke off are void: {at}"
+        )
         out.append(Verdict("resumed", "note", message))
-    servers = [each["server"] for each in sittings if "server" in each]
+    servers = [session.server for session in sessions if session.server is not UNSET]
     changed = sorted({key for server in servers for key in server if server[key] != servers[0].get(key)})
     if changed:
         message = f"the server was another one in a later sitting: {', '.join(changed)}"
@@ -195,19 +193,19 @@ def _of_run(run: Run) -> list[Verdict]:
     if missing := lost(run):
         message = f"{missing} requests that were sent have no record"
         advice = "they were in flight, or not yet written, when a process was lost; no finished level counts on them"
-        out.append(Verdict("requests_lost", "note" if complete else "doubt", message, advice))
+        out.append(Verdict("requests_lost", "note" if run.complete else "doubt", message, advice))
     if not any(level.finished for level in run.levels):
         out.append(
             Verdict("nothing_measured", "invalid", "no level is finished: there is no answer", "give the run more time")
         )
-    stops = [step["reason"] for step in run.manifest.get("ramp", []) if step["reason"].startswith("stopped")]
-    said = [*run.manifest.get("notes", []), *dict.fromkeys(stops)]
+    stops = [step.reason for step in run.manifest.ramp or () if step.reason.startswith("stopped")]
+    said = [*run.manifest.notes, *dict.fromkeys(stops)]
     return out + [Verdict("run_note", "note", text) for text in said]
 
 
-def _cost(manifest: dict[str, Any], fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:
+def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:
     """Cost at the plateau where it was reached, else at the best level; all of it on the output tokens."""
-    price, gpus = manifest.get("price"), manifest.get("gpus")
+    price, gpus = manifest.price, manifest.gpus
     means = {s.concurrency or s.in_flight: s.output_tokens_per_s.mean for s in levels if s.output_tokens_per_s.mean}
     if price is None or not gpus or not means:
         return None
@@ -217,7 +215,7 @@ def _cost(manifest: dict[str, Any], fitted: Curve | None, levels: list[LevelSumm
         rate, at = fitted.plateau_tokens_per_s.value, fitted.hinge_concurrency.value or at
     assert rate is not None
     return Cost(
-        usd_per_million_output_tokens=cost.usd_per_million_tokens(price * gpus, rate),
+        usd_per_million_output_tokens=rules.usd_per_million(price * gpus, rate),
         usd_per_gpu_hour=price,
         gpus=gpus,
         at_concurrency=at,

@@ -1,0 +1,225 @@
+"""Telemetry over one window: what the samples say of the load generator, the server and this machine's GPUs. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.record import Sample
+from harness.summary import ClientView, GpuView, ServerView
+
+_EDGE_S = 5.0  # how far outside a window a sample may lie and still say how the energy counter stood at its edge
+
+# Bits of the clocks event reasons (nvml.h, nvmlClocksEventReasons) that hold the clock below what was asked for. The
+# rest are no complaint: idle, clocks that somebody set, and boosting in step with other cards.
+THROTTLE = {
+    "sw_power_cap": 0x04,  # at its power limit: ordinary under full load
+    "hw_slowdown": 0x08,  # halved by the board: heat, the power brake, or too fast a rise in power
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+}
+_SLOWED = sum(THROTTLE.values()) - THROTTLE["sw_power_cap"]
+
+Points = list[tuple[float, float]]  # (time, value), in order of time
+
+
+def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
+    """The client over one window: its busiest worker and its host; what the records say comes with the metrics."""
+    workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
+    host: dict[str, list[float]] = {}
+    for sample in samples:
+        if not window[0] <= sample.time_s <= window[1]:
+            continue
+        if sample.source == "client":
+            worker, _, metric = sample.metric.rpartition("/")
+            workers.setdefault(metric, {}).setdefault(worker, []).append(sample.value)
+        elif sample.source == "host":
+            host.setdefault(sample.metric, []).append(sample.value)
+
+    def worst(metric: str) -> float | None:
+        return max((_mean(values) for values in workers.get(metric, {}).values()), default=None)
+
+    busy = [_mean(values) for name, values in host.items() if name.startswith("cpu")]
+    unstamped = worst("unstamped_fraction")
+    return ClientView(
+        cpu_fraction=worst("cpu_fraction"),
+        read_delay_p99_s=max((x for each in workers.get("read_delay_p99_s", {}).values() for x in each), default=None),
+        timestamp_source=None if unstamped is None else "user" if unstamped > 0.5 else "kernel",
+        waited_fraction=worst("waited_fraction"),
+        steal_fraction=_mean(host["steal_fraction"]) if "steal_fraction" in host else None,
+        throttled_fraction=_mean(host["throttled_fraction"]) if "throttled_fraction" in host else None,
+        idle_processors=sum(1.0 - share for share in busy) if busy else None,
+    )
+
+
+def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float:
+    """How late the clock's stamps of a window were on average, of the latest worker; seconds, 0 for the kernel's."""
+    delays = (s for s in samples if s.metric.endswith("/read_delay_mean_s"))
+    return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
+
+
+def server_view(
+    samples: Sequence[Sample],
+    window: tuple[float, float],
+    arrivals: Sequence[float],
+    arrival_tokens: Sequence[int],
+    prompts: Sequence[tuple[float, float]],
+    *,
+    steps_per_s: float | None,
+    computed: Sequence[tuple[float, float]] = (),
+    ended: Sequence[tuple[float, float]] = (),
+) -> ServerView | None:
+    """The server's own account of one window, and its token counters against ours.
+
+    `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
+    prompt tokens), `computed` the same without what was cached, `ended` (last token's time, output tokens): servers
+    count by one or the other. Both sides are counted between the same two scrapes. Fewer than 200 engine steps
+    between them (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
+    """
+    series: dict[str, list[tuple[float, float]]] = {}
+    for sample in samples:
+        if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
+            series.setdefault(sample.metric, []).append((sample.time_s, sample.value))
+    if not series:
+        return None
+
+    def mean(name: str) -> float | None:
+        return _mean_if_any([value for _, value in series.get(name, [])])
+
+    def grown(name: str) -> tuple[float, float, float] | None:
+        """(from, to, increase) of a counter; None where it was not seen twice or was reset."""
+        points = series.get(name, [])
+        if len(points) < 2 or points[-1][1] < points[0][1] or points[-1][0] <= points[0][0]:
+            return None
+        return points[0][0], points[-1][0], points[-1][1] - points[0][1]
+
+    def by_request(counter: tuple[float, float, float], ours: Sequence[tuple[float, float]]) -> float | None:
+        """The counter over ours; a request more or less at the edges is half a percent of 200."""
+        inside = [tokens for time_s, tokens in ours if counter[0] <= time_s < counter[1]]
+        return counter[2] / sum(inside) if len(inside) >= 200 and sum(inside) > 0 else None
+
+    generation, prompt = grown("generation_tokens"), grown("prompt_tokens")
+    whole, fresh = grown("ended_generation_tokens"), grown("computed_prompt_tokens")
+    queries, hits, preempted = grown("prefix_queries"), grown("prefix_hits"), grown("preemptions")
+    generation_ratio = prompt_ratio = None
+    if generation and steps_per_s and (generation[1] - generation[0]) * steps_per_s >= 200:
+        low, high = bisect.bisect_left(arrivals, generation[0]), bisect.bisect_left(arrivals, generation[1])
+        ours = sum(arrival_tokens[low:high])
+        generation_ratio = generation[2] / ours if ours else None
+    if whole:
+        generation, generation_ratio = whole, by_request(whole, ended)
+    if prompt:
+        prompt_ratio = by_request(prompt, prompts)
+    if fresh:
+        prompt, prompt_ratio = fresh, by_request(fresh, computed)
+    return ServerView(
+        running=mean("running"),
+        waiting=mean("waiting"),
+        kv_usage=mean("kv_usage"),
+        prefix_hit_fraction=hits[2] / queries[2] if hits and queries and queries[2] > 0 else None,
+        preemptions=preempted[2] if preempted else None,
+        generation_tokens_per_s=generation[2] / (generation[1] - generation[0]) if generation else None,
+        prompt_tokens_per_s=prompt[2] / (prompt[1] - prompt[0]) if prompt else None,
+        generation_tokens_ratio=generation_ratio,
+        prompt_tokens_ratio=prompt_ratio,
+    )
+
+
+def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
+    """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
+
+    Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
+    memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
+    parallelism the slowest one sets the pace. Joules a token are for the metrics, which know the tokens.
+    """
+    start, end = window
+    cards: dict[str, dict[str, Points]] = {}
+    for sample in samples:
+        if sample.source == "gpu" and start - _EDGE_S <= sample.time_s <= end + _EDGE_S:
+            name, _, metric = sample.metric.partition("/")
+            cards.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+
+    def inside(card: Mapping[str, Points], metric: str) -> list[float]:
+        return [value for time_s, value in card.get(metric, []) if start <= time_s <= end]
+
+    def busy(card: Mapping[str, Points]) -> bool:
+        if "utilization" in card:
+            return any(inside(card, "utilization"))
+        return any(inside(card, metric) for metric in card)  # a MIG slice does not say
+
+    busy_cards = [card for card in cards.values() if busy(card)]
+    if not busy_cards:
+        return None
+
+    def of_all(metric: str) -> list[float]:
+        return [value for card in busy_cards for value in inside(card, metric)]
+
+    clocks = of_all("sm_clock_hz")
+    reasons = [[int(value) for value in inside(card, "throttle_reasons")] for card in busy_cards]
+
+    def share(mask: int) -> float:
+        return max(sum(bool(value & mask) for value in card) / len(card) for card in reasons if card)
+
+    known = any(reasons)
+    shares = {name: share(mask) for name, mask in THROTTLE.items()} if known else {}
+    return GpuView(
+        gpus=len(busy_cards),
+        utilization=_mean_if_any(of_all("utilization")),
+        power_w=_sum(_mean_if_any(inside(card, "power_w")) for card in busy_cards),
+        energy_j=_sum(_energy(card, window) for card in busy_cards),
+        memory_used_bytes=max(of_all("memory_used_bytes"), default=None),
+        sm_clock_hz=_mean_if_any(clocks),
+        sm_clock_min_hz=min(clocks, default=None),
+        temperature_max_c=max(of_all("temperature_c"), default=None),
+        throttle={name: value for name, value in shares.items() if value} if known else None,
+        throttled_fraction=share(_SLOWED) if known else None,
+    )
+
+
+def _energy(card: Mapping[str, Points], window: tuple[float, float]) -> float | None:
+    """Joules over the window: by the card's counter, else by its power over time."""
+    counted = _grown(card.get("energy_j", []), window)
+    return counted if counted is not None else _grown(_integral(card.get("power_w", [])), window)
+
+
+def _grown(counter: Points, window: tuple[float, float]) -> float | None:
+    """How much a counter grew over the window, between samples along a straight line.
+
+    Where samples end inside the window, in proportion; None below half of it, or where the counter was reset.
+    """
+    if len(counter) < 2 or any(b < a for (_, a), (_, b) in itertools.pairwise(counter)):
+        return None
+    low, high = max(window[0], counter[0][0]), min(window[1], counter[-1][0])
+    span = window[1] - window[0]
+    if high <= low or high - low < span / 2:
+        return None
+    return (_at(counter, high) - _at(counter, low)) * span / (high - low)
+
+
+def _at(points: Points, time_s: float) -> float:
+    """The value at a time between the first point and the last."""
+    right = min(max(1, bisect.bisect_left(points, time_s, key=lambda point: point[0])), len(points) - 1)
+    (t, v), (t2, v2) = points[right - 1], points[right]
+    return v + (v2 - v) * (time_s - t) / (t2 - t) if t2 > t else v2
+
+
+def _integral(rate: Points) -> Points:
+    """What a rate has added up to at each of its points, by trapezoids."""
+    sums = itertools.accumulate(((b + a) / 2 * (t2 - t) for (t, a), (t2, b) in itertools.pairwise(rate)), initial=0.0)
+    return list(zip((t for t, _ in rate), sums, strict=False))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_if_any(values: Sequence[float]) -> float | None:
+    return _mean(values) if values else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum, None where one is missing: a sum over some of the GPUs would pass for all of them."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)

@@ -1,0 +1,123 @@
+"""What serves, as far as a run can know it: the card, by its key or by its driver, and the model on it.
+
+A card is a row of the table, or this machine's own cores, which somebody else measures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.manifest import Card, Machine
+from harness.predict import catalog, roofline
+from harness.predict.catalog import Gpu
+from harness.predict.model import Model, model
+from harness.predict.roofline import Deployment
+from harness.scenario import Hardware
+
+APART = 0.05  # from which a driver's figure and a data sheet's are not of one card
+HOST = "host"  # the key of this machine's own cores
+_MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The card that serves, if it is known, and how it is known."""
+
+    card: Gpu | None = None
+    machine: Machine | None = None  # where the card is this machine
+    notes: list[str] = []
+
+
+def find(asked: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]) -> Found:
+    """The card by its key, else by what the drivers say of the GPUs beside a server on this machine.
+
+    Where the drivers contradict the data sheet a note says so. `measure` says what cores of this machine reach.
+    """
+    key, notes, known = asked.gpu, [], cards or ()
+    if key is None:
+        keys = {catalog.key_of(each.name or "") for each in known}
+        key = keys.pop() if len(keys) == 1 else None
+        if key is None:
+            return Found()
+        notes.append(f"the GPU is {key} by its driver")
+        if len(known) != asked.gpus:
+            notes.append(f"{len(known)} GPUs are here, the prediction is for {asked.gpus}: say --gpus and --tp")
+    if key.lower() == HOST:
+        measured = measure(asked.host_cpus)
+        return Found(card=host(measured), machine=measured)
+    card = catalog.gpu(key)
+    row = catalog.driver_figures(card.key)
+    contradicted = dict.fromkeys(text for each in known for text in differs(card.key, row, each))
+    return Found(card=card, notes=[*notes, *contradicted])
+
+
+def host(measured: Machine) -> Gpu:
+    """A measured machine in the place of a card."""
+    return Gpu(
+        key=HOST,
+        memory_bytes=measured.memory_bytes,
+        bandwidth=measured.bandwidth,
+        flops=measured.flops,
+        certainty="measured",
+        source=measured.source,
+        vendor=measured.cpu,
+    )
+
+
+def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
+    """Where a GPU's driver contradicts the data sheet that predicts it by more than 5 %, in words.
+
+    Both by the names of `Card`: memory_bytes, memory_clock_max_hz, sm_clock_max_hz. What either side does not know is
+    not compared.
+
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card(memory_bytes=100.9e9))
+    ["h100-sxm: the driver's memory_bytes is 1.01e+11, its data sheet's 8.55e+10 (+18 %): is it that card?"]
+    >>> differs("h100-sxm", {"memory_bytes": 85.5e9}, Card())
+    []
+    """
+    out = []
+    for name, expected in row.items():
+        said = getattr(card, name)
+        if said is None or not expected or abs(said / expected - 1) <= APART:
+            continue
+        apart = f"{100 * (said / expected - 1):+.0f} %"
+        out.append(
+            f"{key}: the driver's {name} is {said:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
+        )
+    return out
+
+
+def deployed(
+    asked: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
+) -> tuple[Model, Deployment] | None:
+    """The model and where it runs, by the data sheet; None where either is not known.
+
+    `cache_config` is what the engine says of its own KV blocks: that beats the estimate.
+    """
+    if card is None or asked.model_config is None:
+        return None
+    figures: dict[str, Any] = {"gpus": asked.gpus}
+    if asked.tp is not None:
+        figures["tp"] = asked.tp
+        if asked.gpus % asked.tp == 0:
+            figures["dp"] = asked.gpus // asked.tp
+        else:
+            fact = f"{asked.gpus} GPUs are no whole replicas of {asked.tp}"
+            raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
+    elif asked.gpus > 1:
+        way_out = f"say --tp {asked.gpus} for one replica over all, or --tp 1 for replicas side by side"
+        raise HarnessError(f"{asked.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
+    if asked.max_num_seqs is not None:
+        figures["max_num_seqs"] = asked.max_num_seqs
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        cache = cache_config or {}
+        tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+        if 0 < tokens < _MOST_TOKENS:
+            figures["kv_tokens"] = tokens
+    config = catalog.model_config(asked.model_config)
+    made = model(config, asked.model_config, dtype=asked.dtype or "auto", kv_dtype=asked.kv_dtype or "auto")
+    return made, roofline.deployment(card, **figures)

@@ -1,0 +1,1 @@
+"""A result folder, and other tools' files: the one room that knows their bytes."""

@@ -1,0 +1,53 @@
+"""A result folder as a place: the names of its files, how a new one begins, and who may write into it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import files
+from harness.errors import HarnessError
+
+SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
+MANIFEST, SUMMARY = "manifest.json", "summary.json"
+FOR_PEOPLE = ("curve.png", "report.html", "report.md")
+WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
+
+
+def create(path: str | Path) -> Path:
+    """A new result folder; one that holds something is the operator's mistake, nothing is overwritten."""
+    folder, way_out = Path(path), "choose another --out"
+    files.make_folder(folder, way_out=way_out)
+    try:
+        empty = not any(folder.iterdir())
+    except OSError as error:
+        raise HarnessError(error.strerror or str(error), place=str(folder), way_out=way_out) from None
+    if not empty:
+        raise HarnessError("the folder is not empty", place=str(folder), way_out=way_out)
+    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # says now, not after the load, that it cannot be written
+    return folder
+
+
+def default(name: str) -> Path:
+    """Where a run that was given no folder leaves its result."""
+    results = Path("results")
+    files.make_folder(results, way_out="give --out")
+    return files.child(results, name)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Nobody else runs into this folder meanwhile; a process that dies lets go of it."""
+    fd = files.real_folder(folder, way_out="give the --out of a run")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise HarnessError(
+            "another process is still writing into it", place=str(folder), way_out="wait for its end"
+        ) from None
+    finally:
+        os.close(fd)

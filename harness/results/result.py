@@ -1,0 +1,118 @@
+"""A result folder read back, finished or dead in the middle: all that reading code ever sees of one.
+
+A run that lives, or died, has `requests.spool`; one that ended has `requests.parquet` and `telemetry.parquet` in its
+place (harness.results.spool). Where both stand, one of the two was cut off in becoming the other: they hold the same,
+and the spool is the whole one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from harness import decoding, manifest
+from harness.errors import HarnessError
+from harness.manifest import Manifest, MapManifest
+from harness.record import Header, Level, Record, Sample
+from harness.results import columns, frames
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's folder holds."""
+
+    path: Path
+    manifest: Manifest
+    header: Header
+    levels: list[Level]
+    records: list[Record]
+    samples: list[Sample]
+    finished: bool  # its spool became parquet: the run ended in order
+    damage: str = ""  # why the end of its spool could not be read
+
+    @classmethod
+    def open(cls, path: str | Path) -> Result:
+        """Any run's folder; HarnessError where it is none, or is damaged beyond reading."""
+        folder, about = Path(path), read_manifest(path)
+        if isinstance(about, MapManifest):
+            way_out = "give the folder of one of its cells"
+            raise HarnessError("a level map, not a run", place=str(folder), way_out=way_out)
+        if (folder / SPOOL).exists():
+            return cls.of_spool(folder, about)
+        if not (folder / REQUESTS).exists():
+            fact = "neither requests.parquet nor requests.spool here"
+            raise HarnessError(fact, place=str(folder), way_out="was it a run?")
+        header, levels, records = columns.requests(folder / REQUESTS)
+        samples = columns.telemetry(folder / TELEMETRY) if (folder / TELEMETRY).exists() else []
+        return cls(
+            path=folder, manifest=about, header=header, levels=levels, records=records, samples=samples, finished=True
+        )
+
+    @classmethod
+    def of_spool(cls, folder: Path, about: Manifest = Manifest()) -> Result:
+        """What the folder's spool holds, as far as it can be read."""
+        place = str(folder / SPOOL)
+        with decoding.reading(place, "a spool", "restore it"):
+            found = frames.read(folder / SPOOL)
+        if found.header is None:
+            way_out = "nothing was measured, or it was changed: run anew"
+            raise HarnessError(_no_header(found), place=place, way_out=way_out)
+        levels = [found.levels[index] for index in sorted(found.levels)]
+        return cls(
+            path=folder, manifest=about, header=found.header, levels=levels, records=found.records,
+            samples=found.samples, finished=False, damage=str(found.damage or ""),
+        )  # fmt: skip
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end by itself, and its files were written."""
+        return self.finished and self.manifest.complete
+
+    @property
+    def last_s(self) -> float:
+        """The last moment that anything here tells of, seconds since the origin."""
+        moments = itertools.chain(
+            (s.time_s for s in self.samples),
+            (max(r.scheduled_s, r.sent_s or 0.0, r.done_s or 0.0) for r in self.records),
+            (max(level.begin_s, level.window_end_s or 0.0, level.end_s or 0.0) for level in self.levels),
+        )
+        return max(moments, default=0.0)
+
+    def requests(self) -> pandas.DataFrame:
+        """The requests as a data frame, a row a request; the columns of requests.parquet."""
+        return columns.table(columns.ordered(self.records), self.header, self.levels).to_pandas()
+
+
+def read_manifest(path: str | Path) -> Manifest | MapManifest:
+    """What a folder's manifest says; one that knows nothing where there is none."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
+    file = folder / MANIFEST
+    if not file.exists():
+        return Manifest()
+    way_out = "restore it"
+    if (folder / SPOOL).exists() or (folder / REQUESTS).exists():
+        way_out = "what was measured lies beside it: restore it, or move it away and `knee report` reads without it"
+    with decoding.reading(str(file), "a manifest of this project", way_out):
+        return manifest.read(decoding.json(decoding.content(file)))
+
+
+def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
+    """Refuse a manifest that lacks something a run or a level map needs to be gone on with."""
+    if isinstance(about, Manifest) and not about.loaded:
+        raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
+    if (lacking := manifest.missing(about)) is not None:
+        raise HarnessError(f"it does not say its {lacking}", place=str(folder / MANIFEST), way_out="restore it")
+
+
+def _no_header(found: frames.Spooled) -> str:
+    if found.damage is None or found.damage.at == found.damage.size:
+        return "it ends before its first frame"
+    return f"its first frame cannot be read: it {found.damage.why}"
