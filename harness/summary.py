@@ -276,6 +276,39 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[PredictedLevel]
 
 
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a prediction rests on; None, and not in the file, where it is not known or an older version left it out.
+
+    Those from `tp` on are in the file only where they are not the usual ones.
+    """
+
+    mbu: float | None = None
+    mfu_prefill: float | None = None
+    mfu_decode: float | None = None
+    layer_overhead_s: float | None = None
+    step_overhead_s: float | None = None
+    request_overhead_s: float | None = None
+    api_overhead_s: float | None = None
+    gpu_memory_utilization: float | None = None
+    kv_tokens: float | None = None  # of one replica
+    weight_bytes: float | None = None
+    kv_bytes_per_token: float | None = None
+    kv_bytes_per_request: float | None = None  # at the mean context
+    parameters: float | None = None
+    prefill_s: float | None = None  # of one prompt
+    speed: float | None = None  # of a simulation's clock
+    kv_tokens_by_memory: float | None = None  # that the card has room for, where the server publishes its own
+    tp: float = 1
+    pp: float = 1
+    dp: float = 1
+    ep: float = 1
+    prefix_hit: float = 0
+    fused: float = 0
+    acceptance: float = 0
+    draft_tokens: float = 0
+    draft_s: float = 0
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Made before any load. `caps` are named limits on the batch size B (requests running at once)."""
 
@@ -291,7 +324,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     single_stream_tokens_per_s: Band
     hinge_concurrency: float | None
     levels: list[PredictedLevel]
-    assumptions: dict[str, float]
+    assumptions: Assumptions
     calibrated: Calibrated | None = None
     step_machine: list[SteppedLevel] = []  # where it was asked for: the same, or requests as they come, step by step
     scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one

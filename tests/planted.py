@@ -57,8 +57,8 @@ class Fault(NamedTuple):
     def prediction(self) -> Prediction:
         """Made before the load, of the server as it should be: a card that has room for what it is told to hold."""
         made = predict(MODEL, self.healthy, self.workload, list(self.levels))
-        room = {name: value for name, value in made.assumptions.items() if name != "kv_tokens_by_memory"}
-        return msgspec.structs.replace(made, assumptions=room)
+        known = msgspec.structs.replace(made.assumptions, kv_tokens_by_memory=None)
+        return msgspec.structs.replace(made, assumptions=known)
 
     def roof(self) -> phases.Roof:
         return phases.roof(MODEL, self.healthy)

@@ -10,6 +10,7 @@ from harness.summary import (
     BEYOND,
     FOUND,
     PROVISIONAL,
+    Assumptions,
     Band,
     ClientSummary,
     ClientView,
@@ -147,7 +148,7 @@ def prediction(levels: tuple[int, ...], measured: dict[int, float], simulated: b
         single_stream_tokens_per_s=Band(117.0, 149.3, 182.0),
         hinge_concurrency=16.0,
         levels=rows,
-        assumptions={"MBU": 0.8, "MFU_pre": 0.45},
+        assumptions=Assumptions(mbu=0.8, mfu_prefill=0.45),
     )
 
 

@@ -168,7 +168,7 @@ def test_a_measured_machine_stands_in_the_place_of_a_card_and_says_so() -> None:
     found = question.predict(msgspec.structs.replace(CHAT, model="qwen2.5-0.5b", gpu=card))
     assert found.gpu == "host"
     assert any("measured by streams" in note for note in found.notes)
-    assert found.assumptions["mfu_prefill"] == 0.6
+    assert found.assumptions.mfu_prefill == 0.6
     assert not any("data-sheet" in note for note in found.notes)
 
 

@@ -226,9 +226,10 @@ def test_kv_that_the_server_says_it_holds_is_held_against_what_the_card_has_room
     whole = predicted(max_num_seqs=256, kv_tokens=160_000)
     less = predicted(max_num_seqs=256, kv_tokens=40_000)
     levels, curve = as_predicted(less), plateau(less.plateau_tokens_per_s.mid, less.hinge_concurrency or 0.0)
-    assumed = {name: value for name, value in less.assumptions.items() if name != "kv_tokens_by_memory"}
+    assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=None)
     assert attributed(msgspec.structs.replace(less, assumptions=assumed), levels, curve).largest == gap.NONE
-    told = msgspec.structs.replace(less, assumptions={**less.assumptions, "kv_tokens_by_memory": 160_000.0})
+    assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=160_000.0)
+    told = msgspec.structs.replace(less, assumptions=assumed)
     found = attributed(told, levels, curve)
     assert found.ratio == pytest.approx(less.plateau_tokens_per_s.mid / whole.plateau_tokens_per_s.mid, rel=0.02)
     assert found.hinge_over_cap == pytest.approx(0.25, rel=0.05)
@@ -304,5 +305,5 @@ def test_nothing_to_compare_is_no_gap() -> None:
 )
 def test_a_prediction_from_a_folder_that_holds_no_pace_is_no_gap(assumed: dict[str, float]) -> None:
     good = predicted()
-    crafted = msgspec.structs.replace(good, assumptions=good.assumptions | assumed)
+    crafted = msgspec.structs.replace(good, assumptions=msgspec.structs.replace(good.assumptions, **assumed))
     assert gap.attribute(crafted, as_predicted(good), None) is None

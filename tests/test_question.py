@@ -42,13 +42,13 @@ def test_golden_figures_are_reached_through_ordinary_options():
     def assumed(model, **figures):
         return predict(ask(model=model, **figures)).assumptions
 
-    assert assumed("llama-3.1-8b")["kv_bytes_per_token"] == 131_072  # G7
-    assert assumed("llama-3.1-70b", figures={"tp": 4})["kv_bytes_per_token"] == 327_680  # G22
-    assert assumed("llama-3.1-8b")["parameters"] == 8_029_995_008  # G34
-    assert assumed("deepseek-v3", gpu="h200-sxm", figures={"tp": 8})["kv_bytes_per_token"] == 70_272  # G35
-    assert assumed("mistral-nemo")["kv_bytes_per_token"] == 163_840  # G36
+    assert assumed("llama-3.1-8b").kv_bytes_per_token == 131_072  # G7
+    assert assumed("llama-3.1-70b", figures={"tp": 4}).kv_bytes_per_token == 327_680  # G22
+    assert assumed("llama-3.1-8b").parameters == 8_029_995_008  # G34
+    assert assumed("deepseek-v3", gpu="h200-sxm", figures={"tp": 8}).kv_bytes_per_token == 70_272  # G35
+    assert assumed("mistral-nemo").kv_bytes_per_token == 163_840  # G36
     # G38: 4095 + 2/2 tokens of context
-    assert assumed("gpt-oss-20b", input_tokens=4095, output_tokens=2)["kv_bytes_per_request"] == 103_809_024
+    assert assumed("gpt-oss-20b", input_tokens=4095, output_tokens=2).kv_bytes_per_request == 103_809_024
     # G37: experts hit by 1, 4 and 16 running
     levels = predict(ask(model="mixtral-8x7b", levels=[1, 4, 16], figures={"tp": 2})).levels
     assert [round(level.experts_hit, 3) for level in levels] == [2.0, 5.469, 7.92]
@@ -57,7 +57,7 @@ def test_golden_figures_are_reached_through_ordinary_options():
 def test_the_prefill_of_g33b_is_reached_through_ordinary_options():
     quiet = {"o_layer": 0.0, "o_step": 0.0, "o_req": 0.0, "mbu": 0.7, "mfu_prefill": 0.5, "mfu_decode": 0.5}
     found = predict(ask(levels=[64], figures={**quiet, "weight_bytes": 16e9}))
-    assert found.assumptions["prefill_s"] == pytest.approx(28.76e-3, rel=0.01)
+    assert found.assumptions.prefill_s == pytest.approx(28.76e-3, rel=0.01)
     assert found.levels[0].output_tokens_per_s.mid == pytest.approx(3206, rel=0.01)
 
 

@@ -11,6 +11,7 @@ from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted,
 
 from harness.report import headline, words
 from harness.summary import (
+    Assumptions,
     Attainment,
     Curve,
     DecodePhase,
@@ -235,7 +236,7 @@ def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
     """What is shown beside each claim of the full run, by its first words, with figures of an 8B in 16 bits."""
     summary = full()
     assert summary.prediction is not None
-    known = {"parameters": 8.03e9, "weight_bytes": 16.06e9}
+    known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
     sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
     summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
     return {quote.split()[0]: (says, found) for quote, says, found in words.claim_rows(summary, MANIFEST)}

@@ -130,9 +130,9 @@ def attribute(
 def _complete(prediction: Prediction) -> bool:
     """Whether it holds what is divided by: one that was read from a folder need not."""
     assumed = prediction.assumptions
-    rooms = [assumed.get("kv_tokens", 0.0)] if "kv_tokens_by_memory" in assumed else []
-    least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.get("dp", 1.0), *rooms]
-    return min(least) > 0 and assumed.get("api_overhead_s", 0.0) >= 0
+    rooms = [assumed.kv_tokens or 0.0] if assumed.kv_tokens_by_memory is not None else []
+    least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.dp, *rooms]
+    return min(least) > 0 and (assumed.api_overhead_s or 0.0) >= 0
 
 
 class _Pace(msgspec.Struct, frozen=True):
@@ -184,8 +184,8 @@ def _pace(prediction: Prediction) -> _Pace:
         known.setdefault(min(float(level.concurrency), cap), level.output_tokens_per_s.mid)
     if cap < math.inf:
         known[cap] = prediction.plateau_tokens_per_s.mid
-    share, replicas = 1 / prediction.output_tokens, assumed.get("dp", 1.0)
-    bare = _Pace((), (), cap, assumed.get("prefill_s", 0.0), share, replicas)
+    share, replicas = 1 / prediction.output_tokens, assumed.dp
+    bare = _Pace((), (), cap, assumed.prefill_s or 0.0, share, replicas)
     points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))
 
@@ -305,9 +305,9 @@ def _prefill_ratio(
     """
     assumed = prediction.assumptions
     probed = phases.prefill.mfu if phases and phases.prefill else None
-    if probed and probed.value and "mfu_prefill" in assumed:
-        return assumed["mfu_prefill"] / probed.value
-    expected = pace.prefill * pace.weights_wait(decode or 1.0) + assumed.get("api_overhead_s", 0.0)
+    if probed and probed.value and assumed.mfu_prefill is not None:
+        return assumed.mfu_prefill / probed.value
+    expected = pace.prefill * pace.weights_wait(decode or 1.0) + (assumed.api_overhead_s or 0.0)
     taken = _prefill_s(pace, alone)
     return taken / expected if taken is not None and taken > 0 and expected > 0 else None
 
@@ -364,8 +364,8 @@ def _stops(prediction: Prediction) -> dict[str, float]:
     """The caps that stop the batch; that of the KV memory as the card has room, whatever the server says it holds."""
     caps, assumed = prediction.caps, prediction.assumptions
     stops = {name: limit for name, limit in caps.items() if limit and batch_cap({name: limit}) < math.inf}
-    if "kv_memory" in stops and "kv_tokens_by_memory" in assumed:
-        stops["kv_memory"] *= assumed["kv_tokens_by_memory"] / assumed["kv_tokens"]
+    if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
+        stops["kv_memory"] *= assumed.kv_tokens_by_memory / assumed.kv_tokens
     return stops
 
 
@@ -402,12 +402,12 @@ def _achieved(
         mbu = Achieved(least / alone.itl, least / pace.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
     taken = _prefill_s(pace, alone)
-    if probed and probed.value and "mfu_prefill" in assumed:
-        mfu = Achieved(probed.value, assumed["mfu_prefill"])
+    if probed and probed.value and assumed.mfu_prefill is not None:
+        mfu = Achieved(probed.value, assumed.mfu_prefill)
     elif roof is not None and taken is not None and taken > 0 and pace.prefill > 0:
-        cached = P * assumed.get("prefix_hit", 0.0)
+        cached = P * assumed.prefix_hit
         least = roof.prompt * (P - cached) + roof.attend / 2 * (P * P - cached * cached)
-        mfu = Achieved(least / taken, least / (pace.prefill + assumed.get("api_overhead_s", 0.0)))
+        mfu = Achieved(least / taken, least / (pace.prefill + (assumed.api_overhead_s or 0.0)))
     return mbu, mfu
 
 

@@ -77,10 +77,10 @@ def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = No
     have neither `weights` nor `native`.
     """
     has = prediction.assumptions
-    count, held = has.get("parameters", 0.0), has.get("weight_bytes", 0.0)
+    count, held = has.parameters or 0.0, has.weight_bytes or 0.0
     dense = None if any(level.experts_hit for level in prediction.levels) else count
-    decodes, drafts = prediction.output_tokens > 0, has.get("draft_tokens", 0) > 0
-    tp = int(has.get("tp", 1))
+    decodes, drafts = prediction.output_tokens > 0, has.draft_tokens > 0
+    tp = int(has.tp)
     found = _facts(prediction.gpu, prediction.gpus, tp, dense, decodes=decodes, drafts=drafts)
     if count and held / count > _SIXTEEN_BITS:
         found["weights"] = "none"

@@ -29,7 +29,7 @@ from harness.predict.step import Workload as Workload
 from harness.predict.step import decode_time as decode_time
 from harness.predict.step import prefill_time as prefill_time
 from harness.predict.step import step_cost as step_cost
-from harness.summary import Band, PredictedLevel, Prediction
+from harness.summary import Assumptions, Band, PredictedLevel, Prediction
 
 _LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}
 _HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
@@ -502,9 +502,9 @@ def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
     return bent(_LOW, min, max), middle, bent(_HIGH, max, min)
 
 
-def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> dict[str, float]:
+def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> Assumptions:
     cost, P = step_cost(model, deployment), workload.input_tokens
-    usual = {
+    usual: dict[str, float] = {
         "mbu": deployment.mbu,
         "mfu_prefill": deployment.mfu_prefill,
         "mfu_decode": deployment.mfu_decode,
@@ -528,4 +528,4 @@ def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> di
     fields = ("tp", "pp", "dp", "ep", "prefix_hit", "fused", "acceptance", "draft_tokens", "draft_s")
     default = Deployment(gpu=deployment.gpu)
     given = {name: getattr(deployment, name) for name in fields}
-    return usual | {name: value for name, value in given.items() if value != getattr(default, name)}
+    return Assumptions(**usual, **{name: value for name, value in given.items() if value != getattr(default, name)})

@@ -51,16 +51,16 @@ def predicted_hinge(prediction: Prediction) -> Hinge | None:
     """
     assumed = prediction.assumptions
     figures: dict[str, Any] = {
-        field: assumed[name]
+        field: value
         for name, field in (
             ("mbu", "mbu"), ("mfu_prefill", "mfu_prefill"), ("mfu_decode", "mfu_decode"), ("speed", "speed"),
             ("layer_overhead_s", "o_layer"), ("step_overhead_s", "o_step"), ("request_overhead_s", "o_req"),
             ("api_overhead_s", "o_api"), ("gpu_memory_utilization", "gpu_memory_utilization"),
         )
-        if name in assumed
+        if (value := getattr(assumed, name)) is not None
     }  # fmt: skip
-    if "kv_tokens" in assumed:
-        figures["kv_tokens"] = int(assumed["kv_tokens"])
+    if assumed.kv_tokens is not None:
+        figures["kv_tokens"] = int(assumed.kv_tokens)
     seqs = prediction.caps.get("max_num_seqs")
     if seqs is not None:
         figures["max_num_seqs"] = int(seqs)

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.report.format import MISSING, ms, number, percent, plain
 from harness.report.words import CLAIMS
-from harness.summary import Band, Calibrated, PredictedLevel, Prediction, Spread, SteppedLevel
+from harness.summary import Assumptions, Band, Calibrated, PredictedLevel, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,13 +118,13 @@ def _head(prediction: Prediction) -> list[str]:
     else:
         top = next((x.requests_per_s for x in reversed(prediction.levels) if x.requests_per_s), None)
         lines.append(f"{_band(top)} requests/s at the highest level; {bound}" if top else bound)
-    kv = f"{number(has['kv_bytes_per_token'])} B of KV a token, " if has.get("kv_bytes_per_token") else ""
+    kv = f"{number(has.kv_bytes_per_token)} B of KV a token, " if has.kv_bytes_per_token else ""
     lines.append(
-        f"{number(has['parameters'] / 1e9)}e9 parameters, {number(has['weight_bytes'] / 1e9)} GB of weights, {kv}"
-        + (f"KV cache of {number(has['kv_tokens'])} tokens a replica" if has.get("kv_tokens") else "no KV cache")
+        f"{_billions(has.parameters)}e9 parameters, {_billions(has.weight_bytes)} GB of weights, {kv}"
+        + (f"KV cache of {number(has.kv_tokens)} tokens a replica" if has.kv_tokens else "no KV cache")
     )
-    shares = f"MBU {has['mbu']:.2f}, MFU {has['mfu_prefill']:.2f}"
-    assumed = f"{shares}, {number(has['layer_overhead_s'] * 1e6)} µs a layer and step"
+    shares = f"MBU {has.mbu or 0:.2f}, MFU {has.mfu_prefill or 0:.2f}"
+    assumed = f"{shares}, {number((has.layer_overhead_s or 0) * 1e6)} µs a layer and step"
     by = "by what these cores reach" if prediction.gpu == "host" else "by the data sheet"
     lines.append(f"{by}: {assumed}; low and high {_edges(has)}")
     if prediction.scaling_efficiency is not None:
@@ -134,17 +134,21 @@ def _head(prediction: Prediction) -> list[str]:
     return lines
 
 
-def _edges(has: Mapping[str, float]) -> str:
+def _billions(value: float | None) -> str:
+    return number(None if value is None else value / 1e9)
+
+
+def _edges(has: Assumptions) -> str:
     """The figures of low and high: the usual edges, stretched by what was given outside of them.
 
     docs/method.md, The deployment.
     """
 
-    def share(assumed: str, low: float, high: float) -> str:
-        return f"{min(has[assumed], low):.3g}–{max(has[assumed], high):.3g}"
+    def share(assumed: float | None, low: float, high: float) -> str:
+        return f"{min(assumed or low, low):.3g}–{max(assumed or high, high):.3g}"
 
-    slow = number(max(50e-6, has["layer_overhead_s"]) * 1e6)
-    return f"MBU {share('mbu', 0.6, 0.9)}, MFU {share('mfu_prefill', 0.3, 0.6)}, {slow}–0 µs"
+    slow = number(max(50e-6, has.layer_overhead_s or 0) * 1e6)
+    return f"MBU {share(has.mbu, 0.6, 0.9)}, MFU {share(has.mfu_prefill, 0.3, 0.6)}, {slow}–0 µs"
 
 
 def _band(band: Band) -> str:
