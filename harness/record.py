@@ -23,7 +23,7 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A request's whole story; the column names of requests.parquet (docs/definitions.md, Columns of requests.parquet).
+    """A request as it happened; its columns are those of docs/definitions.md, Columns of requests.parquet.
 
     `arrivals` holds one int64 a chunk that carried tokens, nanoseconds since the origin, in order.
     `tokens` holds one int32 a chunk; empty means one token a chunk (the common case costs nothing).
@@ -86,7 +86,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One telemetry figure: when, who said it (server | client | host | gpu), its name, its value."""
+    """One telemetry figure: when, of whom (server | client | host | gpu), its name, its value."""
 
     time_s: float
     source: str

@@ -124,7 +124,7 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(tmp_path:
 @pytest.mark.slow
 def test_what_a_folder_does_not_say_is_asked_for() -> None:
     run = Result.open(LIVE)
-    told = measured.asked(run)
+    told = measured.hardware(run)
     if told.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):
             measured.deployed(run, told, hardware.measure)

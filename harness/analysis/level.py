@@ -38,14 +38,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
-        workload, asked = manifest.workload, manifest.scenario.ramp
+        workload, ramp = manifest.workload, manifest.scenario.ramp
         return cls(
             gpus=manifest.gpus,
             replicas=_replicas(manifest.scenario.hardware),
             input_tokens=workload.input_tokens or None,
             template_tokens=workload.template_tokens or 0.0,
             output_tokens=workload.output_tokens or None,
-            precision=None if asked.level_seconds else asked.precision or PRECISION,
+            precision=None if ramp.level_seconds else ramp.precision or PRECISION,
             limits=tuple(slo.limits(manifest.scenario.slo)),
             client=_client(manifest.client, len(manifest.host.cpus_allowed or ())),
         )

@@ -76,8 +76,8 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     given = {name: value for name, value in flags.items() if value is not None}
     if "host_cpus" in given:
         given["host_cpus"] = units.cpus(given["host_cpus"])
-    asked = msgspec.structs.replace(measured.asked(run), **given)
-    model, deployment = measured.deployed(run, asked, hardware.measure)
+    where_served = msgspec.structs.replace(measured.hardware(run), **given)
+    model, deployment = measured.deployed(run, where_served, hardware.measure)
     summary = summarise(run)
     found = tune.tune(
         model,

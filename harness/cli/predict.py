@@ -97,7 +97,7 @@ def _one(flags: Mapping[str, Any]) -> None:
     if flags["measured"]:
         from harness.decide import measured
 
-        prediction = measured.beside(prediction, question, flags["measured"])
+        prediction = measured.with_measured(prediction, question, flags["measured"])
     found = msgspec.structs.replace(found, prediction=prediction)
     from harness.report import predicted
 

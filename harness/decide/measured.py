@@ -52,16 +52,16 @@ def points(summary: Summary) -> list[tune.Measured]:
     ]
 
 
-def asked(run: Result) -> Hardware:
-    """The hardware that the run was told of."""
+def hardware(run: Result) -> Hardware:
+    """The hardware that the run was begun with."""
     found = run.manifest.scenario.hardware
     return found if found.gpu else msgspec.structs.replace(found, gpu=run.manifest.gpu)
 
 
 def deployed(
-    run: Result, told: Hardware, measure: Callable[[Sequence[int] | None], Machine]
+    run: Result, where: Hardware, measure: Callable[[Sequence[int] | None], Machine]
 ) -> tuple[Model, Deployment]:
-    """The model and its deployment by the data sheet, as the manifest has them; `told` is its hardware, filled up.
+    """The model and its deployment by the data sheet, as the manifest has them; `where` is its hardware, filled up.
 
     `measure` says what cores of this machine reach, where they served and the manifest does not say it.
     """
@@ -71,17 +71,17 @@ def deployed(
         profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
         return profile.model, profile.deployment
     known = manifest.machine
-    if known is not None and told.gpu == served.HOST and told.host_cpus is None:
+    if known is not None and where.gpu == served.HOST and where.host_cpus is None:
         card: Gpu | None = served.host(known)
     else:
-        card = served.find(told, manifest.gpu_facts, measure).card
-    found = served.deployed(told, card, manifest.cache_config)
+        card = served.find(where, manifest.gpu_facts, measure).card
+    found = served.deployed(where, card, manifest.cache_config)
     if found is None:
         missing = "--gpu" if card is None else "--model-config"
         fact = f"it does not say {'which card' if card is None else 'which model'} served"
         raise HarnessError(fact, place=str(run.path), way_out=f"add {missing}")
-    made, where = found
-    return msgspec.structs.replace(made, name=short(made.name)), where
+    made, deployment = found
+    return msgspec.structs.replace(made, name=short(made.name)), deployment
 
 
 def workload(run: Result, summary: Summary) -> Workload:
@@ -99,7 +99,7 @@ def workload(run: Result, summary: Summary) -> Workload:
     )
 
 
-def beside(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
+def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
     """The prediction with measured over predicted at every level that the folders hold."""
     levels = []
     for folder in folders:

@@ -1,4 +1,4 @@
-"""What the ramp is told of a finished level."""
+"""What the ramp goes by of a finished level."""
 
 from __future__ import annotations
 

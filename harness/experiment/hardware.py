@@ -17,9 +17,9 @@ from harness.predict.tune import Calibration
 from harness.scenario import Hardware
 
 
-def find(asked: Hardware, cards: Sequence[Card] | None) -> served.Found:
+def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.Found:
     """The card by its key, else by the drivers; this machine's own cores are measured now."""
-    return served.find(asked, cards, measure)
+    return served.find(hardware, cards, measure)
 
 
 def measure(cpus: Sequence[int] | None = None) -> Machine:

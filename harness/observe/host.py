@@ -29,10 +29,10 @@ def facts() -> Host:
 def boot() -> str | None:
     """A digest that names this boot of this machine, and with it what CLOCK_MONOTONIC counts from."""
     try:
-        said = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        text = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
         return None
-    return hashlib.sha256(said).hexdigest()[:16]
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def samples(time_s: float) -> list[Sample]:
@@ -53,8 +53,8 @@ class _Withheld:
         """By the hypervisor, of all its processors' time; by a limit on this container, of the time that passed."""
         times = psutil.cpu_times()
         now = {"at": time_s, "all": sum(times[:8]), "steal": getattr(times, "steal", 0.0)}
-        if (held := throttled_s()) is not None:
-            now["throttled"] = held
+        if (throttled := throttled_s()) is not None:
+            now["throttled"] = throttled
         before, self._before = self._before, now
         out = {}
         if before and now["all"] > before["all"]:
@@ -68,12 +68,12 @@ _WITHHELD = _Withheld()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How long this container was held at its CPU limit since it began, seconds; None where it has none to tell of."""
+    """Seconds that this container was held at its CPU limit since it began; None where it has no such limit."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
             figures = dict(line.split() for line in file.read_text().splitlines())
         except (OSError, ValueError):
             continue
-        if (held := figures.get("throttled_usec", figures.get("throttled_time"))) is not None:
-            return float(held) * unit
+        if (throttled := figures.get("throttled_usec", figures.get("throttled_time"))) is not None:
+            return float(throttled) * unit
     return None

@@ -32,22 +32,22 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def find(asked: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]) -> Found:
+def find(hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]) -> Found:
     """The card by its key, else by what the drivers say of the GPUs beside a server on this machine.
 
     Where the drivers contradict the data sheet a note says so. `measure` says what cores of this machine reach.
     """
-    key, notes, known = asked.gpu, [], cards or ()
+    key, notes, known = hardware.gpu, [], cards or ()
     if key is None:
         keys = {catalog.key_of(each.name or "") for each in known}
         key = keys.pop() if len(keys) == 1 else None
         if key is None:
             return Found()
         notes.append(f"the GPU is {key} by its driver")
-        if len(known) != asked.gpus:
-            notes.append(f"{len(known)} GPUs are here, the prediction is for {asked.gpus}: say --gpus and --tp")
+        if len(known) != hardware.gpus:
+            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: say --gpus and --tp")
     if key.lower() == HOST:
-        measured = measure(asked.host_cpus)
+        measured = measure(hardware.host_cpus)
         return Found(card=host(measured), machine=measured)
     card = catalog.gpu(key)
     row = catalog.driver_figures(card.key)
@@ -81,43 +81,43 @@ def differs(key: str, row: Mapping[str, float | None], card: Card) -> list[str]:
     """
     out = []
     for name, expected in row.items():
-        said = getattr(card, name)
-        if said is None or not expected or abs(said / expected - 1) <= APART:
+        figure = getattr(card, name)
+        if figure is None or not expected or abs(figure / expected - 1) <= APART:
             continue
-        apart = f"{100 * (said / expected - 1):+.0f} %"
+        apart = f"{100 * (figure / expected - 1):+.0f} %"
         out.append(
-            f"{key}: the driver's {name} is {said:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
+            f"{key}: the driver's {name} is {figure:.3g}, its data sheet's {expected:.3g} ({apart}): is it that card?"
         )
     return out
 
 
 def deployed(
-    asked: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
+    hardware: Hardware, card: Gpu | None, cache_config: Mapping[str, Any] | None
 ) -> tuple[Model, Deployment] | None:
     """The model and where it runs, by the data sheet; None where either is not known.
 
     `cache_config` is what the engine says of its own KV blocks: that beats the estimate.
     """
-    if card is None or asked.model_config is None:
+    if card is None or hardware.model_config is None:
         return None
-    figures: dict[str, Any] = {"gpus": asked.gpus}
-    if asked.tp is not None:
-        figures["tp"] = asked.tp
-        if asked.gpus % asked.tp == 0:
-            figures["dp"] = asked.gpus // asked.tp
+    figures: dict[str, Any] = {"gpus": hardware.gpus}
+    if hardware.tp is not None:
+        figures["tp"] = hardware.tp
+        if hardware.gpus % hardware.tp == 0:
+            figures["dp"] = hardware.gpus // hardware.tp
         else:
-            fact = f"{asked.gpus} GPUs are no whole replicas of {asked.tp}"
+            fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
             raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
-    elif asked.gpus > 1:
-        way_out = f"say --tp {asked.gpus} for one replica over all, or --tp 1 for replicas side by side"
-        raise HarnessError(f"{asked.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
-    if asked.max_num_seqs is not None:
-        figures["max_num_seqs"] = asked.max_num_seqs
+    elif hardware.gpus > 1:
+        way_out = f"say --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
+        raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
+    if hardware.max_num_seqs is not None:
+        figures["max_num_seqs"] = hardware.max_num_seqs
     with contextlib.suppress(KeyError, TypeError, ValueError):
         cache = cache_config or {}
         tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
         if 0 < tokens < _MOST_TOKENS:
             figures["kv_tokens"] = tokens
-    config = catalog.model_config(asked.model_config)
-    made = model(config, asked.model_config, dtype=asked.dtype or "auto", kv_dtype=asked.kv_dtype or "auto")
+    config = catalog.model_config(hardware.model_config)
+    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
     return made, roofline.deployment(card, **figures)
