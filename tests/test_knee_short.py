@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from harness import store
-from harness.analysis.ramp import Next, Role
 from harness.experiment.summarise import summarise
+from harness.search.ramp import Next, Role
 from harness.summary import Value
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))

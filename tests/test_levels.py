@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from harness import scenario, store
-from harness.experiment import heard as heard_module
+from harness.experiment import live_state as heard_module
 from harness.experiment import look
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Before, Levels

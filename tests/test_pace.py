@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis import curve, precision, ramp
-from harness.analysis.held import Held, Next, Role, Search, look
+from harness.analysis import curve
+from harness.search import precision, ramp
+from harness.search.measured import Held, Next, Role, Search, look
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL
 
 TOKENS = 128  # of an answer

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.held import ceiling
-from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, _climb, next_level
+from harness.search.measured import ceiling
+from harness.search.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, _climb, next_level
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 

@@ -18,13 +18,16 @@ import pytest
 HARNESS = Path(__file__).parent.parent / "harness"
 
 # A room may import itself and what stands to its right.
-ROOMS = ("cli", "experiment", "report", "decide", "analysis", "sim", "predict", "observe", "load", "exchange", "ground")
+ROOMS = (
+    "cli", "experiment", "report", "decide", "search", "analysis", "sim", "predict", "observe", "load", "exchange",
+    "ground",
+)  # fmt: skip
 GROUND = {
     "columns", "decoding", "errors", "files", "frames", "interpreter", "levelmap", "manifest", "record", "scenario",
     "secrecy", "store", "summary", "terminal", "units",
 }  # fmt: skip
-READERS = {"analysis", "decide", "report"}  # they read what load has written, and never import it
-PURE_ROOMS = {"predict", "decide", "analysis"}
+READERS = {"analysis", "search", "decide", "report"}  # they read what load has written, and never import it
+PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 PURE_LOAD = {"workload", "schedule", "http1", "sse", "dialects"}
 IMPURE = {"socket", "asyncio", "time"}
 HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "torch"}
@@ -140,6 +143,9 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.load.workload", "async def f():\n    import socket", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
+        ("harness.search.ramp", "import asyncio", "search is pure"),
+        ("harness.search.window", "from harness.load.driver import Progress", "reads what load wrote"),
+        ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),
         ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
         ("harness.store", "import pyarrow.parquet as pq", "at its top"),
         ("harness.report.plots", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),

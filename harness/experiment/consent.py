@@ -19,13 +19,13 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from harness import scenario as scenarios
-from harness.analysis import ramp
 from harness.errors import HarnessError
 from harness.experiment.budget import Spent
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, looked_at, pace_of, search
 from harness.experiment.safety import Usage, dollars
 from harness.scenario import Scenario
+from harness.search import ramp
 from harness.terminal import clean
 from harness.units import span
 

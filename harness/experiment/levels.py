@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 
 from harness import store
-from harness.analysis import precision, ramp, window
+from harness.analysis import window
 from harness.analysis.table import Table
 from harness.analysis.verdicts import CPU
 from harness.experiment import budget, look, probe, safety
 from harness.experiment.endpoint import Launch, words_for
-from harness.experiment.heard import Heard
+from harness.experiment.live_state import Heard
 from harness.load import dialects, httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
@@ -32,6 +32,7 @@ from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record
 from harness.scenario import Scenario
+from harness.search import precision, ramp
 from harness.secrecy import redact
 from harness.summary import LevelSummary
 

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.analysis import grade, metrics, precision, ramp, slo
+from harness.analysis import grade, metrics, slo
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
+from harness.search import precision, ramp
 from harness.store import Sample
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
 

@@ -31,8 +31,8 @@ from knee_truths import KINDS, SERVERS, Curve
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
-from harness.analysis.precision import window
-from harness.analysis.ramp import Held
+from harness.search.precision import window
+from harness.search.ramp import Held
 from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)

@@ -19,13 +19,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from harness.analysis import precision, stats
+from harness.analysis import stats
 from harness.analysis.curve import Point
-from harness.analysis.ramp import Held, Search, next_level
 from harness.predict.batching import Machine, Request
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
 from harness.predict.roofline import Deployment, deployment
+from harness.search import precision
+from harness.search.ramp import Held, Search, next_level
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Hold = Callable[[int, np.random.Generator], Held]  # a concurrency in, the level that was held out

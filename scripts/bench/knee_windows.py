@@ -23,13 +23,14 @@ import msgspec
 import numpy as np
 from knee_truths import Curve, Floats
 
-from harness.analysis import curve, precision, stats
+from harness.analysis import curve, stats
 from harness.analysis.curve import Point
-from harness.analysis.ramp import Held, Next, Role, Search, next_level
 from harness.experiment.levels import LONGEST_WINDOW_S, SHORTEST_WINDOW_S
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
+from harness.search import precision
+from harness.search.ramp import Held, Next, Role, Search, next_level
 from harness.summary import NONE, Value
 
 ITL = 0.015  # seconds a token of a single stream, of the closed server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import store
-from harness.experiment.heard import Heard
+from harness.experiment.live_state import Heard
 from harness.record import Level
 from tests.records import request
 

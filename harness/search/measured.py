@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import precision
 from harness.analysis.stats import FLOOR
+from harness.search import precision
 
 ERRORS = 0.01
 _ASSUMED = 0.02  # relative error of a level that has none

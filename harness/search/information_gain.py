@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.analysis import curve
-from harness.analysis.held import Seen
 from harness.analysis.hyperbolas import excused
 from harness.analysis.table import Floats
+from harness.search.measured import Seen
 
 PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
 

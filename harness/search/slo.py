@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.analysis.edge import CLOSE, edge_of, told
-from harness.analysis.held import ERRORS, Held, Next, Search, Seen
+from harness.search.edge import CLOSE, edge_of, told
+from harness.search.measured import ERRORS, Held, Next, Search, Seen
 
 
 def by_concurrency(seen: Seen, at_most: int) -> Next:

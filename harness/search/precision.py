@@ -17,7 +17,7 @@ import math
 
 import msgspec
 
-from harness.analysis.stats import running_means
+from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
 from harness.summary import Estimate
 
@@ -117,17 +117,6 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
     out = [first * APART**i for i in range(LOOKS)]
     short = [length for length in out if length < most]
     return short if len(short) == len(out) else [*short, most]
-
-
-def half_width(estimate: Estimate) -> float | None:
-    """Half of the 95 % interval as a share of the mean; None where there is none.
-
-    >>> half_width(Estimate(200.0, (197.0, 203.0)))
-    0.015
-    """
-    if estimate.ci95 is None or not estimate.mean:
-        return None
-    return (estimate.ci95[1] - estimate.ci95[0]) / 2 / estimate.mean
 
 
 def look(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:

@@ -36,15 +36,16 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import curve, slo_search, telling
+from harness.analysis import curve
 from harness.analysis.answer import BELOW_LAST, HALF_POINTS, LEVELS, SURE
-from harness.analysis.held import ERRORS, Seen, ceiling, look, overloaded
-from harness.analysis.held import Held as Held
-from harness.analysis.held import Next as Next
-from harness.analysis.held import Role as Role
-from harness.analysis.held import Search as Search
 from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
+from harness.search import information_gain, slo
+from harness.search.measured import ERRORS, Seen, ceiling, look, overloaded
+from harness.search.measured import Held as Held
+from harness.search.measured import Next as Next
+from harness.search.measured import Role as Role
+from harness.search.measured import Search as Search
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
@@ -79,7 +80,7 @@ def next_level(held: Sequence[Held], search: Search) -> Next:
     if search.levels is not None:
         return _failed(held, search) or _given(held, levels=search.levels)
     if search.search_rate:
-        return slo_search.by_rate(held, search, REFINEMENTS + SLO_LEVELS)
+        return slo.by_rate(held, search, REFINEMENTS + SLO_LEVELS)
     climbed, step = _climbed(held, search)
     seen = look(held, search, climbed)
     if step.concurrency is not None and seen.affordable(step.concurrency) and not _sure(seen):
@@ -87,8 +88,8 @@ def next_level(held: Sequence[Held], search: Search) -> Next:
     knee = _knee(seen, step.reason if step.over else seen.no_more())
     if not search.slo or not knee.over:
         return _as(Role.REFINEMENT, knee, search)
-    slo = slo_search.by_concurrency(seen, REFINEMENTS + SLO_LEVELS)
-    return slo if not slo.over else Next(None, f"{knee.reason}; {slo.reason}")
+    limit = slo.by_concurrency(seen, REFINEMENTS + SLO_LEVELS)
+    return limit if not limit.over else Next(None, f"{knee.reason}; {limit.reason}")
 
 
 def _as(role: Role, step: Next, search: Search) -> Next:
@@ -251,12 +252,12 @@ def _knee(seen: Seen, ended: str) -> Next:
         return Next(None, f"stopped: {REFINEMENTS} levels were held after the climb; {found}")
     if step := _settling(seen, fit) or _dip(seen, fit.draws) or _from_above(seen, fit.draws):
         return step
-    wide, far = [], telling.FAR * seen.N[-1]
+    wide, far = [], information_gain.FAR * seen.N[-1]
     if _width(hinges := _hinges(fit.draws)) > seen.search.hinge_width:
         wide.append(np.minimum(hinges, far))
     if _width(plateaus := _plateaus(fit.draws)) > seen.search.plateau_width:
         wide.append(np.where(np.isinf(plateaus), fit.draws.throughput(np.array([far]))[:, 0], plateaus))
-    if not wide and telling.settled(fit) and seen.refined >= LEAST:
+    if not wide and information_gain.settled(fit) and seen.refined >= LEAST:
         return Next(None, f"stopped: {found}")
     if _out_of_reach(seen, fit.draws):
         return Next(None, f"stopped: {found}; {seen.bar}")
@@ -275,7 +276,7 @@ def _answer(seen: Seen) -> str | None:
 def _settling(seen: Seen, fit: curve.Fit) -> Next | None:
     """The level that tells whether there is a plateau, while the time still suffices for it."""
     left = seen.search.seconds_left
-    if left is None or telling.settled(fit) or fit.curve.settle is None:
+    if left is None or information_gain.settled(fit) or fit.curve.settle is None:
         return None
     wanted = [C for C in fit.curve.settle.levels if seen.affordable(C) and seen.top >= C]
     if not wanted or left > _LAST * seen.cost(max(wanted)):
@@ -317,7 +318,7 @@ def _between(seen: Seen) -> int | None:
 
 def _dip(seen: Seen, draws: curve.Draws) -> Next | None:
     """Throughput seems to fall past the hinge: only levels held twice can confirm it, three have to lie there."""
-    edge = telling.PAST * float(np.median(_hinges(draws)))
+    edge = information_gain.PAST * float(np.median(_hinges(draws)))
     past = [C for C, N in zip(seen.times, seen.N, strict=True) if edge <= N]
     if len(past) < 2 or not (_falls(seen, past) or np.mean(draws.family == DIP) > _DIPS):
         return None
@@ -360,7 +361,7 @@ def _drift(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     if seen.refined % DRIFT != DRIFT - 1:
         return None
     climbed = sorted({h.users for h in seen.held[: seen.climbed] if h.counts and seen.top >= h.users})
-    step = telling.most(seen, fit, climbed, wide)
+    step = information_gain.most(seen, fit, climbed, wide)
     return Next(step, f"repeat of {step} against drift") if step else None
 
 
@@ -378,8 +379,8 @@ def _telling(seen: Seen, fit: curve.Fit, wide: Sequence[Floats]) -> Next | None:
     grid = np.unique(np.round(np.geomspace(1, seen.highest, _CANDIDATES)).astype(int)).tolist()
     grid = [C for C in grid if seen.times.get(C, 0) < _TIMES]
     up = [_up(seen)] if _up(seen) > seen.highest else []
-    C = telling.most(seen, fit, grid + up, wide)
-    if not wide and not telling.settled(fit):
+    C = information_gain.most(seen, fit, grid + up, wide)
+    if not wide and not information_gain.settled(fit):
         asked = "throughput past the knee is not known to be flat"
     elif _width(_hinges(draws)) <= seen.search.hinge_width and wide:
         asked = f"the plateau is known to {_percent(_width(_plateaus(draws)))}"
