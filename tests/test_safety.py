@@ -20,7 +20,8 @@ from harness.cli import cli
 from harness.errors import HarnessError
 from harness.experiment import consent
 from harness.experiment.endpoint import address as taken_apart
-from harness.experiment.safety import Usage, dollars, failing
+from harness.search.budget import Usage, dollars
+from harness.search.timing import failing
 from harness.sim.process import running
 from harness.sim.profile import profile
 from tests.servers import Request, serving

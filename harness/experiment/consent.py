@@ -20,12 +20,14 @@ import msgspec
 
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment.budget import Spent
 from harness.experiment.endpoint import Address, Launch
-from harness.experiment.levels import Asked, looked_at, pace_of, search
-from harness.experiment.safety import Usage, dollars
 from harness.scenario import Scenario
-from harness.search import ramp
+from harness.search import pace, ramp
+from harness.search.budget import Budget, Usage, dollars
+from harness.search.decision import Decision, Reason, Role, measure
+from harness.search.measured import MeasuredLevel
+from harness.search.state import Search
+from harness.search.timing import looks
 from harness.terminal import clean
 from harness.units import span
 
@@ -82,13 +84,13 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
     ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
-    levels = [*((ramp.Next(1, "probe"), tokens) for tokens in probes), *ramped]
+    levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
-        pace = pace_of(scenario, step.role, e2e_s, None)
-        window = pace.window_s or looked_at(e2e_s)[0]
+        lasts = pace.of_level(scenario, step.role, e2e_s, None)
+        window = lasts.window_s or looks(e2e_s)[0]
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)
-            warm_up = pace.warm_up * step.concurrency / rate
+            warm_up = lasts.warm_up * step.concurrency / rate
         else:
             rate = min(step.rate or 0.0, quota)
             warm_up = 2 * e2e_s
@@ -113,18 +115,18 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     )
 
 
-def _steps(scenario: Scenario, e2e_s: float) -> list[ramp.Next]:
+def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
     """The levels that the ramp comes to where throughput rises with each, and the SLO is met up to the highest."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
-    asked_for = search(msgspec.structs.replace(scenario, ramp=free), Asked(), Spent(0.0, 0), e2e_s)
-    held: list[ramp.Held] = []
-    steps: list[ramp.Next] = []
-    while not (step := ramp.next_level(held, asked_for)).over:
+    search = Search.of(msgspec.structs.replace(scenario, ramp=free), Budget(free), e2e_s=e2e_s)
+    measured: list[MeasuredLevel] = []
+    steps: list[Decision] = []
+    while not (step := ramp.next_level(measured, search)).over:
         steps.append(step)
         N = step.concurrency or (step.rate or 0.0) * e2e_s
         kept = free.max_concurrency >= N
-        held.append(
-            ramp.Held(
+        measured.append(
+            MeasuredLevel(
                 concurrency=step.concurrency,
                 rate=step.rate,
                 in_flight=N,

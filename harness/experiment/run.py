@@ -32,8 +32,9 @@ from harness.experiment import aside, calibrate, consent, hardware, limits, prob
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
+from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Launch, address
-from harness.experiment.levels import Asked, Before, Levels, View
+from harness.experiment.levels import Asked, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
@@ -178,8 +179,9 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
         manifest = run.manifest
         _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
-        before = Before.of(run, 0.0)
-        if (steps := before.all_steps(scenario, Asked.of(manifest))) is not None:  # it died after its last level
+        earlier, asked = Earlier.of(run, 0.0), Asked.of(manifest)
+        steps = earlier.all_steps(scenario, asked.predicted_hinge, asked.probes)
+        if steps is not None:  # it died after its last level
             view.note("every level is held: only the folder was left to finish")
             store.Spool(folder).close()
             manifest |= {"complete": True, "ramp": steps}
@@ -187,7 +189,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
             return Outcome(folder, summary, manifest, exit_status(summary, slo_fail=scenario.ramp.slo_fail))
         manifest["sittings"].append({"created": _now_iso(), "command": command})
         store.write_json(folder / store.MANIFEST, manifest)
-        del run, before
+        del run, earlier, asked
         return _sit(
             _Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
         )
@@ -331,7 +333,7 @@ async def _measure(
     if sitting.manifest is None:
         manifest = await _first_manifest(sitting, launch, profile, gpus)
         origin_ns, unix_origin = time.monotonic_ns(), time.time()
-        spool, before = store.Spool(folder, store.header(origin_ns, unix_origin)), Before()
+        spool, earlier = store.Spool(folder, store.header(origin_ns, unix_origin)), Earlier()
         manifest["clock"] = {"monotonic_ns_origin": origin_ns, "unix_origin": unix_origin}
         began_s = 0.0
     else:
@@ -341,11 +343,11 @@ async def _measure(
         origin_ns, unix_origin = _origin(manifest, run.last_s)
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
         loaded_s = sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest))
-        before = await asyncio.to_thread(Before.of, run, loaded_s)
+        earlier = await asyncio.to_thread(Earlier.of, run, loaded_s)
         spool = store.Spool(folder)
         del run
     manifest["client"]["workers"] = len(workers)  # whose ceiling is that of all of them
-    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, before, Asked.of(manifest))
+    levels = signals.levels = Levels(scenario, launch, spool, view, origin_ns, earlier, Asked.of(manifest))
     manifest["sittings"][-1] |= {
         "run_id": levels.run_id,
         "began_s": began_s,
@@ -362,7 +364,7 @@ async def _measure(
     failure: HarnessError | None = None
     ended = "complete"
     try:
-        await levels.go(workers, placed, gpus)
+        await levels.run(workers, placed, gpus)
     except asyncio.CancelledError:
         if signals.number is None:
             raise
@@ -376,7 +378,7 @@ async def _measure(
         spool.close()
     manifest["complete"] = ended == "complete"
     ended_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.heard.sent}
+    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.live.sent}
     resent = sum(done.resent for done in workers.done) + manifest["client"].get("resent", 0)
     manifest["client"] |= {
         "timestamp_source": _source(workers.done),

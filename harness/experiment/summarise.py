@@ -14,6 +14,7 @@ from harness.analysis import curve, gap, grade, phases, slo, verdicts
 from harness.analysis.table import Table
 from harness.decide import cost
 from harness.experiment import look
+from harness.search.decision import Role, role_of, stopped
 from harness.store import Run
 from harness.summary import (
     BEYOND,
@@ -150,7 +151,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen, codes = s.reason not in ("", "given"), _invalid(s)
+        chosen, codes = role_of(s.reason) not in (None, Role.GIVEN), _invalid(s)
         return not (codes and (chosen or (last[s.repeat] is s and "errors_above_1_percent" in codes)))
 
     return [s for s in levels if counts(s)]
@@ -200,7 +201,7 @@ def _of_run(run: Run) -> list[Verdict]:
         out.append(
             Verdict("nothing_measured", "invalid", "no level is finished: there is no answer", "give the run more time")
         )
-    stops = [step["reason"] for step in run.manifest.get("ramp", []) if step["reason"].startswith("stopped")]
+    stops = [step["reason"] for step in run.manifest.get("ramp", []) if stopped(step["reason"])]
     said = [*run.manifest.get("notes", []), *dict.fromkeys(stops)]
     return out + [Verdict("run_note", "note", text) for text in said]
 

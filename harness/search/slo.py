@@ -1,6 +1,6 @@
 """Bisecting for the largest load that meets an SLO, in concurrency or in rate.
 
-Left out: what "met" is (`slo`), and where the edge lies by what every level said (`edge`).
+Left out: what "met" is (`analysis.slo`), and where the edge lies by the outcomes of every level (`edge`).
 """
 
 from __future__ import annotations
@@ -8,81 +8,90 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.search.edge import CLOSE, edge_of, told
-from harness.search.measured import ERRORS, Held, Next, Search, Seen
+from harness.search import decision
+from harness.search.decision import Decision, End, Reason, Role, end, measure, measure_rate
+from harness.search.edge import CLOSE, Edge, edge_of
+from harness.search.measured import ERRORS, MeasuredLevel
+from harness.search.state import Search, State
 
 
-def by_concurrency(seen: Seen, at_most: int) -> Next:
+def by_concurrency(state: State, at_most: int) -> Decision:
     """Bisect in log C between the largest concurrency that met the SLO and the smallest that did not.
 
-    It ends, found or not, `at_most` levels after the climb.
+    It ends, found or not, `at_most` levels after the first pass.
     """
     outcomes: dict[float, list[str]] = {}
-    for h in seen.held:
-        if h.slo is not None or not h.counts:
-            outcomes.setdefault(h.users, []).append(_outcome(h))
+    for m in state.measured:
+        if m.slo is not None or not m.counts:
+            outcomes.setdefault(m.users, []).append(_outcome(m))
     if not outcomes:
-        return Next(None, "no level says anything about the SLO")
+        return end(End.SLO, edge="no level says anything about the SLO")
     edge = edge_of(outcomes)
-    if seen.refined >= at_most:
-        return Next(None, told(edge, "in flight"))
-    step: Next | None
-    if edge.again is not None and edge.again <= seen.top:
-        step = seen.hold(int(edge.again), f"{edge.again:g} again: whether it meets the SLO is unresolved")
+    found = _in_words(edge, "in flight")
+    if state.refined >= at_most:
+        return end(End.SLO, edge=found)
+    if edge.again is not None and edge.again <= state.top:
+        C, why = int(edge.again), Reason.SLO_UNRESOLVED
     elif edge.missed is None:
         assert edge.met is not None
-        C = min(2 * int(edge.met), seen.top)
+        C, why = min(2 * int(edge.met), state.top), Reason.SLO_MET
         if edge.met >= C:
-            return Next(None, f"{told(edge, 'in flight')}, {seen.bar}")
-        step = seen.hold(C, f"the SLO is still met at {edge.met:g}: doubling")
+            return end(End.SLO, edge=f"{found}, {state.bar}")
     else:
         met = edge.met or 0.0
         if edge.missed <= max(met + 1, met * CLOSE):
-            return Next(None, told(edge, "in flight"))
+            return end(End.SLO, edge=found)
         C = min(max(round(math.sqrt(met * edge.missed)), int(met) + 1), math.ceil(edge.missed) - 1)
-        step = seen.hold(C, f"the SLO is met at {met:g} and not at {edge.missed:g}: {C} lies between")
-    return step or Next(None, f"{told(edge, 'in flight')}; {seen.no_more()}")
+        why = Reason.SLO_BETWEEN
+    if not state.affordable(C):
+        return end(End.SLO, edge=f"{found}; {state.no_more}")
+    return measure(C, why, Role.SLO, met=edge.met or 0.0, missed=edge.missed)
 
 
-def by_rate(held: Sequence[Held], search: Search, at_most: int) -> Next:
+def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:
     """Double the rate until it misses the SLO or is unstable, then bisect; halve it where even the first misses."""
-    if not held:
+    if not measured:
         first = _round(search.first_rate or 1.0)
-        return Next(None, "the search begins with about one request in flight" if search.first_rate else "begin", first)
+        return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
     outcomes: dict[float, list[str]] = {}
-    for h in held:
-        assert h.rate is not None
-        outcomes.setdefault(h.rate, []).append(_outcome(h))
+    for m in measured:
+        assert m.rate is not None
+        outcomes.setdefault(m.rate, []).append(_outcome(m))
     edge = edge_of(outcomes)
-    found = f"stopped: {told(edge, 'requests per second')}"
+    found = _in_words(edge, "requests per second")
     if edge.again is not None:
-        rate, reason = edge.again, f"{edge.again:g} again: whether it meets the SLO is unresolved"
+        rate, why = edge.again, Reason.SLO_UNRESOLVED
     elif edge.missed is None:
         assert edge.met is not None
-        rate, reason = _round(2 * edge.met), f"{edge.met:g} requests per second are met: doubling"
+        rate, why = _round(2 * edge.met), Reason.RATE_MET
     elif edge.met is None:
-        rate, reason = _round(edge.missed / 2), f"{edge.missed:g} requests per second are not met: half of it"
+        rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
     elif edge.missed <= CLOSE * edge.met:
-        return Next(None, found)
+        return end(End.FOUND, found=found)
     else:
-        rate = _round(math.sqrt(edge.met * edge.missed))
-        reason = f"the SLO is met at {edge.met:g} and not at {edge.missed:g}: {rate:g} lies between"
-    last = held[-1]
+        rate, why = _round(math.sqrt(edge.met * edge.missed)), Reason.SLO_BETWEEN
+    last = measured[-1]
     assert last.rate is not None
-    if len(held) >= at_most:
-        return Next(None, f"{found}; {len(held)} levels were held")
+    if len(measured) >= at_most:
+        return end(End.NOTHING_HELPS, found=found, why=f"{len(measured)} levels were held")
     if search.seconds_left is not None and last.seconds > search.seconds_left:
-        return Next(None, f"{found}; {search.seconds_left:.3g} s left do not suffice for another level")
+        left = decision.not_enough(search.seconds_left, None, "another level")
+        return end(End.NOTHING_HELPS, found=found, why=left)
     if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
-        return Next(None, f"{found}; {search.requests_left} requests left do not suffice for another level")
-    return Next(None, reason, rate)
+        left = decision.not_enough(None, search.requests_left, "another level")
+        return end(End.NOTHING_HELPS, found=found, why=left)
+    return measure_rate(rate, why, met=edge.met, missed=edge.missed)
 
 
-def _outcome(h: Held) -> str:
+def _outcome(m: MeasuredLevel) -> str:
     """Met, missed or unresolved; without an SLO, what is stable meets it."""
-    if h.unstable or h.error_rate > ERRORS:
+    if m.unstable or m.error_rate > ERRORS:
         return "missed"
-    return (h.slo or "met") if h.valid else "unresolved"
+    return (m.slo or "met") if m.valid else "unresolved"
+
+
+def _in_words(edge: Edge, unit: str) -> str:
+    return decision.edge(edge.met, edge.missed, unit, unresolved=edge.unresolved)
 
 
 def _round(rate: float) -> float:

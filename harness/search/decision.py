@@ -1,0 +1,198 @@
+"""What a search decides: a level in its role, or its end, with the reason; and the one place that words the reasons.
+
+A reason is an enumeration whose value is its sentence, with places for figures. Result folders hold the sentences
+alone: `role_of` and `stopped` read them back, those of earlier versions too, and nothing else looks into one.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import msgspec
+
+
+class Role(enum.StrEnum):
+    """What a level is measured for, which decides how long it lasts (`pace.of_level`)."""
+
+    GIVEN = "given"  # the operator chose it
+    FIRST_PASS = "first pass"  # where the bend lies at all
+    REFINEMENT = "refinement"  # what narrows the answer
+    REPEAT = "repeat"  # a level of the refinement that was measured before
+    SLO = "slo"  # where an SLO stops being met
+    PROBE = "probe"  # a prompt length of a phase probe
+
+
+class Reason(enum.StrEnum):
+    """Why a level is measured."""
+
+    GIVEN = "given"
+    SINGLE_STREAM = "the ramp begins with a single stream"
+    DOUBLING = "doubling"
+    FOURFOLD = "twice a doubling: the time allows for few levels"
+    HALF_A_DOUBLING = "half a doubling: {last} gained nothing"
+    INVALID = "{level} again: the level was invalid"
+    STILL_RISES = "throughput still rises at {last}: up to {level}"
+    FEW_LEVELS = "only {levels} levels so far: {level} lies near the bend"
+    LITTLE_TIME = "{left:.3g} s are left: {level} tells whether there is a plateau"
+    FALLS = "throughput seems to fall: {level} lies between"
+    FALLS_AGAIN = "{level} again: throughput seems to fall past the knee"
+    FROM_ABOVE = "back to {level} from above"
+    DRIFT = "repeat of {level} against drift"
+    HIGHER = "the knee lies below {bound:.3g} with {chance:.0%} only: up to {level}"
+    PREDICTED = "{known}: predicted at {hinge:.3g}"
+    INFORMATION = "{known}: {level} tells most per second"
+    SLO_UNRESOLVED = "{level:g} again: whether it meets the SLO is unresolved"
+    SLO_MET = "the SLO is still met at {met:g}: doubling"
+    SLO_BETWEEN = "the SLO is met at {met:g} and not at {missed:g}: {level:g} lies between"
+    ONE_IN_FLIGHT = "the search begins with about one request in flight"
+    FIRST_RATE = "begin"
+    RATE_MET = "{met:g} requests per second are met: doubling"
+    RATE_MISSED = "{missed:g} requests per second are not met: half of it"
+    PROMPT_LENGTH = "prefill probe: prompts of {tokens:,} tokens, one request in flight"
+
+
+_STOPPED = "stopped: "  # begins the sentence of every end but those that were asked for
+
+
+class End(enum.StrEnum):
+    """Why a search ends, or a part of it."""
+
+    ALL_GIVEN = "all given {loads} are held"
+    QUICK = "--quick: the first pass has an answer, a {state} one"
+    FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
+    NO_GAIN = "two levels above {best} gained nothing on it"
+    CEILING = "{bar}"
+    SLO = "{edge}"
+    STALLED = "stopped: the server stalled at {levels} levels in a row"
+    FAILED = "stopped: {failure}"
+    BUDGET = "stopped: {bound}"
+    NOTHING_ALLOWED = "stopped: {bar}"
+    FEW_LEVELS = "stopped: a knee needs {needed} valid levels, there are {valid}; {bar}"
+    MANY_LEVELS = "stopped: {levels} levels were held after the climb; {found}"
+    FOUND = "stopped: {found}"
+    OUT_OF_REACH = "stopped: {found}; {bar}"
+    NOTHING_HELPS = "stopped: {found}; {why}"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is said as it happens, and as a remark in the report."""
+        return self.value.startswith(_STOPPED)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The next level, or neither concurrency nor rate and the search is over; always with the reason in words."""
+
+    why: Reason | End
+    reason: str
+    concurrency: int | None = None
+    rate: float | None = None
+    role: Role = Role.REFINEMENT
+
+    @property
+    def over(self) -> bool:
+        return self.concurrency is None and self.rate is None
+
+
+def measure(concurrency: int, why: Reason, role: Role = Role.REFINEMENT, /, **figures: Any) -> Decision:
+    """A level of a concurrency comes next.
+
+    >>> measure(8, Reason.INVALID).reason
+    '8 again: the level was invalid'
+    """
+    return Decision(why, why.value.format(level=concurrency, **figures), concurrency, role=role)
+
+
+def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: Any) -> Decision:
+    """A level of a rate in requests per second comes next."""
+    return Decision(why, why.value.format(level=rate, **figures), rate=rate, role=role)
+
+
+def end(why: End, /, **figures: Any) -> Decision:
+    """The search is over, or the part of it that was asked."""
+    return Decision(why, why.value.format(**figures))
+
+
+def role_of(reason: str) -> Role | None:
+    """What a level was measured for, by the sentence that its result folder holds; None where it holds none.
+
+    >>> role_of("given"), role_of("31 again: throughput seems to fall past the hinge"), role_of("")
+    (<Role.GIVEN: 'given'>, <Role.REPEAT: 'repeat'>, None)
+    """
+    if not reason:
+        return None
+    if reason == Reason.GIVEN:
+        return Role.GIVEN
+    if reason.startswith("prefill probe: "):
+        return Role.PROBE
+    if reason == Reason.SINGLE_STREAM or reason.startswith(("doubling", "twice a doubling", "half a doubling")):
+        return Role.FIRST_PASS
+    if "the SLO" in reason or "requests per second" in reason or reason in (Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE):
+        return Role.SLO
+    again = " again: " in reason or reason.startswith(("repeat of ", "back to "))
+    return Role.REPEAT if again else Role.REFINEMENT
+
+
+def stopped(reason: str) -> bool:
+    """Whether a ramp's end is worth a remark, by the sentence that its result folder holds (`End.stopped`)."""
+    return reason.startswith(_STOPPED)
+
+
+# Parts of sentences
+
+
+def failed(error_rate: float, concurrency: int | None, rate: float | None) -> str:
+    """The share of a level's requests that failed."""
+    where = f"{concurrency} in flight" if rate is None else f"{rate:g} requests per second"
+    return f"{error_rate:.1%} of the requests failed at {where}"
+
+
+def highest_allowed(concurrency: int) -> str:
+    """The bound of a ramp's concurrency is what ends it."""
+    return f"--max-concurrency {concurrency} is reached"
+
+
+def too_slow(ttft_p99_s: float, concurrency: int, bound_s: float) -> str:
+    """TTFT at a level is beyond what was allowed."""
+    return f"TTFT p99 of {ttft_p99_s:.3g} s at {concurrency} is past {bound_s:g} s"
+
+
+def too_few_in_flight(in_flight: float, concurrency: int) -> str:
+    """Requests in flight do not follow the concurrency any more."""
+    return f"only {in_flight:.3g} were in flight at {concurrency}"
+
+
+def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
+    """What is left of the bounds, where it does not do for `need`; "" where neither is bounded."""
+    left = [f"{seconds:.3g} s"] if seconds is not None else []
+    left += [f"{requests} requests"] if requests is not None else []
+    return f"{' and '.join(left)} left do not suffice for {need}" if left else ""
+
+
+def knee_between(low: float, high: float) -> str:
+    """The 95 % interval of the knee so far."""
+    if math.isfinite(high):
+        return f"the knee lies between {low:.3g} and {high:.3g} (95 %)"
+    return f"the knee lies above {low:.3g} (95 %)"
+
+
+def known_to(hinge_width: float, plateau_width: float, *, reached: bool, falls: bool) -> str:
+    """How well hinge and plateau are known, by the relative widths of their 95 % intervals."""
+    past = "" if reached else ", past which it falls" if falls else ", and is not reached"
+    return f"the knee is known to {percent(hinge_width)} and the plateau to {percent(plateau_width)}{past}"
+
+
+def percent(width: float) -> str:
+    """A relative width; an infinite one has no upper end."""
+    return f"{width:.0%}" if math.isfinite(width) else "no upper end"
+
+
+def edge(met: float | None, missed: float | None, unit: str, *, unresolved: bool) -> str:
+    """Between which loads an SLO stops being met; `unit` is the loads'."""
+    how = "unresolved" if unresolved else "missed"
+    if met is None:
+        return f"the SLO is {how} even at {missed:g} {unit}"
+    if missed is None:
+        return f"the SLO is met up to {met:g} {unit}"
+    return f"the SLO is met up to {met:g} {unit} and {how} at {missed:g}"

@@ -1,0 +1,66 @@
+"""Why a level is measured and why a search ends: words from enumerations, and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.search import decision
+from harness.search.decision import End, Reason, Role, end, measure, measure_rate, role_of, stopped
+
+
+def test_a_decision_says_why_by_its_figures() -> None:
+    step = measure(8, Reason.FEW_LEVELS, levels=5)
+    assert (step.concurrency, step.reason, step.over) == (8, "only 5 levels so far: 8 lies near the bend", False)
+    assert measure_rate(22.6, Reason.SLO_BETWEEN, met=16.0, missed=32.0).reason == (
+        "the SLO is met at 16 and not at 32: 22.6 lies between"
+    )
+    over = end(End.NOTHING_HELPS, found="it rises", why="10 s left do not suffice")
+    assert (over.over, over.reason) == (True, "stopped: it rises; 10 s left do not suffice")
+    assert type(measure(1, Reason.DOUBLING).reason) is str, "files hold the sentence"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "role"),
+    [
+        ("", None),
+        ("given", Role.GIVEN),
+        ("the ramp begins with a single stream", Role.FIRST_PASS),
+        ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
+        ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),
+        ("31 again: throughput seems to fall past the hinge", Role.REPEAT),
+        ("repeat of 16 against drift", Role.REPEAT),
+        ("back to 11 from above", Role.REPEAT),
+        ("the hinge lies between 5.63 and 7.54 (95 %): 9 tells most per second", Role.REFINEMENT),
+        ("9.7 s are left: 192 tells whether there is a plateau", Role.REFINEMENT),
+        ("the SLO is met at 16 and not at 32: 22.6 lies between", Role.SLO),
+        ("begin", Role.SLO),
+        ("prefill probe: prompts of 116 tokens, one request in flight", Role.PROBE),
+        ("as a later version words it", Role.REFINEMENT),
+    ],
+)
+def test_the_role_of_a_level_is_read_from_the_sentence_of_any_version(sentence: str, role: Role | None) -> None:
+    assert role_of(sentence) is role
+
+
+def test_the_sentence_of_a_probe_is_that_of_its_role() -> None:
+    assert role_of(measure(1, Reason.PROMPT_LENGTH, tokens=4096).reason) is Role.PROBE
+    assert role_of(measure(1, Reason.GIVEN).reason) is Role.GIVEN
+
+
+def test_an_end_that_was_asked_for_is_no_stop() -> None:
+    for over in (end(End.ALL_GIVEN, loads="levels"), end(End.QUICK, state="found")):
+        assert not stopped(over.reason)
+    for why in (End.STALLED, End.BUDGET, End.FOUND, End.FEW_LEVELS):
+        assert why.stopped
+        assert stopped(why.value)
+
+
+def test_what_is_left_is_worded_by_what_is_bounded() -> None:
+    assert decision.not_enough(None, None, "more") == ""
+    assert decision.not_enough(1.5, 10, "more") == "1.5 s and 10 requests left do not suffice for more"
+    assert decision.knee_between(7.0, math.inf) == "the knee lies above 7 (95 %)"
+    assert decision.known_to(0.1, math.inf, reached=False, falls=True) == (
+        "the knee is known to 10% and the plateau to no upper end, past which it falls"
+    )
