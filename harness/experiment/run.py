@@ -15,10 +15,10 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,13 +28,14 @@ from harness import files, store
 from harness import scenario as scenarios
 from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
+from harness.experiment import aside, calibrate, consent, estimate, hardware, limits, probe, published
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Launch, address
 from harness.experiment.levels import Asked, Levels, View
+from harness.experiment.signals import Signals
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
@@ -49,8 +50,6 @@ from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Prediction, Summary
 
-_MOMENT_S = 0.5  # that a run may still take to finish after a signal
-_ONE_PRESS_S = 1.0  # between two signals that are meant as one
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
 
@@ -70,77 +69,6 @@ class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     agreed: Agreed
     manifest: dict[str, Any] | None = None  # of the run that is resumed, this sitting the last of its sittings
-
-
-class _Signals:
-    """The first of them ends the run in order; one that comes when load is over cuts what is left to do short."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None  # of the first
-        self.at_s = 0.0  # when that was
-        self.levels: Levels | None = None  # once there are any
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
-        self._numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
-
-    @contextlib.contextmanager
-    def finishing(self) -> Iterator[None]:
-        """Nothing is loaded any more, and what is left are long calls: a signal ends them within a second.
-
-        It leaves them a moment, in which most runs are finished. What was measured is on the disk already. Of the
-        signal that ended the load they are finished all the same, unless another comes that is not of the same press.
-        """
-        loop = asyncio.get_running_loop()
-
-        def leave(*_: object) -> NoReturn:
-            sys.exit(128 + (self.number or signal.SIGINT))
-
-        def cut(number: int, _: object) -> None:
-            if self.number is not None and time.monotonic() - self.at_s < _ONE_PRESS_S:
-                return
-            if self.number is None:
-                self.number, self.at_s = number, time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
-
-        before = signal.signal(signal.SIGALRM, leave)
-        for number in self._numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, cut)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number in self._numbers[1:]:
-                signal.signal(number, _leave)
-
-    @contextlib.contextmanager
-    def outside(self) -> Iterator[None]:
-        """Before there is a loop: a signal ends the process with its status, and what is open is closed."""
-        before = {number: signal.signal(number, _leave) for number in self._numbers[1:]}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def inside(self) -> None:
-        """On the running loop: a signal cancels the current task, unless there is nothing left to cut."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def interrupt(number: int) -> None:
-            if self.number is None:
-                self.number, self.at_s = number, time.monotonic()
-                if self.levels is None or not self.levels.over:
-                    task.cancel()
-
-        for number in self._numbers:
-            loop.add_signal_handler(number, interrupt, number)
-
-
-def _leave(number: int, _: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
@@ -231,7 +159,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
 
 def _sit(sitting: _Sitting) -> Outcome:
     """Start the simulated endpoint if it is asked for, and the loop."""
-    scenario, signals = sitting.scenario, _Signals()
+    scenario, signals = sitting.scenario, Signals()
     server_cpu, placed = placement(scenario)
     url = scenario.target.url
     assert url is not None
@@ -267,7 +195,7 @@ async def _run(
     url: str,
     profile: profiles.Profile | None,
     placed: list[tuple[int, ...]],
-    signals: _Signals,
+    signals: Signals,
 ) -> Outcome:
     signals.inside()
     asyncio.get_running_loop().set_default_executor(aside.Abandoned())
@@ -296,11 +224,11 @@ async def _run(
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
     if not public:
-        sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
+        sitting.view.note(estimate.outlook(made, asked, launch.e2e_s))
         return
-    plan = consent.told(made, asked, launch)
+    plan = estimate.plan(made, asked, launch)
     if not sitting.agreed.yes:
         await consent.ask(plan, launch.address.base)
         return
@@ -323,7 +251,7 @@ async def _measure(
     workers: crew.Workers,
     placed: list[tuple[int, ...]],
     gpus: Gpus | None,
-    signals: _Signals,
+    signals: Signals,
 ) -> Outcome:
     scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
     scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
