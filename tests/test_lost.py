@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from harness import frames, store
+from harness.experiment import resume
 from harness.experiment import run as experiment
 from harness.experiment.summarise import summarise
 from harness.load import workers as crew
@@ -204,13 +205,13 @@ def test_a_server_that_is_away_or_serves_another_model_is_said_and_leaves_the_fo
 def test_another_boot_shifts_the_clock_behind_the_folder_s_last_moment() -> None:
     sitting = {"began_s": 0.0, "monotonic_ns_origin": time.monotonic_ns() - 10**11, "unix_origin": time.time() - 100.0}
     same = {"sittings": [{**sitting, "boot": experiment.host.boot()}]}
-    assert experiment._origin(same, 50.0) == (sitting["monotonic_ns_origin"], sitting["unix_origin"])
+    assert resume.origin(same, 50.0) == (sitting["monotonic_ns_origin"], sitting["unix_origin"])
     for manifest, last_s in (
         ({"sittings": [{**sitting, "boot": "another"}]}, 50.0),
         ({"sittings": [{**sitting, "boot": None}]}, 50.0),
         (same, 1000.0),  # ahead of the clock: the folder is not of this machine
     ):
-        origin_ns, unix_origin = experiment._origin(manifest, last_s)
+        origin_ns, unix_origin = resume.origin(manifest, last_s)
         now_s = (time.monotonic_ns() - origin_ns) * 1e-9
         assert now_s == pytest.approx(max(last_s + 1.0, 100.0), abs=1.0)
         assert time.time() - unix_origin == pytest.approx(now_s, abs=1.0)

@@ -129,10 +129,10 @@ def _measure_map(
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """The file that names the scenario of a run that goes on, and that scenario."""
-    from harness.experiment import run as experiment
+    from harness.experiment.resume import begun_with
 
     _alone("resume")
-    resolved = experiment.begun_with(folder, dict(giving.header(each) for each in flags["header"]))
+    resolved = begun_with(folder, dict(giving.header(each) for each in flags["header"]))
     if flags["url"] not in (None, resolved.target.url):
         fact = f"the run was begun with {resolved.target.url}"
         raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or run anew")

@@ -14,6 +14,7 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -105,6 +106,14 @@ async def before_the_first_byte(
 def is_foreign(where: Address, found: Sequence[str]) -> bool:
     """Whether the endpoint is not the operator's own: a public host, or a name that only a proxy can know."""
     return any(map(is_public, found)) or not (found or where.uds)
+
+
+def is_here(url: str) -> bool:
+    """Whether the endpoint is on this machine, as far as its address says."""
+    if url.startswith("unix:"):
+        return True
+    host_name = urlsplit(url).hostname or ""
+    return host_name in ("localhost", "::1") or host_name.startswith("127.")
 
 
 def _is_loopback(address: str) -> bool:

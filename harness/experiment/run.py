@@ -12,14 +12,11 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import sys
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -35,20 +32,21 @@ from harness.experiment.consent import Agreed
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Launch, address
 from harness.experiment.levels import Asked, Levels, View
+from harness.experiment.prediction import predict
+from harness.experiment.resume import as_before, loaded, origin
+from harness.experiment.session import Ended, RunEnd, load, timestamp_source
 from harness.experiment.signals import Signals
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
 from harness.load.driver import Done
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import claims, model, roofline
-from harness.predict.calibrated import calibrated
+from harness.predict import model, roofline
 from harness.record import FORMAT
 from harness.scenario import Scenario
-from harness.secrecy import HIDDEN
 from harness.sim import profile as profiles
 from harness.sim.process import running
-from harness.summary import Prediction, Summary
+from harness.summary import Summary
 
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
@@ -97,7 +95,7 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
-    """Go on with a run that ended early, by the scenario that it was `begun_with`."""
+    """Go on with a run that ended early, by the scenario that it was begun with (`resume.begun_with`)."""
     folder = Path(path)
     with store.claimed(folder):
         run = store.read(folder)
@@ -106,7 +104,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         files.must_be_files(folder, store.WRITTEN)  # said now, not after the load
         files.remove(folder, (store.SUMMARY, *store.FOR_PEOPLE))  # of the part that there was
         manifest = run.manifest
-        _loaded(manifest)[-1].setdefault("ended_s", run.last_s)
+        loaded(manifest)[-1].setdefault("ended_s", run.last_s)
         earlier, asked = Earlier.of(run, 0.0), Asked.of(manifest)
         steps = earlier.all_steps(scenario, asked.predicted_hinge, asked.probes)
         if steps is not None:  # it died after its last level
@@ -123,44 +121,10 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         )
 
 
-def _loaded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sittings so far that came to load anything."""
-    return [sitting for sitting in manifest["sittings"] if "began_s" in sitting]
-
-
-def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
-    """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
-    manifest = store.manifest(place)
-    if manifest.get("complete"):
-        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
-    if not manifest.get("sittings"):
-        raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
-    store.must_go_on(Path(place), manifest)
-    tree = {**manifest["scenario"], "target": dict(manifest["scenario"]["target"])}
-    stored = tree["target"]["headers"]
-    hidden = [name for name, value in stored.items() if value == HIDDEN]
-    for name in headers:
-        if name not in hidden:
-            raise HarnessError(
-                f"the run has no header '{name}' to give again", place="--header", way_out="leave it out"
-            )
-    for name in hidden:
-        if name not in headers:
-            raise HarnessError(
-                f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
-            )
-    tree["target"]["headers"] = {**stored, **headers}
-    scenario = scenarios.build(tree, place=f"{place}/{store.MANIFEST}")
-    if scenarios.digest(scenario) != manifest["scenario_digest"]:
-        fact = "the scenario in its manifest is not the one that it was begun with"
-        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
-    return scenario
-
-
 def _sit(sitting: _Sitting) -> Outcome:
     """Start the simulated endpoint if it is asked for, and the loop."""
     scenario, signals = sitting.scenario, Signals()
-    server_cpu, placed = placement(scenario)
+    server_cpu, placed = limits.placement(scenario)
     url = scenario.target.url
     assert url is not None
     with signals.outside(), contextlib.ExitStack() as stack:
@@ -175,19 +139,6 @@ def _sit(sitting: _Sitting) -> Outcome:
             if signals.number is None:
                 raise
             sys.exit(128 + signals.number)  # before anything was measured
-
-
-def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
-    """(the simulated endpoint's processor, each worker's): one of their own for all, where there are enough.
-
-    Empty means wherever the system likes; the parent, which only listens, is never bound.
-    """
-    allowed = sorted(os.sched_getaffinity(0))
-    server = scenario.target.url == "sim:" and len(allowed) >= 2
-    free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), limits.most_streams(scenario))
-    bound = count <= (len(free) if server else len(free) - 1)
-    return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
 
 async def _run(
@@ -207,7 +158,7 @@ async def _run(
         sitting.view.note(line)
     async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
-        here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
+        here = asyncio.to_thread(Gpus.open) if profile is None and consent.is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = (len(sittings) - 1) * _PROMPTS
         trust = sitting.agreed.trust_remote_code
@@ -236,14 +187,6 @@ async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
         sitting.view.note(line)
 
 
-def _is_here(url: str) -> bool:
-    """Whether the endpoint is on this machine, as far as its address says."""
-    if url.startswith("unix:"):
-        return True
-    host_name = urlsplit(url).hostname or ""
-    return host_name in ("localhost", "::1") or host_name.startswith("127.")
-
-
 async def _measure(
     sitting: _Sitting,
     launch: Launch,
@@ -266,11 +209,11 @@ async def _measure(
         began_s = 0.0
     else:
         manifest = sitting.manifest
-        launch = _as_before(launch, manifest)
+        launch = as_before(launch, manifest)
         run = await asyncio.to_thread(store.read, folder)
-        origin_ns, unix_origin = _origin(manifest, run.last_s)
+        origin_ns, unix_origin = origin(manifest, run.last_s)
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-        loaded_s = sum(each["ended_s"] - each["began_s"] for each in _loaded(manifest))
+        loaded_s = sum(each["ended_s"] - each["began_s"] for each in loaded(manifest))
         earlier = await asyncio.to_thread(Earlier.of, run, loaded_s)
         spool = store.Spool(folder)
         del run
@@ -287,31 +230,35 @@ async def _measure(
         "server": launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
     }
     store.write_json(folder / store.MANIFEST, manifest)  # before any load
-    task = asyncio.current_task()
-    assert task is not None
-    failure: HarnessError | None = None
-    ended = "complete"
     try:
-        await levels.run(workers, placed, gpus)
-    except asyncio.CancelledError:
-        if signals.number is None:
-            raise
-        task.uncancel()
-        ended = signal.Signals(signals.number).name
-        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
-    except HarnessError as error:
-        failure, ended = error, str(error)
+        ended = await load(levels, workers, placed, gpus, signals)
     finally:
         levels.over = True
         spool.close()
-    manifest["complete"] = ended == "complete"
-    ended_s = (time.monotonic_ns() - origin_ns) * 1e-9
-    manifest["sittings"][-1] |= {"ended": ended, "ended_s": ended_s, "sent": levels.live.sent}
-    resent = sum(done.resent for done in workers.done) + manifest["client"].get("resent", 0)
+    if ended.why is RunEnd.SIGNAL:
+        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
+    _note_end(manifest, levels, workers.done, placed, ended, transport=scenario.target.transport)
+    with signals.finishing():
+        return _summarised(sitting, manifest, ended, signals)
+
+
+def _note_end(
+    manifest: dict[str, Any],
+    levels: Levels,
+    done: list[Done],
+    placed: list[tuple[int, ...]],
+    ended: Ended,
+    *,
+    transport: str,
+) -> None:
+    """Put into the manifest what only the end of the load tells."""
+    manifest["complete"] = ended.why is RunEnd.COMPLETE
+    manifest["sittings"][-1] |= {"ended": str(ended), "ended_s": levels.live.now(), "sent": levels.live.sent}
+    resent = sum(each.resent for each in done) + manifest["client"].get("resent", 0)
     manifest["client"] |= {
-        "timestamp_source": _source(workers.done),
-        "transport": scenario.target.transport,
-        "workers": len(workers),
+        "timestamp_source": timestamp_source(done),
+        "transport": transport,
+        "workers": len(placed),
         "cpus": [list(cpus) for cpus in placed],
         "resent": resent,
     }
@@ -322,17 +269,21 @@ async def _measure(
         )
     manifest["ramp"] = levels.steps
     manifest["host"]["load_average_end"] = list(os.getloadavg())
-    with signals.finishing():
-        if failure is not None:
-            missing = 0
-            with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
-                missing = lost(_finish(folder, manifest))
-            view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
-            raise failure
-        summary = summarise(_finish(folder, manifest))
-    missed = exit_status(summary, slo_fail=scenario.ramp.slo_fail)
-    status = missed if signals.number is None else 128 + signals.number
-    return Outcome(folder, summary, manifest, status)
+
+
+def _summarised(sitting: _Sitting, manifest: dict[str, Any], ended: Ended, signals: Signals) -> Outcome:
+    """The folder's files and the outcome; the failure that ended the load, once these are written."""
+    folder = sitting.folder
+    if ended.failure is not None:
+        missing = 0
+        with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
+            missing = lost(_finish(folder, manifest))
+        lacking = f", {missing} requests are lost" if missing else ""
+        sitting.view.note(f"what was measured is in {folder}{lacking}")
+        raise ended.failure
+    summary = summarise(_finish(folder, manifest))
+    missed = exit_status(summary, slo_fail=sitting.scenario.ramp.slo_fail)
+    return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 
 def _finish(folder: Path, manifest: dict[str, Any]) -> store.Run:
@@ -345,34 +296,6 @@ def _finish(folder: Path, manifest: dict[str, Any]) -> store.Run:
     store.write_json(folder / store.MANIFEST, manifest)
     run.manifest = manifest
     return run
-
-
-def _origin(manifest: dict[str, Any], last_s: float) -> tuple[int, float]:
-    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
-
-    Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
-    and the times go on behind the folder's last one in any case.
-    """
-    before = _loaded(manifest)[-1]
-    origin_ns: int = before["monotonic_ns_origin"]
-    unix_origin: float = before["unix_origin"]
-    now_ns = time.monotonic_ns()
-    if before["boot"] is not None and before["boot"] == host.boot() and now_ns > origin_ns + last_s * 1e9:
-        return origin_ns, unix_origin
-    now_s = max(last_s + 1.0, time.time() - unix_origin)
-    return now_ns - round(now_s * 1e9), time.time() - now_s
-
-
-def _as_before(launch: Launch, manifest: dict[str, Any]) -> Launch:
-    """What the checks found, with the prompts' length of the first sitting; another model is another run."""
-    if launch.model != manifest["model"]:
-        raise HarnessError(
-            f"it serves '{launch.model}' now, the run began with '{manifest['model']}'",
-            place=launch.address.base,
-            way_out="run anew",
-        )
-    manifest["notes"] += [note for note in launch.notes if note not in manifest["notes"]]
-    return msgspec.structs.replace(launch, prompt_words=manifest["workload"]["prompt_words"])
 
 
 def _now_iso() -> str:
@@ -390,12 +313,6 @@ def _calibration(scenario: Scenario) -> tuple[Calibration | None, str | None]:
     if why is not None:
         return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
     return found, None
-
-
-def _source(done: list[Done]) -> str | None:
-    """Whose stamps the arrivals carry: the kernel's, if every worker had them."""
-    sources = {each.timestamp_source for each in done}
-    return None if not sources else "kernel" if sources == {"kernel"} else "user"
 
 
 async def _first_manifest(
@@ -427,7 +344,7 @@ async def _first_manifest(
     if deployed is None:
         manifest["notes"].append("no prediction: it needs --gpu and --model-config")
     else:
-        made = await asyncio.to_thread(_predict, scenario, launch, *deployed, simulated=bool(profile))
+        made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
         manifest["prediction"] = msgspec.to_builtins(made)
         manifest["roof"] = msgspec.to_builtins(phases.roof(*deployed))
     manifest["sittings"] = [{"created": manifest["created"], "command": sitting.command}]
@@ -481,27 +398,3 @@ def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | N
     if profile is not None:
         return {"profile": scenario.sim.profile, "speed": scenario.sim.speed}
     return {"profile": launch.model} if launch.server.get("name") == published.SIMULATED else None
-
-
-def _predict(
-    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
-) -> Prediction:
-    """The prediction before load."""
-    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    tokens = launch.input_tokens or scenario.workload.input_tokens
-    workload = roofline.Workload(tokens, scenario.workload.output_tokens)
-    slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(of, where, workload, levels)
-    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)
-    if path is None:
-        return made
-    both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)
-    return msgspec.structs.replace(made, calibrated=both)
-
-
-def _doubling(highest: int) -> list[int]:
-    """1, 2, 4, … up to the highest level."""
-    out = [1]
-    while out[-1] < highest:
-        out.append(min(2 * out[-1], highest))
-    return out
