@@ -103,20 +103,28 @@ async def first_requests(
         _must_have_room(asked, counted, per_word)
     exact = bool(workload.tokenizer) or words_now == shortest
     notes += _length_notes(asked, counted, per_word, words_now, exact=exact)
-    arrivals, came = timed.story.arrivals, timed.story.output_tokens or 0
-    if len(arrivals) > 1 and came > 1:  # what is left of a whole answer, at the pace of these
-        e2e += (arrivals[-1] - arrivals[0]) * 1e-9 / (came - 1) * max(0, workload.output_tokens - came)
+    left_s, itl_s = _rest(timed.story, workload.output_tokens)
     return Learnt(
         drop=drop,
         prompt_words=words_now,
         prompts_used=used,
         input_tokens=counted,
         tokens_per_word=per_word,
-        e2e_s=e2e,
-        itl_s=(arrivals[-1] - arrivals[0]) * 1e-9 / (len(arrivals) - 1) if len(arrivals) > 1 else None,
+        e2e_s=e2e + left_s,
+        itl_s=itl_s,
         http_version=timed.http_version,
         notes=tuple(notes),
     )
+
+
+def _rest(story: dialects.Story, output_tokens: int) -> tuple[float, float | None]:
+    """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
+    arrivals, came = story.arrivals, story.output_tokens or 0
+    if len(arrivals) < 2:
+        return 0.0, None
+    span_s = (arrivals[-1] - arrivals[0]) * 1e-9
+    left_s = span_s / (came - 1) * max(0, output_tokens - came) if came > 1 else 0.0
+    return left_s, span_s / (len(arrivals) - 1)
 
 
 def _must_have_room(asked: int, counted: int | None, per_word: float) -> None:
