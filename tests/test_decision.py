@@ -6,8 +6,18 @@ import math
 
 import pytest
 
-from harness.search import decision
-from harness.search.decision import End, Reason, Role, end, measure, measure_rate, role_of, stopped
+from harness.search.decision import (
+    End,
+    Reason,
+    Role,
+    end,
+    measure,
+    measure_rate,
+    not_enough,
+    percent,
+    role_of,
+    stopped,
+)
 
 
 def test_a_decision_says_why_by_its_figures() -> None:
@@ -58,9 +68,6 @@ def test_an_end_that_was_asked_for_is_no_stop() -> None:
 
 
 def test_what_is_left_is_worded_by_what_is_bounded() -> None:
-    assert decision.not_enough(None, None, "more") == ""
-    assert decision.not_enough(1.5, 10, "more") == "1.5 s and 10 requests left do not suffice for more"
-    assert decision.knee_between(7.0, math.inf) == "the knee lies above 7 (95 %)"
-    assert decision.known_to(0.1, math.inf, reached=False, falls=True) == (
-        "the knee is known to 10% and the plateau to no upper end, past which it falls"
-    )
+    assert not_enough(None, None, "more") == ""
+    assert not_enough(1.5, 10, "more") == "1.5 s and 10 requests left do not suffice for more"
+    assert (percent(0.1), percent(math.inf)) == ("10%", "no upper end")

@@ -61,10 +61,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     )
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
     measure = _measure if resolved.sweep == scenarios.Sweep() else _measure_map
-    sys.exit(measure(resolved, agreed, **{name: flags[name] for name in _MEASURING}))
-
-
-_MEASURING = ("resume", "out", "no_plots", "as_json", "quiet", "verbose")
+    sys.exit(measure(resolved, agreed, flags))
 
 
 def _command() -> str:
@@ -72,58 +69,41 @@ def _command() -> str:
     return shlex.join(["knee", *giving.shown(sys.argv[1:], output.secrets)])
 
 
-def _measure(
-    resolved: Scenario,
-    agreed: Agreed,
-    *,
-    resume: str | None,
-    out: str | None,
-    no_plots: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-) -> int:
+def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     """One run and its result; its exit status."""
     from harness.experiment import run as experiment
     from harness.report.live import Progress
 
-    with Progress(console(stderr=True), quiet=quiet) as view:
-        if resume is not None:
-            outcome = experiment.resume(resume, resolved, view, _command(), agreed=agreed)
+    with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
+        if flags["resume"] is not None:
+            outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
         else:
-            outcome = experiment.run(resolved, out, view, _command(), agreed=agreed)
-    paths = output.write_reports(outcome.folder, outcome.summary, outcome.manifest, plots=not no_plots)
+            outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed)
+    paths = output.write_reports(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"])
+    shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
     with output.to_whoever_listens():  # all of it is in the folder, and the status is the run's
-        output.print_summary(outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
+        output.print_summary(outcome.summary, outcome.manifest, paths, **shown)
     return outcome.status
 
 
-def _measure_map(
-    resolved: Scenario,
-    agreed: Agreed,
-    *,
-    resume: str | None,
-    out: str | None,
-    no_plots: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-) -> int:
-    """A level map and its result; the exit status of the whole. There is one line a cell, `verbose` or not."""
+def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
+    """A level map and its result; the exit status of the whole."""
     from harness.experiment import sweep
     from harness.report.live import Progress
 
-    def report(cell: Outcome) -> None:
-        output.write_reports(cell.folder, cell.summary, cell.manifest, plots=not no_plots)
+    plots = not flags["no_plots"]
 
-    with Progress(console(stderr=True), quiet=quiet) as view:
-        if resume is not None:
-            found = sweep.resume(resume, resolved, view, _command(), agreed=agreed, report=report)
+    def report(cell: Outcome) -> None:
+        output.write_reports(cell.folder, cell.summary, cell.manifest, plots=plots)
+
+    with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
+        if flags["resume"] is not None:
+            found = sweep.resume(flags["resume"], resolved, view, _command(), agreed=agreed, report=report)
         else:
-            found = sweep.sweep(resolved, out, view, _command(), agreed=agreed, report=report)
-    table, files = output.write_map(found.folder, found.map, plots=not no_plots)
+            found = sweep.sweep(resolved, flags["out"], view, _command(), agreed=agreed, report=report)
+    table, files = output.write_map(found.folder, found.map, plots=plots)
     with output.to_whoever_listens():  # all of it is in the folder, and the status is the run's
-        output.print_map(found.map, table, files, as_json=as_json, quiet=quiet)
+        output.print_map(found.map, table, files, as_json=flags["as_json"], quiet=flags["quiet"])
     return found.status
 
 

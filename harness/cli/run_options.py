@@ -46,31 +46,15 @@ _HEADINGS = (
             type=click.Choice(["socket", "httpx"]),
             help="httpx: proxies, HTTP/2, odd endpoints; default socket.",
         ),
-        target(
-            "--metrics-url",
-            metavar="URL",
-            help="The server's Prometheus page, if not /metrics beside the API.",
-        ),
+        target("--metrics-url", metavar="URL", help="The server's Prometheus page, if not /metrics beside the API."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),
     under(
         "Workload",
+        workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
+        workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
         workload(
-            "--input-tokens",
-            "--random-input-len",
-            metavar="N",
-            help="Prompt length in tokens; default 512.",
-        ),
-        workload(
-            "--output-tokens",
-            "--random-output-len",
-            metavar="N",
-            help="Answer length in tokens; default 128.",
-        ),
-        workload(
-            "--tokenizer",
-            metavar="PATH|ID",
-            help="Makes prompts exact; else words, counted by the server's usage.",
+            "--tokenizer", metavar="PATH|ID", help="Makes prompts exact; else words, counted by the server's usage."
         ),
         option(
             "--trust-remote-code",
@@ -94,12 +78,7 @@ _HEADINGS = (
         ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
         ramp("--repeat", metavar="N", help="Hold the whole ramp so often."),
         ramp("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin."),
-        ramp(
-            "--keep-going",
-            is_flag=True,
-            default=None,
-            help="Go on past a level of --levels or --rate that fails.",
-        ),
+        ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
     ),
     under(
@@ -113,30 +92,19 @@ _HEADINGS = (
         ramp("--max-seconds", metavar="TIME", help="End the ramp after this long."),
         ramp("--max-requests", metavar="N", help="End the ramp after so many requests."),
         ramp(
-            "--max-dollars",
-            type=float,
-            metavar="USD",
-            help="End the ramp when so much is spent, by the prices given.",
+            "--max-dollars", type=float, metavar="USD", help="End the ramp when so much is spent, by the prices given."
         ),
     ),
     under(
         "Hardware, for the prediction and the cost",
-        hardware(
-            "--gpu",
-            metavar="KEY|host",
-            help="GPU of the server, like h100-sxm; host measures this machine.",
-        ),
+        hardware("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
         hardware("--gpus", type=int, help="How many GPUs serve."),
         hardware("--tp", type=int, help="GPUs that share a replica, where several serve."),
         hardware("--model-config", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
         hardware("--dtype", help="Weights as the server loads them, like fp8; default as they are stored."),
         hardware("--kv-dtype", help="KV cache of the server, like fp8."),
         hardware("--max-num-seqs", type=int, help="The server's limit of running requests (also of 'sim:')."),
-        hardware(
-            "--calibration",
-            metavar="FILE",
-            help="Profile of `knee calibrate model`, for a prediction beside.",
-        ),
+        hardware("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside."),
         option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host; default all."),
         hardware("--price", type=float, metavar="USD", help="Per GPU and hour."),
         option("--price-per-mtok", metavar="IN,OUT[,CACHED]", help="USD per million tokens of a hosted endpoint."),

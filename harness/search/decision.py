@@ -81,6 +81,31 @@ class End(enum.StrEnum):
         return self.value.startswith(_STOPPED)
 
 
+class Part(enum.StrEnum):
+    """What is a part of several sentences: what forbids more, and what is known so far."""
+
+    HIGHEST = "--max-concurrency {concurrency} is reached"
+    TTFT = "TTFT p99 of {ttft:.3g} s at {concurrency} is past {bound:g} s"
+    IN_FLIGHT = "only {in_flight:.3g} were in flight at {concurrency}"
+    FAILED = "{error_rate:.1%} of the requests failed at {concurrency} in flight"
+    FAILED_RATE = "{error_rate:.1%} of the requests failed at {rate:g} requests per second"
+    SPENT = "nothing is left to spend"
+    LEVELS = "{levels} levels were held"
+    RISES = "throughput still rises at {concurrency}"
+    KNEE = "the knee is known to {hinge} and the plateau to {plateau}{past}"
+    PLATEAU = "the plateau is known to {plateau}"
+    BETWEEN = "the knee lies between {low:.3g} and {high:.3g} (95 %)"
+    ABOVE = "the knee lies above {low:.3g} (95 %)"
+    NOT_FLAT = "throughput past the knee is not known to be flat"
+    NO_SLO = "no level says anything about the SLO"
+    SLO_MET = "the SLO is met up to {met:g} {unit}"
+    SLO_NEVER = "the SLO is {how} even at {missed:g} {unit}"
+    SLO_BETWEEN = "the SLO is met up to {met:g} {unit} and {how} at {missed:g}"
+
+    def words(self, **figures: Any) -> str:
+        return self.value.format(**figures)
+
+
 class Decision(msgspec.Struct, frozen=True):
     """The next level, or neither concurrency nor rate and the search is over; always with the reason in words."""
 
@@ -139,30 +164,6 @@ def stopped(reason: str) -> bool:
     return reason.startswith(_STOPPED)
 
 
-# Parts of sentences
-
-
-def failed(error_rate: float, concurrency: int | None, rate: float | None) -> str:
-    """The share of a level's requests that failed."""
-    where = f"{concurrency} in flight" if rate is None else f"{rate:g} requests per second"
-    return f"{error_rate:.1%} of the requests failed at {where}"
-
-
-def highest_allowed(concurrency: int) -> str:
-    """The bound of a ramp's concurrency is what ends it."""
-    return f"--max-concurrency {concurrency} is reached"
-
-
-def too_slow(ttft_p99_s: float, concurrency: int, bound_s: float) -> str:
-    """TTFT at a level is beyond what was allowed."""
-    return f"TTFT p99 of {ttft_p99_s:.3g} s at {concurrency} is past {bound_s:g} s"
-
-
-def too_few_in_flight(in_flight: float, concurrency: int) -> str:
-    """Requests in flight do not follow the concurrency any more."""
-    return f"only {in_flight:.3g} were in flight at {concurrency}"
-
-
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     """What is left of the bounds, where it does not do for `need`; "" where neither is bounded."""
     left = [f"{seconds:.3g} s"] if seconds is not None else []
@@ -170,29 +171,6 @@ def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     return f"{' and '.join(left)} left do not suffice for {need}" if left else ""
 
 
-def knee_between(low: float, high: float) -> str:
-    """The 95 % interval of the knee so far."""
-    if math.isfinite(high):
-        return f"the knee lies between {low:.3g} and {high:.3g} (95 %)"
-    return f"the knee lies above {low:.3g} (95 %)"
-
-
-def known_to(hinge_width: float, plateau_width: float, *, reached: bool, falls: bool) -> str:
-    """How well hinge and plateau are known, by the relative widths of their 95 % intervals."""
-    past = "" if reached else ", past which it falls" if falls else ", and is not reached"
-    return f"the knee is known to {percent(hinge_width)} and the plateau to {percent(plateau_width)}{past}"
-
-
 def percent(width: float) -> str:
     """A relative width; an infinite one has no upper end."""
     return f"{width:.0%}" if math.isfinite(width) else "no upper end"
-
-
-def edge(met: float | None, missed: float | None, unit: str, *, unresolved: bool) -> str:
-    """Between which loads an SLO stops being met; `unit` is the loads'."""
-    how = "unresolved" if unresolved else "missed"
-    if met is None:
-        return f"the SLO is {how} even at {missed:g} {unit}"
-    if missed is None:
-        return f"the SLO is met up to {met:g} {unit}"
-    return f"the SLO is met up to {met:g} {unit} and {how} at {missed:g}"

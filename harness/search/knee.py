@@ -12,7 +12,7 @@ import numpy as np
 from harness.analysis import curve
 from harness.analysis.answer import BELOW_LAST, HALF_POINTS
 from harness.analysis.table import Floats
-from harness.search import decision
+from harness.search.decision import Part, percent
 from harness.search.state import State
 
 PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
@@ -61,10 +61,7 @@ def width(draws: Floats) -> float:
 def so_far(state: State, found: curve.Fit, draws: curve.Draws) -> str:
     """The answer so far in words."""
     if not math.isfinite(np.median(draws.hinge)):
-        return f"throughput still rises at {max(state.times)}"
-    return decision.known_to(
-        width(hinges(draws)),
-        width(plateaus(draws)),
-        reached=found.curve.plateau_reached,
-        falls=found.curve.dip is not None,
-    )
+        return Part.RISES.words(concurrency=max(state.times))
+    falls = ", past which it falls" if found.curve.dip is not None else ", and is not reached"
+    past = "" if found.curve.plateau_reached else falls
+    return Part.KNEE.words(hinge=percent(width(hinges(draws))), plateau=percent(width(plateaus(draws))), past=past)

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.analysis import slo
 from harness.record import Level, LevelNote
-from harness.search import decision
+from harness.search.decision import Part
 from harness.summary import LevelSummary, Spread
 
 ERRORS = 0.01  # share of failed requests above which a level is no point of the curve
@@ -54,7 +54,8 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failure(self) -> str:
         """The share of failed requests in words."""
-        return decision.failed(self.error_rate, self.concurrency, self.rate)
+        failed = Part.FAILED if self.rate is None else Part.FAILED_RATE
+        return failed.words(error_rate=self.error_rate, concurrency=self.concurrency, rate=self.rate)
 
 
 def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:

@@ -25,8 +25,8 @@ from harness.analysis import curve
 from harness.analysis.answer import BELOW_LAST, LEVELS, SURE
 from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
-from harness.search import decision, first_pass, information_gain, knee
-from harness.search.decision import Decision, End, Reason, end, measure
+from harness.search import first_pass, information_gain, knee
+from harness.search.decision import Decision, End, Part, Reason, end, measure, percent
 from harness.search.state import State
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
@@ -49,7 +49,7 @@ def next_step(state: State, why: str) -> Decision:
     if state.measured and (again := first_pass.again(state.measured)):
         return again
     if not state.times or state.top < 1:
-        return end(End.NOTHING_ALLOWED, bar=state.bar if state.measured else "nothing is left to spend")
+        return end(End.NOTHING_ALLOWED, bar=state.bar if state.measured else Part.SPENT.words())
     if state.search.quick and state.climbed == len(state.measured):
         answer = knee.fit(state).curve.state
         if answer in (FOUND, PROVISIONAL):
@@ -181,7 +181,9 @@ def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decisi
     draws = fit.draws
     assert draws is not None
     lo, hi = curve.interval(knee.hinges(draws))
-    known = decision.knee_between(lo if math.isfinite(hi) else min(lo, state.N[-1]), hi)
+    known = Part.ABOVE.words(low=min(lo, state.N[-1]))
+    if math.isfinite(hi):
+        known = Part.BETWEEN.words(low=lo, high=hi)
     about = state.search.predicted_hinge
     if about and hi / lo > _VAGUE and lo <= about <= min(hi, state.highest) and round(about) not in state.times:
         return state.measure(round(about), Reason.PREDICTED, known=known, hinge=about)
@@ -190,9 +192,9 @@ def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decisi
     up = [_up(state)] if _up(state) > state.highest else []
     C = information_gain.most(state, fit, grid + up, wide)
     if not wide and not knee.settled(fit):
-        known = "throughput past the knee is not known to be flat"
+        known = Part.NOT_FLAT.words()
     elif knee.width(knee.hinges(draws)) <= state.search.hinge_width and wide:
-        known = f"the plateau is known to {decision.percent(knee.width(knee.plateaus(draws)))}"
+        known = Part.PLATEAU.words(plateau=percent(knee.width(knee.plateaus(draws))))
     return measure(C, Reason.INFORMATION, known=known) if C else None
 
 

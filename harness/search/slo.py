@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.search import decision
-from harness.search.decision import Decision, End, Reason, Role, end, measure, measure_rate
+from harness.search.decision import Decision, End, Part, Reason, Role, end, measure, measure_rate, not_enough
 from harness.search.edge import CLOSE, Edge, edge_of
 from harness.search.measured import ERRORS, MeasuredLevel
 from harness.search.state import Search, State
@@ -25,7 +24,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
         if m.slo is not None or not m.counts:
             outcomes.setdefault(m.users, []).append(_outcome(m))
     if not outcomes:
-        return end(End.SLO, edge="no level says anything about the SLO")
+        return end(End.SLO, edge=Part.NO_SLO.words())
     edge = edge_of(outcomes)
     found = _in_words(edge, "in flight")
     if state.refined >= at_most:
@@ -73,12 +72,12 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     last = measured[-1]
     assert last.rate is not None
     if len(measured) >= at_most:
-        return end(End.NOTHING_HELPS, found=found, why=f"{len(measured)} levels were held")
+        return end(End.NOTHING_HELPS, found=found, why=Part.LEVELS.words(levels=len(measured)))
     if search.seconds_left is not None and last.seconds > search.seconds_left:
-        left = decision.not_enough(search.seconds_left, None, "another level")
+        left = not_enough(search.seconds_left, None, "another level")
         return end(End.NOTHING_HELPS, found=found, why=left)
     if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
-        left = decision.not_enough(None, search.requests_left, "another level")
+        left = not_enough(None, search.requests_left, "another level")
         return end(End.NOTHING_HELPS, found=found, why=left)
     return measure_rate(rate, why, met=edge.met, missed=edge.missed)
 
@@ -91,7 +90,9 @@ def _outcome(m: MeasuredLevel) -> str:
 
 
 def _in_words(edge: Edge, unit: str) -> str:
-    return decision.edge(edge.met, edge.missed, unit, unresolved=edge.unresolved)
+    part = Part.SLO_NEVER if edge.met is None else Part.SLO_MET if edge.missed is None else Part.SLO_BETWEEN
+    how = "unresolved" if edge.unresolved else "missed"
+    return part.words(met=edge.met, missed=edge.missed, unit=unit, how=how)
 
 
 def _round(rate: float) -> float:

@@ -16,7 +16,7 @@ from harness.analysis.stats import FLOOR
 from harness.scenario import Scenario
 from harness.search import decision, pace
 from harness.search.budget import Budget
-from harness.search.decision import Decision, Reason
+from harness.search.decision import Decision, Part, Reason
 from harness.search.measured import ERRORS, MeasuredLevel
 
 _ASSUMED = 0.02  # relative error of a level that has none
@@ -160,13 +160,13 @@ def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:
     """The highest concurrency still allowed, and what forbids more: the server, never what the client spoiled."""
-    bars = [(search.max_concurrency, decision.highest_allowed(search.max_concurrency))]
+    bars = [(search.max_concurrency, Part.HIGHEST.words(concurrency=search.max_concurrency))]
     for m in measured:
         if overloaded(m, measured):
             bars.append((m.users - 1, m.failure))
         elif search.max_ttft_s is not None and (ttft := m.ttft_p99_s or 0.0) > search.max_ttft_s:
-            bars.append((m.users, decision.too_slow(ttft, m.users, search.max_ttft_s)))
+            bars.append((m.users, Part.TTFT.words(ttft=ttft, concurrency=m.users, bound=search.max_ttft_s)))
     for a, b in itertools.pairwise(sorted((m for m in measured if m.valid and m.in_flight), key=lambda m: m.users)):
         if not b.in_flight_ok and b.users > a.users and math.sqrt(b.users / a.users) > b.n / a.n:
-            bars.append((b.users, decision.too_few_in_flight(b.n, b.users)))
+            bars.append((b.users, Part.IN_FLIGHT.words(in_flight=b.n, concurrency=b.users)))
     return min(bars)
