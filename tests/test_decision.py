@@ -6,17 +6,15 @@ import math
 
 import pytest
 
+from harness.roles import Role, role_of, stopped
 from harness.search.decision import (
     End,
     Reason,
-    Role,
     end,
     measure,
     measure_rate,
     not_enough,
     percent,
-    role_of,
-    stopped,
 )
 
 
@@ -54,9 +52,16 @@ def test_the_role_of_a_level_is_read_from_the_sentence_of_any_version(sentence: 
     assert role_of(sentence) is role
 
 
-def test_the_sentence_of_a_probe_is_that_of_its_role() -> None:
-    assert role_of(measure(1, Reason.PROMPT_LENGTH, tokens=4096).reason) is Role.PROBE
-    assert role_of(measure(1, Reason.GIVEN).reason) is Role.GIVEN
+@pytest.mark.parametrize("why", Reason)
+def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) -> None:
+    first = {Reason.SINGLE_STREAM, Reason.DOUBLING, Reason.FOURFOLD, Reason.HALF_A_DOUBLING}
+    again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
+    rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
+    limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
+    roles = {Reason.GIVEN: Role.GIVEN, Reason.PROMPT_LENGTH: Role.PROBE}
+    roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
+    figures = dict.fromkeys(("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens"), 1)
+    assert role_of(measure(7, why, known="the knee", **figures).reason) is roles.get(why, Role.REFINEMENT)
 
 
 def test_an_end_that_was_asked_for_is_no_stop() -> None:

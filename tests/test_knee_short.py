@@ -13,7 +13,8 @@ import pytest
 
 from harness import store
 from harness.experiment.summarise import summarise
-from harness.search.decision import Reason, Role, measure
+from harness.roles import Role
+from harness.search.decision import Reason, measure
 from harness.summary import Value
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))

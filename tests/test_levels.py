@@ -19,8 +19,8 @@ from harness.experiment.levels import Asked, Levels
 from harness.load.driver import Hold, Progress
 from harness.load.transport import Target
 from harness.record import Level, Record
+from harness.roles import Role
 from harness.search.budget import Budget, Spent
-from harness.search.decision import Role
 from harness.search.measured import measured
 from harness.search.timing import Task
 from tests import virtual

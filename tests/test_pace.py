@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from harness.analysis import curve
+from harness.roles import Role
 from harness.search import pace, ramp
-from harness.search.decision import Decision, Role
+from harness.search.decision import Decision
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL

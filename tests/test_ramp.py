@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.roles import Role
 from harness.search import first_pass
-from harness.search.decision import Decision, End, Reason, Role
+from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import SLO_LEVELS, next_level
 from harness.search.refinement import MOST as REFINEMENTS

@@ -24,7 +24,7 @@ ROOMS = (
 )  # fmt: skip
 GROUND = {
     "columns", "decoding", "errors", "files", "frames", "interpreter", "levelmap", "manifest", "record", "scenario",
-    "secrecy", "store", "summary", "terminal", "units",
+    "roles", "secrecy", "store", "summary", "terminal", "units",
 }  # fmt: skip
 READERS = {"analysis", "search", "decide", "report"}  # they read what load has written, and never import it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}

@@ -9,8 +9,8 @@ import pytest
 
 from harness import scenario
 from harness.record import Level, LevelNote
+from harness.roles import Role
 from harness.search.budget import Budget, Spent
-from harness.search.decision import Role
 from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
 
 STEP_S = 0.05  # between two reports

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.experiment.endpoint import Launch
+from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, ramp
 from harness.search.budget import Budget, Usage, dollars
-from harness.search.decision import Decision, Reason, Role, measure
+from harness.search.decision import Decision, Reason, measure
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search
 from harness.search.timing import looks

@@ -28,10 +28,11 @@ from harness.load.workers import Workers
 from harness.observe import client as client_view
 from harness.observe.gpu import Gpus
 from harness.record import Level, LevelNote, Record
+from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import decision, ramp
 from harness.search.budget import Budget, Spent, Usage, dollars
-from harness.search.decision import Decision, End, Reason, Role
+from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task

@@ -14,7 +14,7 @@ from harness.analysis import curve, gap, grade, phases, slo, verdicts
 from harness.analysis.table import Table
 from harness.decide import cost
 from harness.experiment import look
-from harness.search.decision import Role, role_of, stopped
+from harness.roles import Role, role_of, stopped
 from harness.store import Run
 from harness.summary import (
     BEYOND,

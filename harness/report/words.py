@@ -16,7 +16,7 @@ import msgspec
 from harness.predict import claims
 from harness.report.format import MISSING, flat, interval, load, load_of, ms, number, percent, plain
 from harness.report.headline import Fact, fastest, headline, hinge_of, is_open, of_curve, state, tokens_sent
-from harness.search.decision import Role, role_of
+from harness.roles import Role, role_of
 from harness.summary import (
     PROVISIONAL,
     Calibrated,

@@ -1,7 +1,7 @@
 """What a search decides: a level in its role, or its end, with the reason; and the one place that words the reasons.
 
 A reason is an enumeration whose value is its sentence, with places for figures. Result folders hold the sentences
-alone: `role_of` and `stopped` read them back, those of earlier versions too, and nothing else looks into one.
+alone: `harness.roles` reads them back, those of earlier versions too, and nothing else looks into one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,8 @@ from typing import Any
 
 import msgspec
 
-
-class Role(enum.StrEnum):
-    """What a level is measured for, which decides how long it lasts (`pace.of_level`)."""
-
-    GIVEN = "given"  # the operator chose it
-    FIRST_PASS = "first pass"  # where the bend lies at all
-    REFINEMENT = "refinement"  # what narrows the answer
-    REPEAT = "repeat"  # a level of the refinement that was measured before
-    SLO = "slo"  # where an SLO stops being met
-    PROBE = "probe"  # a prompt length of a phase probe
+from harness import roles
+from harness.roles import Role
 
 
 class Reason(enum.StrEnum):
@@ -53,9 +45,6 @@ class Reason(enum.StrEnum):
     PROMPT_LENGTH = "prefill probe: prompts of {tokens:,} tokens, one request in flight"
 
 
-_STOPPED = "stopped: "  # begins the sentence of every end but those that were asked for
-
-
 class End(enum.StrEnum):
     """Why a search ends, or a part of it."""
 
@@ -78,7 +67,7 @@ class End(enum.StrEnum):
     @property
     def stopped(self) -> bool:
         """Whether it is said as it happens, and as a remark in the report."""
-        return self.value.startswith(_STOPPED)
+        return roles.stopped(self.value)
 
 
 class Part(enum.StrEnum):
@@ -137,31 +126,6 @@ def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: 
 def end(why: End, /, **figures: Any) -> Decision:
     """The search is over, or the part of it that was asked."""
     return Decision(why, why.value.format(**figures))
-
-
-def role_of(reason: str) -> Role | None:
-    """What a level was measured for, by the sentence that its result folder holds; None where it holds none.
-
-    >>> role_of("given"), role_of("31 again: throughput seems to fall past the hinge"), role_of("")
-    (<Role.GIVEN: 'given'>, <Role.REPEAT: 'repeat'>, None)
-    """
-    if not reason:
-        return None
-    if reason == Reason.GIVEN:
-        return Role.GIVEN
-    if reason.startswith("prefill probe: "):
-        return Role.PROBE
-    if reason == Reason.SINGLE_STREAM or reason.startswith(("doubling", "twice a doubling", "half a doubling")):
-        return Role.FIRST_PASS
-    if "the SLO" in reason or "requests per second" in reason or reason in (Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE):
-        return Role.SLO
-    again = " again: " in reason or reason.startswith(("repeat of ", "back to "))
-    return Role.REPEAT if again else Role.REFINEMENT
-
-
-def stopped(reason: str) -> bool:
-    """Whether a ramp's end is worth a remark, by the sentence that its result folder holds (`End.stopped`)."""
-    return reason.startswith(_STOPPED)
 
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:

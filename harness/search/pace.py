@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.roles import Role
 from harness.scenario import Scenario
-from harness.search.decision import Role
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.roles import Role
 from harness.search import first_pass, refinement, slo
-from harness.search.decision import Decision, End, Reason, Role, end, measure, measure_rate
+from harness.search.decision import Decision, End, Reason, end, measure, measure_rate
 from harness.search.measured import ERRORS, MeasuredLevel
 from harness.search.state import Search, State
 

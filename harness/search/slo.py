@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.search.decision import Decision, End, Part, Reason, Role, end, measure, measure_rate, not_enough
+from harness.roles import Role
+from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
 from harness.search.edge import CLOSE, Edge, edge_of
 from harness.search.measured import ERRORS, MeasuredLevel
 from harness.search.state import Search, State

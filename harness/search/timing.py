@@ -16,10 +16,10 @@ import numpy as np
 from harness.analysis import window
 from harness.analysis.table import Floats
 from harness.record import Level, LevelNote
+from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision
 from harness.search.budget import Budget
-from harness.search.decision import Role
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
 LONGEST_OPEN_WARM_UP_S = 30.0

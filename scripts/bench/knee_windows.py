@@ -28,9 +28,10 @@ from harness.analysis.curve import Point
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
+from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision, timing
-from harness.search.decision import Decision, Role
+from harness.search.decision import Decision
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level
 from harness.search.state import Search
