@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness import scenario, secrecy, terminal, units
 from harness.errors import HarnessError
-from harness.experiment import launch
+from harness.experiment import first_requests, unreachable
 from harness.load import dialects, http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
@@ -75,8 +75,12 @@ _a, _words = times("a"), times("a word ")
 _alike = [found for found, _ in quantisation._ALIKE]
 
 TABLE = (
-    Expression("experiment/launch.py", "context|too long", launch._TOO_LONG.search, times("contex"), _words),
-    Expression("experiment/launch.py", "connection error", launch._NO_UPSTREAM.search, times("connection "), _words),
+    Expression(
+        "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"), _words,
+    ),
+    Expression(
+        "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
+    ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
     Expression("load/dialects.py", "unsupported|not", dialects._REFUSED.search, times("un"), _words),
     Expression(

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis.ramp import Next, Role
 from harness.analysis.summarise import summarise
 from harness.results.result import Result
+from harness.roles import Role
+from harness.search.decision import Reason, measure
 from harness.summary import Value
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))
@@ -105,12 +106,12 @@ def test_a_ramp_keeps_to_its_budget_and_to_its_number_of_levels() -> None:
     assert [step.level.concurrency for step in cut] == [1, 2, 4]
 
 
-def timing(C: int, held: list[knee_windows.Held], request_s: float, left: float | None) -> knee_windows.Timing:
+def timing(C: int, held: list[knee_windows.MeasuredLevel], request_s: float, left: float | None) -> knee_windows.Timing:
     search = knee_windows.Search(
         levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=0, seconds_left=left, requests_left=None, seconds=left, paced=True,
     )  # fmt: skip
-    return knee_windows.level_timing(Next(C, "", role=Role.FIRST_PASS), held, request_s, search)
+    return knee_windows.level_timing(measure(C, Reason.DOUBLING, Role.FIRST_PASS), held, request_s, search)
 
 
 def test_a_level_of_the_first_pass_takes_as_long_as_its_slots_need_and_a_request_or_two() -> None:

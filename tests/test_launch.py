@@ -14,7 +14,7 @@ import pytest
 
 from harness import scenario
 from harness.errors import HarnessError
-from harness.experiment import launch
+from harness.experiment import launch, unreachable
 from harness.experiment.endpoint import Launch, address, words_for
 from tests.servers import Request, reached, serving, tunnel
 from tests.streams import delta, event, usage
@@ -262,7 +262,7 @@ def test_plain_http_where_tls_was_asked_says_so() -> None:
 
 def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
-    monkeypatch.setattr(launch, "_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
     with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
         asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
     with (

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from harness import files, scenario
-from harness.experiment import feedback
-from harness.experiment import heard as heard_module
+from harness.experiment import live_state
+from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
-from harness.experiment.levels import Asked, Before, Levels
+from harness.experiment.levels import Asked, Levels
 from harness.load.driver import Hold, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
@@ -24,6 +24,10 @@ from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
+from harness.roles import Role
+from harness.search.budget import Budget, Spent
+from harness.search.measured import measured
+from harness.search.timing import Task
 from harness.summary import RampStep
 from tests import virtual
 from tests.records import request
@@ -87,13 +91,13 @@ def held(
     concurrency: int | None = 4,
     rate: float | None = None,
     ramp: dict[str, Any],
-    before: Before = Before(),
+    before: Earlier = Earlier(),
     change: Callable[[Progress], Progress] = lambda p: p,
     view: Quiet | None = None,
     **fake: Any,
 ) -> tuple[Level | None, list[Level]]:
     """Hold one level; its last frame in the spool, and all of them."""
-    monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
+    monkeypatch.setattr(live_state.time, "monotonic_ns", virtual.clock_ns)
     spool = Spool(tmp_path, header(0, 0.0))
     frames: list[Level] = []
     keep = spool.level
@@ -103,8 +107,8 @@ def held(
     worker = FakeWorker(lambda p: levels._on_progress(change(p)), **fake)
 
     async def main() -> None:
-        level = Level(0, concurrency, 0, levels.heard.now(), rate=rate)
-        await levels._hold(worker, level)  # type: ignore[arg-type]
+        level = Level(0, concurrency, 0, levels.live.now(), rate=rate)
+        await levels._drive(worker, level)  # type: ignore[arg-type]
 
     virtual.run(main())
     spool.close()
@@ -284,7 +288,7 @@ def pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, at_s: Callable[[float], float] = lambda t: 0.0
 ) -> list[tuple[str, float]]:
     """What a level's telemetry says of pauses; `at_s` gives how long the machine has slept."""
-    monkeypatch.setattr(heard_module, "_asleep", lambda: at_s(virtual.clock_ns() * 1e-9 if _running() else 0.0))
+    monkeypatch.setattr(live_state, "_asleep", lambda: at_s(virtual.clock_ns() * 1e-9 if _running() else 0.0))
     held(tmp_path, monkeypatch, ramp={"level_seconds": 5}, change=change)
     samples = Result.open(tmp_path).samples
     return [(s.metric, s.value) for s in samples if s.metric.endswith(("paused_s", "slept_s"))]
@@ -335,10 +339,10 @@ def manifest_of(data: dict[str, Any]) -> Manifest:
     return found
 
 
-def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Before:
+def resumed(levels: list[Level], records: list[Record], **manifest: Any) -> Earlier:
     run = Result(path=Path(), manifest=manifest_of(manifest), header=header(0, 0.0), levels=levels, records=records,
                     samples=[], finished=False)  # fmt: skip
-    return Before.of(run, 60.0)
+    return Earlier.of(run, 60.0)
 
 
 def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> None:
@@ -353,15 +357,15 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
     ]  # fmt: skip
     before = resumed(levels, records)
     assert [h is None for _, h in before.levels] == [False, False, False, True]
-    first, second = before.held(0)
+    first, second = before.measured(0)
     assert (first.concurrency, first.output_tokens_per_s, first.error_rate) == (1, 15 / 6, 0.0)
     assert second.error_rate == pytest.approx(1 / 3)
     assert before.requests == 12
     # A third of level 1 failed: that ended its ramp, and it stays ended. The other repeat is not at its end.
     assert before.steps(1) == [RampStep(1, "given", None, 1)]
-    assert before.all_steps(given, Asked()) is None
+    assert before.all_steps(given) is None
     once = msgspec.structs.replace(given, ramp=msgspec.structs.replace(given.ramp, repeat=1))
-    steps = before.all_steps(once, Asked())
+    steps = before.all_steps(once)
     assert steps is not None
     assert [step.concurrency for step in steps] == [1, 2, None]
     assert "33.3% of the requests failed" in steps[2].reason
@@ -372,10 +376,10 @@ def test_a_probe_s_lengths_are_no_levels_of_the_ramp_and_are_held_once() -> None
     probed = msgspec.structs.replace(finished(0, 1), input_tokens=64)
     records = [request(10.0 * i + 3 + k, [10.0 * i + 3.5 + k], level=i) for i in range(2) for k in range(3)]
     before = resumed([probed, finished(1, 1)], records)
-    assert len(before.held(0)) == 1
+    assert len(before.measured(0)) == 1
     assert before.probed(0) == {64}
-    assert before.all_steps(given, Asked(probes=(64, 128))) is None
-    steps = before.all_steps(given, Asked(probes=(64,)))
+    assert before.all_steps(given, probes=(64, 128)) is None
+    steps = before.all_steps(given, probes=(64,))
     assert steps is not None
     assert len(steps) == 3
 
@@ -432,7 +436,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upwards and down again; what the live ramp took from each level is what the folder says of it later."""
-    monkeypatch.setattr(heard_module.time, "monotonic_ns", virtual.clock_ns)
+    monkeypatch.setattr(live_state.time, "monotonic_ns", virtual.clock_ns)
     spool = Spool(tmp_path, header(0, 0.0))
     given = scenario.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
     manifest = {"scenario": msgspec.to_builtins(given), "workload": {"input_tokens": 10, "output_tokens": 9}}
@@ -440,43 +444,43 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     live = []
 
     async def main() -> None:
-        worker = Serving(levels.heard)
+        worker = Serving(levels.live)
         for index, C in enumerate([2, 8, 3]):
-            begun = Level(index, C, 0, levels.heard.now(), reason="a reason")
-            level = await levels._hold(worker, begun)  # type: ignore[arg-type]
+            begun = Level(index, C, 0, levels.live.now(), reason="a reason")
+            level = await levels._drive(worker, begun)  # type: ignore[arg-type]
             assert level is not None
-            made = levels._look(levels.heard.records, levels.heard.samples, level)
-            live.append(feedback.of_level(made, level))
+            made = levels._summary(levels.live.records, levels.live.samples, level)
+            live.append(measured(made, level))
 
     virtual.run(main())
     spool.close()
     files.write_json(tmp_path / MANIFEST, manifest)
-    again = Before.of(Result.open(tmp_path), 0.0)
-    assert again.held(0) == live
+    again = Earlier.of(Result.open(tmp_path), 0.0)
+    assert again.measured(0) == live
     assert [h.slo for h in live] == ["met", "missed", "met"]
     assert all(h.valid and h.in_flight_ok for h in live)
     assert live[2].in_flight == pytest.approx(3.0, rel=0.05), "no more of the level above"
-    assert len(levels.heard.records) < len(Result.open(tmp_path).records), "older ones were let go"
+    assert len(levels.live.records) < len(Result.open(tmp_path).records), "older ones were let go"
     finish(tmp_path)
     files.write_json(tmp_path / MANIFEST, manifest)
-    from_parquet = Before.of(Result.open(tmp_path), 0.0).held(0)
+    from_parquet = Earlier.of(Result.open(tmp_path), 0.0).measured(0)
     assert [h.output_tokens_per_s for h in from_parquet] == pytest.approx([h.output_tokens_per_s for h in live])
 
 
-def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp(tmp_path: Path) -> None:
+def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp() -> None:
     given = scenario.build({"ramp": {"probe": "prefill", "max_seconds": 80}}, place="test")
     lengths = (64, 128, 256)
-    spool = Spool(tmp_path, header(0, 0.0))
-    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked(probes=lengths))
-    spool.close()
     for done, tokens in enumerate(lengths):
-        levels._began_s = levels.heard.now() - 10.0 * done
-        longest = levels._lengths(Level(done, 1, 0, 0.0, input_tokens=tokens))[-1]
+        level = Level(done, 1, 0, 0.0, input_tokens=tokens)
+        task = Task(
+            scenario=given, level=level, role=Role.PROBE, alone_s=0.5, settle_s=0.3, probes_left=len(lengths) - done
+        )
+        longest = task.longest(0.5, Budget(given.ramp, Spent(10.0 * done, 0)))
         assert longest <= (40.0 - 10.0 * done) / (len(lengths) - done)
 
 
 def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 60, "max_seconds": 108}, before=Before((), 100.0, 0))
+    level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 60, "max_seconds": 108}, before=Earlier((), 100.0, 0))
     assert level is not None
     assert level.window_end_s == pytest.approx(8.0, abs=0.11)
 

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
+from harness.experiment import resume
 from harness.experiment import run as experiment
 from harness.load import workers as crew
 from harness.load.driver import Done, Hold, Message, Plan, Prepare
@@ -212,13 +213,13 @@ def test_another_boot_shifts_the_clock_behind_the_folder_s_last_moment() -> None
         return Manifest(sessions=[session])
 
     same = of_boot(experiment.host.boot())
-    assert experiment._origin(same, 50.0) == origin
+    assert resume.origin(same, 50.0) == origin
     for manifest, last_s in (
         (of_boot("another"), 50.0),
         (of_boot(None), 50.0),
         (same, 1000.0),  # ahead of the clock: the folder is not of this machine
     ):
-        origin_ns, unix_origin = experiment._origin(manifest, last_s)
+        origin_ns, unix_origin = resume.origin(manifest, last_s)
         now_s = (time.monotonic_ns() - origin_ns) * 1e-9
         assert now_s == pytest.approx(max(last_s + 1.0, 100.0), abs=1.0)
         assert time.time() - unix_origin == pytest.approx(now_s, abs=1.0)

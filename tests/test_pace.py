@@ -8,8 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis import curve, precision, ramp
-from harness.analysis.held import Held, Next, Role, Search, look
+from harness.analysis import curve
+from harness.roles import Role
+from harness.search import pace, ramp
+from harness.search.decision import Decision
+from harness.search.measured import MeasuredLevel
+from harness.search.state import Search, State
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL
 
 TOKENS = 128  # of an answer
@@ -19,10 +23,10 @@ class Ramp(msgspec.Struct):
     """What a ramp came to: its last fit, its steps, and after how many seconds it first had which answer."""
 
     fit: curve.Fit
-    steps: list[Next]
+    steps: list[Decision]
     seconds: float
     first: dict[str, float]
-    levels: list[Held]
+    levels: list[MeasuredLevel]
 
 
 def throughput(C: int, seats: float, alone_s: float) -> float:
@@ -42,8 +46,8 @@ def run(
 ) -> Ramp:
     """A whole ramp; a level lasts as its pace says, and its window errs by `noise` and by what its phases do."""
     rng = np.random.default_rng(seed)
-    held: list[Held] = []
-    steps: list[Next] = []
+    held: list[MeasuredLevel] = []
+    steps: list[Decision] = []
     first: dict[str, float] = {}
     now, found = 0.0, curve.fit([])
     asked = Search(
@@ -59,13 +63,14 @@ def run(
             break
         X = throughput(C, seats, alone_s)
         request_s = C * TOKENS / X
-        pace = (precision.first_pass if steps[-1].role is Role.FIRST_PASS else precision.refinement)(request_s, left)
-        assert pace.window_s is not None
-        window = pace.window_s
-        if pace.warm_up:
-            lasts = pace.spread_s + 0.3 * request_s + window + request_s
+        lasts_for = pace.first_pass if steps[-1].role is Role.FIRST_PASS else pace.refinement
+        timed = lasts_for(request_s, left)
+        assert timed.window_s is not None
+        window = timed.window_s
+        if timed.warm_up:
+            lasts = timed.spread_s + 0.3 * request_s + window + request_s
         else:
-            lasts = max(window, request_s) if C == 1 else pace.spread_s + window + request_s
+            lasts = max(window, request_s) if C == 1 else timed.spread_s + window + request_s
         if left is not None and lasts > left:  # cut short
             window -= lasts - left
             if window < 0.3 * request_s:
@@ -76,7 +81,7 @@ def run(
         measured = window >= 4 * request_s
         se = max(0.005, noise) if measured else max(0.02, 1 / math.sqrt(max(1.0, X * window / TOKENS)))
         held.append(
-            Held(
+            MeasuredLevel(
                 concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X * math.exp(rng.normal(0, noise)),
                 se=se * X, assumed=not measured, error_rate=0.0, seconds=lasts, requests=int(X * lasts / TOKENS),
                 request_s=request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None,
@@ -141,27 +146,27 @@ def test_a_ramp_with_little_time_goes_by_fours() -> None:
 
 
 def test_a_long_request_is_not_measured_six_times_over() -> None:
-    assert precision.refinement(1.2, None).window_s == pytest.approx(7.2)
-    assert precision.refinement(20.0, None).window_s == 60.0
-    assert precision.refinement(100.0, None).window_s == 105.0  # a whole one
-    assert precision.first_pass(20.0, None).window_s == 21.0
+    assert pace.refinement(1.2, None).window_s == pytest.approx(7.2)
+    assert pace.refinement(20.0, None).window_s == 60.0
+    assert pace.refinement(100.0, None).window_s == 105.0  # a whole one
+    assert pace.first_pass(20.0, None).window_s == 21.0
 
 
 def test_a_window_takes_no_more_than_its_part_of_the_time_left() -> None:
-    assert precision.refinement(2.0, 30.0).window_s == 6.0
-    assert precision.first_pass(2.0, 25.0).window_s == 2.5
-    assert precision.first_pass(0.1, 1.0).window_s == 1.0, "and is never shorter than this"
+    assert pace.refinement(2.0, 30.0).window_s == 6.0
+    assert pace.first_pass(2.0, 25.0).window_s == 2.5
+    assert pace.first_pass(0.1, 1.0).window_s == 1.0, "and is never shorter than this"
 
 
 def test_a_short_window_that_is_given_has_a_short_warm_up() -> None:
-    assert precision.given(1.0, 2.7) == precision.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
-    assert precision.given(30.0, 2.7) == precision.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
+    assert pace.given(1.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
+    assert pace.given(30.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
 
 
 def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> None:
     def seen(*rates: float) -> float:
         levels = [
-            Held(
+            MeasuredLevel(
                 concurrency=4**i, rate=None, in_flight=None, output_tokens_per_s=X, se=None, error_rate=0.0,
                 seconds=1.0, requests=1, request_s=4**i * TOKENS / X, valid=True, in_flight_ok=True, ttft_p99_s=None,
                 slo=None,
@@ -172,7 +177,7 @@ def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> Non
             levels=None, rates=None, max_concurrency=64, search_rate=False, slo=False, max_ttft_s=None,
             predicted_hinge=None, seed=0, seconds_left=None, requests_left=None, paced=True,
         )  # fmt: skip
-        return look(levels, search, 0).request_s(16)
+        return State.of(levels, search, 0).request_s(16)
 
     assert seen(128.0, 512.0) == pytest.approx(1.0), "twice the load, twice the throughput: no longer"
     assert seen(128.0, 128.0) == pytest.approx(16.0), "the same throughput: in proportion"

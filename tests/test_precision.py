@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.precision import APART, LOOKS, REQUEST_TIMES, half_width, lengths, look, window
+from harness.analysis.stats import half_width
 from harness.analysis.table import Floats
+from harness.search.precision import APART, LOOKS, REQUEST_TIMES, lengths, look, window
 from harness.summary import Estimate
 
 STEP = 0.1  # of the running counts here, in request times of 1 s

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.held import ceiling
-from harness.analysis.ramp import REFINEMENTS, SLO_LEVELS, Held, Next, Search, _climb, next_level
+from harness.roles import Role
+from harness.search import first_pass
+from harness.search.decision import Decision, End, Reason
+from harness.search.measured import MeasuredLevel
+from harness.search.ramp import SLO_LEVELS, next_level
+from harness.search.refinement import MOST as REFINEMENTS
+from harness.search.state import Search, ceiling
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
@@ -23,10 +28,10 @@ def search(**asked: object) -> Search:
     return msgspec.structs.replace(plain, **asked)
 
 
-def held(C: int | None, X: float, **other: object) -> Held:
+def measured(C: int | None, X: float, **other: object) -> MeasuredLevel:
     """A level of which nothing is wrong: 128 tokens a request, 23 request times."""
     request_s = (C or 1) * 128 / X
-    plain = Held(
+    plain = MeasuredLevel(
         concurrency=C, rate=None, in_flight=None if C is None else float(C), output_tokens_per_s=X, se=0.01 * X,
         error_rate=0.0, seconds=23 * request_s, requests=23 * (C or 1), request_s=request_s, valid=True,
         in_flight_ok=True, ttft_p99_s=0.1, slo=None,
@@ -34,9 +39,9 @@ def held(C: int | None, X: float, **other: object) -> Held:
     return msgspec.structs.replace(plain, **other)
 
 
-def climbed(*rates: float, **last: object) -> list[Held]:
+def climbed(*rates: float, **last: object) -> list[MeasuredLevel]:
     """Levels 1, 2, 4, … of these throughputs; the last one with something of its own."""
-    levels = [held(2**i, X) for i, X in enumerate(rates)]
+    levels = [measured(2**i, X) for i, X in enumerate(rates)]
     return levels[:-1] + [msgspec.structs.replace(h, **last) for h in levels[-1:]]
 
 
@@ -45,15 +50,15 @@ def server(C: int, hinge: float = 20.0, bend: float = 0.2) -> float:
     return min(C, hinge) / (0.02 + bend * 0.02 / hinge * min(C, hinge))
 
 
-def ramp(asked: Search, **of: float) -> tuple[list[Held], list[Next]]:
+def ramp(asked: Search, **of: float) -> tuple[list[MeasuredLevel], list[Decision]]:
     """A whole ramp over that server, without noise but not without errors."""
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     steps = [next_level(levels, asked)]
     while not steps[-1].over:
         assert len(levels) < MOST
         C = steps[-1].concurrency
         assert C is not None
-        levels.append(held(C, server(C, **of)))
+        levels.append(measured(C, server(C, **of)))
         steps.append(next_level(levels, asked))
     return levels, steps
 
@@ -63,23 +68,25 @@ def ramp(asked: Search, **of: float) -> tuple[list[Held], list[Next]]:
 
 def test_given_levels_are_held_in_their_order_and_then_it_ends() -> None:
     asked = search(levels=[5, 3])
-    assert next_level([], asked) == Next(5, "given")
-    assert next_level([held(5, 10.0)], asked) == Next(3, "given")
-    assert next_level([held(5, 10.0), held(3, 10.0)], asked) == Next(None, "all given levels are held")
+    assert next_level([], asked) == Decision(Reason.GIVEN, "given", 5, role=Role.GIVEN)
+    assert next_level([measured(5, 10.0)], asked) == Decision(Reason.GIVEN, "given", 3, role=Role.GIVEN)
+    assert next_level([measured(5, 10.0), measured(3, 10.0)], asked) == Decision(
+        End.ALL_GIVEN, "all given levels are held"
+    )
 
 
 def test_given_rates_likewise() -> None:
     asked = search(rates=[0.5, 2.0])
-    assert next_level([], asked) == Next(None, "given", 0.5)
-    first = held(None, 10.0, rate=0.5)
+    assert next_level([], asked) == Decision(Reason.GIVEN, "given", rate=0.5, role=Role.GIVEN)
+    first = measured(None, 10.0, rate=0.5)
     assert next_level([first], asked).rate == 2.0
-    assert next_level([first, held(None, 10.0, rate=2.0)], asked) == Next(None, "all given rates are held")
+    both = [first, measured(None, 10.0, rate=2.0)]
+    assert next_level(both, asked) == Decision(End.ALL_GIVEN, "all given rates are held")
 
 
 def test_errors_end_given_levels() -> None:
-    assert next_level(climbed(1.0, 2.0, error_rate=0.02), search(levels=[1, 2, 4])) == Next(
-        None, "stopped: 2.0% of the requests failed at 2 in flight"
-    )
+    step = next_level(climbed(1.0, 2.0, error_rate=0.02), search(levels=[1, 2, 4]))
+    assert step == Decision(End.FAILED, "stopped: 2.0% of the requests failed at 2 in flight")
     assert next_level(climbed(1.0, 2.0, error_rate=0.01), search(levels=[1, 2, 4])).concurrency == 4
 
 
@@ -101,12 +108,12 @@ def test_it_doubles_and_after_a_flat_doubling_goes_half_as_far(rates: list[float
 
 
 def test_throughput_that_rises_again_is_doubled_again() -> None:
-    levels = [held(1, 1.0), held(2, 1.0), held(3, 2.0)]
+    levels = [measured(1, 1.0), measured(2, 1.0), measured(3, 2.0)]
     assert next_level(levels, search()).concurrency == 6
 
 
 def test_two_flat_steps_end_the_climb_and_what_is_missing_is_filled_around_the_bend() -> None:
-    levels = [*climbed(1.0, 2.0, 3.0, 3.0), held(11, 3.0)]
+    levels = [*climbed(1.0, 2.0, 3.0, 3.0), measured(11, 3.0)]
     step = next_level(levels, search())
     assert (step.concurrency, step.reason) == (5, "only 5 levels so far: 5 lies near the bend")
     # A prediction is where to look first, if it lies inside.
@@ -115,7 +122,7 @@ def test_two_flat_steps_end_the_climb_and_what_is_missing_is_filled_around_the_b
 
 
 def test_too_few_levels_allowed_for_a_hinge_end_it_and_are_named() -> None:
-    levels = [held(C, float(C)) for C in (1, 2, 4, 3)]
+    levels = [measured(C, float(C)) for C in (1, 2, 4, 3)]
     step = next_level(levels, search(max_concurrency=4))
     assert step.over
     assert step.reason.startswith("stopped: a knee needs 6 valid levels, there are 4; --max-concurrency 4")
@@ -127,17 +134,17 @@ def test_after_errors_nothing_at_that_level_or_above_is_held_but_below_it_goes_o
     while not (step := next_level(levels, search())).over and len(levels) < 7:
         assert step.concurrency is not None
         assert step.concurrency < 16
-        levels.append(held(step.concurrency, min(step.concurrency, 8.0)))
+        levels.append(measured(step.concurrency, min(step.concurrency, 8.0)))
     assert len(levels) > 5
 
 
 def test_errors_below_levels_that_went_without_any_forbid_nothing() -> None:
     """Two connections that broke at 11, where 32 and 64 were fine: 11 is held once more, and the plateau stays open."""
-    levels = [held(C, server(C)) for C in (1, 2, 4, 8, 16, 32, 45)]
-    broke = held(11, server(11), error_rate=0.011, valid=False)
+    levels = [measured(C, server(C)) for C in (1, 2, 4, 8, 16, 32, 45)]
+    broke = measured(11, server(11), error_rate=0.011, valid=False)
     assert next_level([*levels, broke], search()).reason == "11 again: the level was invalid"
     assert ceiling([*levels, broke], search())[0] == 64
-    assert ceiling([*levels, broke, held(11, server(11))], search())[0] == 64
+    assert ceiling([*levels, broke, measured(11, server(11))], search())[0] == 64
     assert ceiling([*levels, broke, broke], search())[0] == 64
 
 
@@ -153,8 +160,8 @@ def test_an_invalid_level_is_measured_once_more_and_then_left_out() -> None:
     once = climbed(1.0, 2.0, 4.0, 8.0, valid=False)
     step = next_level(once, search())
     assert (step.concurrency, step.reason) == (8, "8 again: the level was invalid")
-    assert next_level([*once, held(8, 8.0)], search()).concurrency == 16
-    assert next_level([*once, held(8, 4.0, valid=False)], search()).concurrency == 16, "it bars no higher level"
+    assert next_level([*once, measured(8, 8.0)], search()).concurrency == 16
+    assert next_level([*once, measured(8, 4.0, valid=False)], search()).concurrency == 16, "it bars no higher level"
 
 
 def test_a_single_stream_that_is_twice_invalid_ends_nothing() -> None:
@@ -164,22 +171,22 @@ def test_a_single_stream_that_is_twice_invalid_ends_nothing() -> None:
 
 
 def test_two_stalled_levels_in_a_row_end_the_ramp() -> None:
-    stalled = held(2, 1.0, valid=False, stalled=True)
-    assert not next_level([held(1, 1.0), stalled], search()).over
-    step = next_level([held(1, 1.0), stalled, stalled], search())
+    stalled = measured(2, 1.0, valid=False, stalled=True)
+    assert not next_level([measured(1, 1.0), stalled], search()).over
+    step = next_level([measured(1, 1.0), stalled, stalled], search())
     assert step.over
     assert "stalled" in step.reason
 
 
 def test_a_first_pass_ends_above_a_level_that_nothing_gains_on() -> None:
     """Of a noisy plateau neighbours seem to rise, 161 to 190, and nothing passes 200."""
-    noisy = [held(C, X) for C, X in ((1, 121.0), (2, 142.0), (4, 200.0), (8, 161.0), (11, 190.0))]
-    assert _climb(noisy, search(paced=True)).reason == "two levels above 4 gained nothing on it"
-    assert _climb(noisy, search()).concurrency == 22
-    assert _climb(noisy[:-1], search(paced=True)).concurrency == 11
+    noisy = [measured(C, X) for C, X in ((1, 121.0), (2, 142.0), (4, 200.0), (8, 161.0), (11, 190.0))]
+    assert first_pass.next_step(noisy, search(paced=True)).reason == "two levels above 4 gained nothing on it"
+    assert first_pass.next_step(noisy, search()).concurrency == 22
+    assert first_pass.next_step(noisy[:-1], search(paced=True)).concurrency == 11
 
 
-def test_where_in_flight_no_longer_follows_nothing_higher_is_held() -> None:
+def test_where_in_flight_no_longer_follows_nothing_higher_is_measured() -> None:
     follows = climbed(1.0, 2.0, 4.0, 8.0, in_flight=7.2, in_flight_ok=False)
     assert next_level(follows, search()).concurrency == 16
     stuck = climbed(1.0, 2.0, 4.0, 8.0, in_flight=4.3, in_flight_ok=False)
@@ -248,43 +255,43 @@ def test_a_prediction_changes_the_way_but_not_the_end() -> None:
 @pytest.mark.slow
 def test_a_fall_past_the_hinge_is_held_again() -> None:
     rates = [server(C) for C in (1, 2, 4, 8, 16, 32, 64)]
-    levels = [*climbed(*rates), held(91, 0.8 * rates[-1])]
+    levels = [*climbed(*rates), measured(91, 0.8 * rates[-1])]
     step = next_level(levels, search(max_concurrency=91))
     assert (step.concurrency, step.reason) == (91, "91 again: throughput seems to fall past the knee")
-    step = next_level([*levels, held(91, 0.8 * rates[-1])], search(max_concurrency=91))
+    step = next_level([*levels, measured(91, 0.8 * rates[-1])], search(max_concurrency=91))
     assert (step.concurrency, step.reason) == (64, "64 again: throughput seems to fall past the knee")
 
 
 @pytest.mark.slow
 def test_given_levels_go_on_past_one_that_fails_where_that_is_asked() -> None:
-    failed = [held(1, 50.0), held(2, 10.0, error_rate=0.9, valid=False)]
+    failed = [measured(1, 50.0), measured(2, 10.0, error_rate=0.9, valid=False)]
     for asked in ({"levels": [1, 2, 4]}, {"rates": [1.0, 2.0, 4.0]}):
         assert next_level(failed, search(**asked)).over
         step = next_level(failed, search(**asked, keep_going=True))
         assert (step.concurrency or step.rate) == 4
-    assert next_level([*failed, held(4, 90.0)], search(levels=[1, 2, 4], keep_going=True)).over
+    assert next_level([*failed, measured(4, 90.0)], search(levels=[1, 2, 4], keep_going=True)).over
 
 
 def test_between_a_level_that_held_and_one_that_fails_it_goes_halfway_and_does_not_creep_down() -> None:
-    levels = [held(C, float(C)) for C in (1, 2, 4, 8, 16, 32)]
+    levels = [measured(C, float(C)) for C in (1, 2, 4, 8, 16, 32)]
     failing = {"error_rate": 0.5, "valid": False}
-    levels.append(held(64, 1.0, **failing))
+    levels.append(measured(64, 1.0, **failing))
     tried = []
     for _ in range(4):
         C = next_level(levels, search()).concurrency
         assert C is not None
         if C > 32:
             tried.append(C)
-        levels.append(held(C, 1.0, **failing) if C > 32 else held(C, float(C)))
+        levels.append(measured(C, 1.0, **failing) if C > 32 else measured(C, float(C)))
     assert tried == [45, 38]  # √(32·64), √(32·45); 35 is not worth it
 
 
 # The SLO
 
 
-def answered(**slo: str) -> list[Held]:
+def answered(**slo: str) -> list[MeasuredLevel]:
     """Four levels are all that max_concurrency allows, so that the knee is over at once; c1="met" and so on."""
-    return [held(int(C[1:]), float(C[1:]), slo=said) for C, said in slo.items()]
+    return [measured(int(C[1:]), float(C[1:]), slo=said) for C, said in slo.items()]
 
 
 def test_the_slo_is_bisected_between_met_and_missed() -> None:
@@ -306,7 +313,7 @@ def test_an_unresolved_level_is_held_twice_more_and_is_then_the_answer() -> None
     for _ in range(2):
         step = next_level(levels, search(max_concurrency=4, slo=True))
         assert step.concurrency == 3
-        levels.append(held(3, 3.0, slo="unresolved"))
+        levels.append(measured(3, 3.0, slo="unresolved"))
     step = next_level(levels, search(max_concurrency=4, slo=True))
     assert step.over
     assert step.reason.endswith("met up to 2 in flight and unresolved at 3")
@@ -320,9 +327,9 @@ def test_a_miss_below_a_level_that_met_is_held_again() -> None:
 # The largest rate
 
 
-def rates(limit: float, unresolved: float = math.nan, first: float | None = None, **last: object) -> list[Next]:
+def rates(limit: float, unresolved: float = math.nan, first: float | None = None, **last: object) -> list[Decision]:
     """A search over a server that meets its SLO up to `limit` requests per second."""
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     asked = search(search_rate=True, slo=True, first_rate=first)
     steps = [next_level(levels, asked)]
     while not steps[-1].over:
@@ -330,7 +337,7 @@ def rates(limit: float, unresolved: float = math.nan, first: float | None = None
         assert rate is not None
         assert len(levels) < 40
         said = "unresolved" if rate == unresolved else "met" if rate <= limit else "missed"
-        levels.append(held(None, 100.0, rate=rate, slo=said))
+        levels.append(measured(None, 100.0, rate=rate, slo=said))
         steps.append(next_level(levels, asked))
     return steps
 
@@ -349,7 +356,7 @@ def test_a_first_rate_that_is_missed_is_halved() -> None:
 
 
 def test_an_unstable_rate_counts_as_missed_whatever_its_requests_met() -> None:
-    levels = [held(None, 10.0, rate=1.0, slo="met"), held(None, 10.0, rate=2.0, slo="met", unstable=True)]
+    levels = [measured(None, 10.0, rate=1.0, slo="met"), measured(None, 10.0, rate=2.0, slo="met", unstable=True)]
     assert next_level(levels, search(search_rate=True, slo=True)).rate == 1.41
 
 
@@ -373,7 +380,7 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
 ) -> None:
     """Up to 5 levels need no fit: every answer, as wild as it may be, in milliseconds."""
     asked = search(max_concurrency=most, slo=slo, max_ttft_s=3.0)
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     for factor, valid, errors, said, ttft in fates:
         step = next_level(levels, asked)
         assert step == next_level(list(levels), asked)
@@ -386,7 +393,9 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
         assert ceiling(levels, asked)[0] >= C
         clean = max((h.users for h in levels if h.counts), default=0)
         assert not any(h.error_rate > 0.01 and clean < h.users <= C for h in levels)
-        levels.append(held(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=said, ttft_p99_s=ttft))
+        levels.append(
+            measured(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=said, ttft_p99_s=ttft)
+        )
     else:
         raise AssertionError("it did not end")
 
@@ -394,14 +403,14 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(OUTCOMES, st.booleans(), st.booleans()), min_size=60, max_size=60))
 def test_every_search_for_a_rate_ends(fates: list[tuple[str, bool, bool]]) -> None:
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     for said, valid, unstable in fates:
         step = next_level(levels, search(search_rate=True, slo=True))
         if step.over:
             return
         assert step.rate is not None
         assert step.rate > 0
-        levels.append(held(None, 10.0, rate=step.rate, slo=said, valid=valid, unstable=unstable))
+        levels.append(measured(None, 10.0, rate=step.rate, slo=said, valid=valid, unstable=unstable))
     raise AssertionError("it did not end")
 
 
@@ -410,11 +419,11 @@ def test_every_search_for_a_rate_ends(fates: list[tuple[str, bool, bool]]) -> No
 @given(st.floats(3.0, 300.0), st.floats(0.0, 2.0), st.integers(6, 300), st.lists(st.floats(-0.1, 0.1), min_size=80))
 def test_every_ramp_with_noise_ends_within_its_bounds(hinge: float, bend: float, most: int, noise: list[float]) -> None:
     asked = search(max_concurrency=most)
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     while not (step := next_level(levels, asked)).over:
         C = step.concurrency
         assert C is not None
         assert 1 <= C <= most
         assert len(levels) < MOST
         X = server(C, hinge, bend) * (1 + noise[len(levels) % len(noise)])
-        levels.append(held(C, X, se=0.05 * X))
+        levels.append(measured(C, X, se=0.05 * X))

@@ -15,8 +15,7 @@ from summaries import full, hollow, simulated
 
 from harness import files, scenario
 from harness.errors import HarnessError
-from harness.experiment import run as experiment
-from harness.experiment import sweep
+from harness.experiment import resume, sweep
 from harness.experiment.run import Outcome
 from harness.experiment.sweep import Cell, Swept
 from harness.manifest import Manifest
@@ -235,7 +234,7 @@ def test_a_map_has_a_knee_a_cell_and_each_is_a_result_folder(measured: tuple[Swe
 @pytest.mark.slow
 def test_a_complete_map_cannot_be_resumed(measured: tuple[Swept, list[Outcome]]) -> None:
     with pytest.raises(HarnessError, match="complete"):
-        experiment.begun_with(str(measured[0].folder), {})
+        resume.begun_with(str(measured[0].folder), {})
 
 
 @pytest.mark.slow
@@ -254,7 +253,7 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
     files.write_json(folder / folders.MANIFEST, left_off)
     before = {name: contents(folder / name) for name in names[:3]}
     reported: list[Outcome] = []
-    begun = experiment.begun_with(str(folder), {})
+    begun = resume.begun_with(str(folder), {})
     assert begun == TWO_BY_TWO
     view = Silent()
     found = sweep.resume(str(folder), begun, view, "again", report=reported.append)
@@ -278,7 +277,7 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
     assert found.map == levelmap.read(found.folder)
     first = contents(found.folder / "in16-out16")
     more = Silent()
-    again = sweep.resume(str(found.folder), experiment.begun_with(str(found.folder), {}), more, "again")
+    again = sweep.resume(str(found.folder), resume.begun_with(str(found.folder), {}), more, "again")
     assert more.started == 3  # the level that was broken off, and the two of the last cell
     assert again.status in (0, 3)
     assert [cell.name for cell in again.map.cells] == ["in16-out16", "in32-out16", "in64-out16"]

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from harness.experiment.run import placement
+from harness.experiment.limits import placement
 from harness.experiment.trial import Load, errors, hold
 from harness.load.driver import Progress
 from harness.load.workers import together

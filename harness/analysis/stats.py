@@ -184,6 +184,17 @@ def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | 
     return Estimate(mean, (mean - apart, mean + apart) if apart <= _EVEN * mean else None)
 
 
+def half_width(estimate: Estimate) -> float | None:
+    """Half of the 95 % interval as a share of the mean; None where there is none.
+
+    >>> half_width(Estimate(200.0, (197.0, 203.0)))
+    0.015
+    """
+    if estimate.ci95 is None or not estimate.mean:
+        return None
+    return (estimate.ci95[1] - estimate.ci95[0]) / 2 / estimate.mean
+
+
 def between(values: Floats, errors: Floats, group: Ints) -> float:
     """Standard deviation between the values of a group, beyond their own errors; 0 where these suffice.
 

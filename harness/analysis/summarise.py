@@ -15,6 +15,7 @@ from harness.analysis.table import Table
 from harness.manifest import Manifest
 from harness.predict import rules
 from harness.results.result import Result
+from harness.roles import Role, role_of, stopped
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -145,7 +146,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen, codes = s.reason not in ("", "given"), _invalid(s)
+        chosen, codes = role_of(s.reason) not in (None, Role.GIVEN), _invalid(s)
         return not (codes and (chosen or (last[s.repeat] is s and "errors_above_1_percent" in codes)))
 
     return [s for s in levels if counts(s)]
@@ -198,7 +199,7 @@ def _of_run(run: Result) -> list[Verdict]:
         out.append(
             Verdict("nothing_measured", "invalid", "no level is finished: there is no answer", "give the run more time")
         )
-    stops = [step.reason for step in run.manifest.ramp or () if step.reason.startswith("stopped")]
+    stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
     said = [*run.manifest.notes, *dict.fromkeys(stops)]
     return out + [Verdict("run_note", "note", text) for text in said]
 

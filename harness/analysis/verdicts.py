@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 
 from harness.analysis.hyperbolas import PAST
-from harness.analysis.precision import half_width
-from harness.analysis.stats import SAMPLES
+from harness.analysis.stats import SAMPLES, half_width
 from harness.analysis.window import Little, Trend
 from harness.summary import ClientView, Curve, GpuView, LevelSummary, Verdict
 

@@ -1,29 +1,69 @@
-"""A command whose --help lists its options under headings."""
+"""A command whose --help lists its options under headings, and options that set a field of the scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class Grouped(click.Command):
-    """The options of each heading in the order in which they are named there, and --help at the end of the last.
 
-    `headings` names options by their parameters, like max_rps.
+class Option(click.Option):
+    """An option under a heading of --help.
+
+    `section`: it sets the field of its own name in that section of the scenario. `beside_resume`: it may stand beside
+    --resume, which takes everything else from the folder.
     """
 
-    def __init__(self, *args: Any, headings: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, heading: str, section: str | None = None, beside_resume: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.headings = headings
+        self.heading = heading
+        self.section = section
+        self.beside_resume = beside_resume
+
+
+class Spec(NamedTuple):
+    """An option that has no heading yet."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def option(*names: str, **settings: Any) -> Spec:
+    """As `click.option`, for `under`."""
+    return Spec(names, settings)
+
+
+def field(section: str, *names: str, **settings: Any) -> Spec:
+    """An option that sets the field of its own name in a section of the scenario."""
+    return Spec(names, {**settings, "section": section})
+
+
+def under(heading: str, *specs: Spec) -> Callable[[F], F]:
+    """Give a command the options, in this order, under a heading."""
+
+    def decorate(command: F) -> F:
+        for names, settings in reversed(specs):
+            command = click.option(*names, cls=Option, heading=heading, **settings)(command)
+        return command
+
+    return decorate
+
+
+class Grouped(click.Command):
+    """Its options stand under their headings in the order in which they were given, --help at the end of the last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options for each heading."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        lines = {option.name: line for option in options if (line := option.get_help_record(ctx)) is not None}
-        lists = [[lines.pop(name) for name in names] for names in self.headings.values()]
-        lists[-1] += lines.values()
-        for heading, rows in zip(self.headings, lists, strict=True):
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            heading = param.heading if isinstance(param, Option) else next(reversed(rows), "")
+            if isinstance(param, click.Option) and (line := param.get_help_record(ctx)) is not None:
+                rows.setdefault(heading, []).append(line)
+        for heading, lines in rows.items():
             with formatter.section(heading):
-                formatter.write_dl(rows)
+                formatter.write_dl(lines)

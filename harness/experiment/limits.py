@@ -1,4 +1,4 @@
-"""What this machine can hold of a run: processors, open files and memory, said before anything starts.
+"""What this machine can hold of a run, said before anything starts: processors, which they are, open files and memory.
 
 What no machine can (a prompt longer than any model takes, a run of a million levels) is refused by the scenario itself.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from harness.errors import HarnessError
+from harness.load import workers
 from harness.scenario import Scenario
 
 _OTHER_FILES = 64  # that a process needs beside its connections
@@ -37,6 +38,19 @@ def most_streams(scenario: Scenario) -> int:
     """The highest concurrency that the run can come to; an open loop is led by its limit."""
     ramp = scenario.ramp
     return max(ramp.levels or [ramp.max_concurrency])
+
+
+def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
+    """(the simulated endpoint's processor, each worker's): one of their own for all, where there are enough.
+
+    Empty means wherever the system likes; the parent, which only listens, is never bound.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    server = scenario.target.url == "sim:" and len(allowed) >= 2
+    free = allowed[1:] if server else allowed
+    count = scenario.ramp.workers or workers.auto(max(1, len(allowed) - 1), most_streams(scenario))
+    bound = count <= (len(free) if server else len(free) - 1)
+    return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
 
 def _check_workers(scenario: Scenario, files: int) -> None:

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET
@@ -28,32 +23,30 @@ import harness
 from harness import files
 from harness import manifest as manifests
 from harness import scenario as scenarios
-from harness.analysis import phases
 from harness.analysis.summarise import exit_status, lost, summarise
 from harness.errors import HarnessError
-from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
+from harness.experiment import aside, consent, estimate, limits, probe
 from harness.experiment import launch as launching
+from harness.experiment import manifest as describing
 from harness.experiment.consent import Agreed
+from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Launch, address
-from harness.experiment.levels import Asked, Before, Levels, View
+from harness.experiment.levels import Asked, Levels, View
+from harness.experiment.resume import as_before, origin
+from harness.experiment.session import Ended, RunEnd, load
+from harness.experiment.signals import Signals
 from harness.load import workers as crew
-from harness.load.driver import Done
-from harness.manifest import ClientCalibration, Manifest, Session
+from harness.manifest import Manifest, Session
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import claims, model, roofline, served
-from harness.predict.calibrated import calibrated
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
 from harness.scenario import Scenario
-from harness.secrecy import HIDDEN
 from harness.sim import profile as profiles
 from harness.sim.process import running
-from harness.summary import Prediction, Summary
+from harness.summary import Summary
 
-_MOMENT_S = 0.5  # that a run may still take to finish after a signal
-_ONE_PRESS_S = 1.0  # between two signals that are meant as one
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
 
@@ -73,77 +66,6 @@ class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     agreed: Agreed
     manifest: Manifest | None = None  # of the run that is resumed, this sitting the last of its sessions
-
-
-class _Signals:
-    """The first of them ends the run in order; one that comes when load is over cuts what is left to do short."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None  # of the first
-        self.at_s = 0.0  # when that was
-        self.levels: Levels | None = None  # once there are any
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
-        self._numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
-
-    @contextlib.contextmanager
-    def finishing(self) -> Iterator[None]:
-        """Nothing is loaded any more, and what is left are long calls: a signal ends them within a second.
-
-        It leaves them a moment, in which most runs are finished. What was measured is on the disk already. Of the
-        signal that ended the load they are finished all the same, unless another comes that is not of the same press.
-        """
-        loop = asyncio.get_running_loop()
-
-        def leave(*_: object) -> NoReturn:
-            sys.exit(128 + (self.number or signal.SIGINT))
-
-        def cut(number: int, _: object) -> None:
-            if self.number is not None and time.monotonic() - self.at_s < _ONE_PRESS_S:
-                return
-            if self.number is None:
-                self.number, self.at_s = number, time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
-
-        before = signal.signal(signal.SIGALRM, leave)
-        for number in self._numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, cut)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number in self._numbers[1:]:
-                signal.signal(number, _leave)
-
-    @contextlib.contextmanager
-    def outside(self) -> Iterator[None]:
-        """Before there is a loop: a signal ends the process with its status, and what is open is closed."""
-        before = {number: signal.signal(number, _leave) for number in self._numbers[1:]}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def inside(self) -> None:
-        """On the running loop: a signal cancels the current task, unless there is nothing left to cut."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def interrupt(number: int) -> None:
-            if self.number is None:
-                self.number, self.at_s = number, time.monotonic()
-                if self.levels is None or not self.levels.over:
-                    task.cancel()
-
-        for number in self._numbers:
-            loop.add_signal_handler(number, interrupt, number)
-
-
-def _leave(number: int, _: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
@@ -172,7 +94,7 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
-    """Go on with a run that ended early, by the scenario that it was `begun_with`."""
+    """Go on with a run that ended early, by the scenario that it was begun with (`resume.begun_with`)."""
     folder = Path(path)
     with folders.claimed(folder):
         run = Result.open(folder)
@@ -185,55 +107,27 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
             ended = msgspec.structs.replace(manifest.loaded[-1], ended_s=run.last_s)
             sessions = [ended if each is manifest.loaded[-1] else each for each in manifest.sessions]
             manifest = msgspec.structs.replace(manifest, sessions=sessions)
-        before = Before.of(run, 0.0)
-        if (steps := before.all_steps(scenario, Asked.of(manifest))) is not None:  # it died after its last level
+        earlier, asked = Earlier.of(run, 0.0), Asked.of(manifest)
+        steps = earlier.all_steps(scenario, asked.predicted_hinge, asked.probes)
+        if steps is not None:  # it died after its last level
             view.note("every level is held: only the folder was left to finish")
             spool.Spool(folder).close()
             manifest = msgspec.structs.replace(manifest, complete=True, ramp=steps)
             summary = summarise(_finish(folder, manifest))
             return Outcome(folder, summary, manifest, exit_status(summary, slo_fail=scenario.ramp.slo_fail))
-        sessions = [*manifest.sessions, Session(created=_now_iso(), command=command)]
+        sessions = [*manifest.sessions, Session(created=describing.now_iso(), command=command)]
         manifest = msgspec.structs.replace(manifest, sessions=sessions)
         files.write_json(folder / folders.MANIFEST, manifest)
-        del run, before
+        del run, earlier, asked
         return _sit(
             _Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
         )
 
 
-def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
-    """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
-    manifest = result.read_manifest(place)
-    if manifest.complete:
-        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
-    if not manifest.sessions:
-        raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
-    result.must_go_on(Path(place), manifest)
-    stored = manifest.scenario.target.headers
-    hidden = [name for name, value in stored.items() if value == HIDDEN]
-    for name in headers:
-        if name not in hidden:
-            raise HarnessError(
-                f"the run has no header '{name}' to give again", place="--header", way_out="leave it out"
-            )
-    for name in hidden:
-        if name not in headers:
-            raise HarnessError(
-                f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
-            )
-    tree = msgspec.to_builtins(manifest.scenario)
-    tree["target"]["headers"] = {**stored, **headers}
-    scenario = scenarios.build(tree, place=f"{place}/{folders.MANIFEST}")
-    if scenarios.digest(scenario) != manifest.scenario_digest:
-        fact = "the scenario in its manifest is not the one that it was begun with"
-        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
-    return scenario
-
-
 def _sit(sitting: _Sitting) -> Outcome:
     """Start the simulated endpoint if it is asked for, and the loop."""
-    scenario, signals = sitting.scenario, _Signals()
-    server_cpu, placed = placement(scenario)
+    scenario, signals = sitting.scenario, Signals()
+    server_cpu, placed = limits.placement(scenario)
     url = scenario.target.url
     assert url is not None
     with signals.outside(), contextlib.ExitStack() as stack:
@@ -250,29 +144,16 @@ def _sit(sitting: _Sitting) -> Outcome:
             sys.exit(128 + signals.number)  # before anything was measured
 
 
-def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
-    """(the simulated endpoint's processor, each worker's): one of their own for all, where there are enough.
-
-    Empty means wherever the system likes; the parent, which only listens, is never bound.
-    """
-    allowed = sorted(os.sched_getaffinity(0))
-    server = scenario.target.url == "sim:" and len(allowed) >= 2
-    free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), limits.most_streams(scenario))
-    bound = count <= (len(free) if server else len(free) - 1)
-    return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
-
-
 async def _run(
     sitting: _Sitting,
     url: str,
     profile: profiles.Profile | None,
     placed: list[tuple[int, ...]],
-    signals: _Signals,
+    signals: Signals,
 ) -> Outcome:
     signals.inside()
     asyncio.get_running_loop().set_default_executor(aside.Abandoned())
-    earlier = len(sitting.manifest.sessions) - 1 if sitting.manifest else 0
+    sessions_before = len(sitting.manifest.sessions) - 1 if sitting.manifest else 0
     where = address(url)
     found, ours = await consent.addresses(where), profile is not None
     said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
@@ -280,9 +161,9 @@ async def _run(
         sitting.view.note(line)
     async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
-        here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
+        here = asyncio.to_thread(Gpus.open) if profile is None and consent.is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
-        first_prompt = earlier * _PROMPTS
+        first_prompt = sessions_before * _PROMPTS
         trust = sitting.agreed.trust_remote_code
         launch = await launching.check(sitting.scenario, url, first_prompt, trust_remote_code=trust)
         gpus = await opening if opening is not None else None
@@ -297,24 +178,16 @@ async def _run(
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
     if not public:
-        sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
+        sitting.view.note(estimate.outlook(made, asked, launch.e2e_s))
         return
-    plan = consent.told(made, asked, launch)
+    plan = estimate.plan(made, asked, launch)
     if not sitting.agreed.yes:
         await consent.ask(plan, launch.address.base)
         return
     for line in plan:
         sitting.view.note(line)
-
-
-def _is_here(url: str) -> bool:
-    """Whether the endpoint is on this machine, as far as its address says."""
-    if url.startswith("unix:"):
-        return True
-    host_name = urlsplit(url).hostname or ""
-    return host_name in ("localhost", "::1") or host_name.startswith("127.")
 
 
 async def _measure(
@@ -324,7 +197,7 @@ async def _measure(
     workers: crew.Workers,
     placed: list[tuple[int, ...]],
     gpus: Gpus | None,
-    signals: _Signals,
+    signals: Signals,
 ) -> Outcome:
     scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
     scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
@@ -332,27 +205,27 @@ async def _measure(
     for note in launch.notes:
         view.note(note)
     if sitting.manifest is None:
-        manifest = await _first_manifest(sitting, launch, profile, gpus)
+        manifest = await describing.first(scenario, launch, profile, gpus, sitting.command, view.note)
         origin_ns, unix_origin = time.monotonic_ns(), time.time()
-        records, before = spool.Spool(folder, spool.header(origin_ns, unix_origin)), Before()
+        records, earlier = spool.Spool(folder, spool.header(origin_ns, unix_origin)), Earlier()
         clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
         manifest = msgspec.structs.replace(manifest, clock=clock)
         began_s = 0.0
     else:
-        launch, manifest = _as_before(launch, sitting.manifest)
+        launch, manifest = as_before(launch, sitting.manifest)
         run = await asyncio.to_thread(Result.open, folder)
-        origin_ns, unix_origin = _origin(manifest, run.last_s)
+        origin_ns, unix_origin = origin(manifest, run.last_s)
         began_s = (time.monotonic_ns() - origin_ns) * 1e-9
         loaded_s = sum(session.seconds for session in manifest.loaded)
-        before = await asyncio.to_thread(Before.of, run, loaded_s)
+        earlier = await asyncio.to_thread(Earlier.of, run, loaded_s)
         records = spool.Spool(folder)
         del run
     # The client's ceiling is that of all its workers.
     client = msgspec.structs.replace(manifest.client, workers=len(workers))
     manifest = msgspec.structs.replace(manifest, client=client)
-    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, before, Asked.of(manifest))
-    session = msgspec.structs.replace(
-        manifest.sessions[-1],
+    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, earlier, Asked.of(manifest))
+    manifest = describing.with_session(
+        manifest,
         run_id=levels.run_id,
         began_s=began_s,
         monotonic_ns_origin=origin_ns,
@@ -362,75 +235,33 @@ async def _measure(
         harness_version=harness.__version__,
         server=launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
     )
-    manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], session])
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load
-    task = asyncio.current_task()
-    assert task is not None
-    failure: HarnessError | None = None
-    ended = "complete"
     try:
-        await levels.go(workers, placed, gpus)
-    except asyncio.CancelledError:
-        if signals.number is None:
-            raise
-        task.uncancel()
-        ended = signal.Signals(signals.number).name
-        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
-    except HarnessError as error:
-        failure, ended = error, str(error)
+        ended = await load(levels, workers, placed, gpus, signals)
     finally:
         levels.over = True
         records.close()
-    manifest = _ended(manifest, levels, workers.done, placed, ended, transport=scenario.target.transport)
+    if ended.why is RunEnd.SIGNAL:
+        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
+    transport = scenario.target.transport
+    manifest = describing.ended(manifest, levels, workers.done, placed, ended, transport=transport)
     with signals.finishing():
-        if failure is not None:
-            missing = 0
-            with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
-                missing = lost(_finish(folder, manifest))
-            view.note(f"what was measured is in {folder}" + (f", {missing} requests are lost" if missing else ""))
-            raise failure
-        summary = summarise(_finish(folder, manifest))
-    missed = exit_status(summary, slo_fail=scenario.ramp.slo_fail)
-    status = missed if signals.number is None else 128 + signals.number
-    return Outcome(folder, summary, manifest, status)
+        return _summarised(sitting, manifest, ended, signals)
 
 
-def _ended(
-    manifest: Manifest,
-    levels: Levels,
-    done: list[Done],
-    placed: list[tuple[int, ...]],
-    why: str,
-    *,
-    transport: str,
-) -> Manifest:
-    """The manifest with what only the end of the load tells; `why` is complete, or what ended it before."""
-    resent = sum(each.resent for each in done) + (manifest.client.resent or 0)
-    notes = list(manifest.notes)
-    if resent:
-        notes.append(
-            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
-            "since then each request opens its own"
-        )
-    session = msgspec.structs.replace(
-        manifest.sessions[-1], ended=why, ended_s=levels.heard.now(), sent=levels.heard.sent
-    )
-    client = msgspec.structs.replace(
-        manifest.client,
-        timestamp_source=_source(done),
-        transport=transport,
-        cpus=[list(cpus) for cpus in placed],
-        resent=resent,
-    )
-    return msgspec.structs.replace(
-        manifest,
-        complete=why == "complete",
-        sessions=[*manifest.sessions[:-1], session],
-        client=client,
-        notes=notes,
-        ramp=levels.steps,
-        host=msgspec.structs.replace(manifest.host, load_average_end=list(os.getloadavg())),
-    )
+def _summarised(sitting: _Sitting, manifest: Manifest, ended: Ended, signals: Signals) -> Outcome:
+    """The folder's files and the outcome; the failure that ended the load, once these are written."""
+    folder = sitting.folder
+    if ended.failure is not None:
+        missing = 0
+        with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
+            missing = lost(_finish(folder, manifest))
+        lacking = f", {missing} requests are lost" if missing else ""
+        sitting.view.note(f"what was measured is in {folder}{lacking}")
+        raise ended.failure
+    summary = summarise(_finish(folder, manifest))
+    missed = exit_status(summary, slo_fail=sitting.scenario.ramp.slo_fail)
+    return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 
 def _finish(folder: Path, manifest: Manifest) -> Result:
@@ -442,158 +273,3 @@ def _finish(folder: Path, manifest: Manifest) -> Result:
         raise HarnessError(error.fact, place=error.place, way_out=way_out) from None
     files.write_json(folder / folders.MANIFEST, manifest)
     return msgspec.structs.replace(run, manifest=manifest)
-
-
-def _origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
-    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
-
-    Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
-    and the times go on behind the folder's last one in any case.
-    """
-    before = manifest.loaded[-1]
-    origin_ns, unix_origin = before.monotonic_ns_origin or 0, before.unix_origin or 0.0
-    now_ns = time.monotonic_ns()
-    if before.boot and before.boot == host.boot() and now_ns > origin_ns + last_s * 1e9:
-        return origin_ns, unix_origin
-    now_s = max(last_s + 1.0, time.time() - unix_origin)
-    return now_ns - round(now_s * 1e9), time.time() - now_s
-
-
-def _as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
-    """What the checks found, with the prompts' length of the first session; another model is another run."""
-    if launch.model != manifest.model:
-        raise HarnessError(
-            f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
-            place=launch.address.base,
-            way_out="run anew",
-        )
-    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
-    words = manifest.workload.prompt_words or launch.prompt_words
-    return msgspec.structs.replace(launch, prompt_words=words), msgspec.structs.replace(manifest, notes=notes)
-
-
-def _now_iso() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
-    """What this host's load generator can follow, or why that is not known."""
-    if scenario.target.transport != "socket":
-        return None, "the client's ceiling is not known: calibration measures the socket transport only"
-    found = calibrate.load()
-    if found is None:
-        return None, "the client's ceiling and error are not known here: run `knee calibrate client` once"
-    why = calibrate.stale(found)
-    if why is not None:
-        return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
-    return found, None
-
-
-def _source(done: list[Done]) -> str | None:
-    """Whose stamps the arrivals carry: the kernel's, if every worker had them."""
-    sources = {each.timestamp_source for each in done}
-    return None if not sources else "kernel" if sources == {"kernel"} else "user"
-
-
-async def _first_manifest(
-    sitting: _Sitting, launch: Launch, profile: profiles.Profile | None, gpus: Gpus | None
-) -> Manifest:
-    """All that could explain a difference, and the prediction, before any load."""
-    scenario, created, here = sitting.scenario, _now_iso(), host.facts()
-    notes = list(launch.notes)
-    cards = gpus.facts() if gpus is not None else None
-    calibration, why_not = _calibration(scenario)
-    if why_not:
-        notes.append(why_not)
-        sitting.view.note(why_not)
-    # Cores of this machine are measured now, for load has not begun.
-    found = served.Found() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
-    for note in found.notes:
-        sitting.view.note(note)
-    notes += found.notes
-    deployed: tuple[model.Model, roofline.Deployment] | None
-    if profile is not None:
-        deployed = (profile.model, profile.deployment)
-    else:
-        deployed = served.deployed(scenario.hardware, found.card, launch.cache_config)
-    if deployed is None:
-        notes.append("no prediction: it needs --gpu and --model-config")
-    made = await asyncio.to_thread(_predict, scenario, launch, *deployed, simulated=bool(profile)) if deployed else None
-    shown = scenarios.shown(scenario, launch.secrets)
-    told = scenario.hardware
-    card = found.card.key if found.card else told.gpu or (profile.deployment.gpu.key if profile else None)
-    return Manifest(
-        name=scenario.name,
-        created=created,
-        command=sitting.command,
-        harness_version=harness.__version__,
-        scenario=manifests.Scenario.of(shown),
-        scenario_digest=scenarios.digest(shown),
-        workload=_workload(scenario, launch),
-        url="sim:" if profile else launch.address.base + launch.address.prefix,
-        model=launch.model,
-        api=launch.api,
-        server=launch.server | shown.target.server_meta,
-        cache_config=launch.cache_config,
-        dropped_fields=sorted(launch.drop),
-        simulated=_simulated(scenario, launch, profile),
-        gpu=card,
-        gpus=told.gpus if card else None,
-        price=told.price,
-        host=here,
-        client=manifests.Client(calibration=calibration),
-        notes=notes,
-        gpu_facts=cards,
-        machine=found.machine,
-        prediction=made,
-        roof=phases.roof(*deployed) if deployed else None,
-        sessions=[Session(created=created, command=sitting.command)],
-    )
-
-
-def _workload(scenario: Scenario, launch: Launch) -> manifests.Workload:
-    """What each request asks."""
-    return manifests.Workload(
-        input_tokens=scenario.workload.input_tokens,
-        output_tokens=scenario.workload.output_tokens,
-        seed=scenario.workload.seed or 0,
-        prompt_words=launch.prompt_words,
-        prompt_tokens=launch.input_tokens,
-        template_tokens=launch.added_tokens,
-        tokens_per_word=launch.tokens_per_word,
-        probe_lengths=probe.lengths(scenario, launch),
-        sampling=manifests.Sampling(
-            temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
-        ),
-    )
-
-
-def _simulated(scenario: Scenario, launch: Launch, profile: profiles.Profile | None) -> manifests.Simulated | None:
-    """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
-    if profile is not None:
-        return manifests.Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
-    return manifests.Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
-
-
-def _predict(
-    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
-) -> Prediction:
-    """The prediction before load."""
-    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    tokens = launch.input_tokens or scenario.workload.input_tokens
-    workload = roofline.Workload(tokens, scenario.workload.output_tokens)
-    slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(of, where, workload, levels)
-    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)
-    if path is None:
-        return made
-    both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)
-    return msgspec.structs.replace(made, calibrated=both)
-
-
-def _doubling(highest: int) -> list[int]:
-    """1, 2, 4, … up to the highest level."""
-    out = [1]
-    while out[-1] < highest:
-        out.append(min(2 * out[-1], highest))
-    return out

@@ -29,9 +29,7 @@ from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
-from harness.experiment import budget, safety
 from harness.experiment import run as experiment
-from harness.experiment.budget import Spent
 from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
@@ -41,6 +39,7 @@ from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
+from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.summary import Summary, Value
 
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
@@ -215,7 +214,7 @@ class _Going(msgspec.Struct):
             if self._kept(cell):
                 continue
             begun, so_far = _begun(self.folder / cell.name), spent(self._cells())
-            over = budget.over(self.scenario.ramp, so_far)
+            over = Budget(self.scenario.ramp, so_far).over()
             if over is not None and not begun:
                 self._put(Measured(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
@@ -308,8 +307,8 @@ class _Going(msgspec.Struct):
 
 def spent(cells: Sequence[Measured]) -> Spent:
     """What so many cells have cost."""
-    dollars = sum(cell.dollars or 0.0 for cell in cells)
-    return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), dollars)
+    cost = sum(cell.dollars or 0.0 for cell in cells)
+    return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
 
 
 def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
@@ -366,11 +365,11 @@ def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:
     if not _begun(folder):
         return cell
     run = Result.open(folder)
-    usage = sum(map(safety.Usage.of, run.records), safety.Usage())
+    usage = sum(map(Usage.of, run.records), Usage())
     loaded = run.manifest.loaded
     seconds = sum((run.last_s if each.ended_s is UNSET else each.ended_s) - (each.began_s or 0.0) for each in loaded)
-    dollars = safety.dollars(planned.scenario.hardware, seconds, usage)
-    return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=dollars)
+    cost = dollars(planned.scenario.hardware, seconds, usage)
+    return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=cost)
 
 
 def _begun(folder: Path) -> bool:

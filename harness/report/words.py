@@ -16,6 +16,7 @@ import msgspec
 from harness.predict import claims
 from harness.report.format import MISSING, flat, interval, load, load_of, ms, number, percent, plain
 from harness.report.headline import Fact, fastest, headline, hinge_of, is_open, of_curve, state, tokens_sent
+from harness.roles import Role, role_of
 from harness.summary import (
     PROVISIONAL,
     Calibrated,
@@ -246,7 +247,8 @@ def remarks(summary: Summary) -> list[Remark]:
 
 def ramp_rows(summary: Summary) -> list[tuple[str, str]]:
     """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
-    if all(step.reason == "given" for step in summary.ramp if step.concurrency is not None or step.rate is not None):
+    levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
+    if all(role_of(step.reason) is Role.GIVEN for step in levels):
         return []
     open_loop = is_open(summary)
     repeats = len({step.repeat for step in summary.ramp}) > 1

@@ -31,8 +31,8 @@ from knee_truths import KINDS, SERVERS, Curve
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
-from harness.analysis.precision import window
-from harness.analysis.ramp import Held
+from harness.search.measured import MeasuredLevel
+from harness.search.precision import window
 from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)
@@ -89,7 +89,7 @@ def of_draws(draws: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Value:
     return Value(value, (low, high))
 
 
-def answer(levels: Sequence[Held], seed: int = 0) -> Answer:
+def answer(levels: Sequence[MeasuredLevel], seed: int = 0) -> Answer:
     """The fit through the levels, and what they took."""
     fitted = fit(knee_truths.points(levels), seed=seed)
     found = fitted.curve

@@ -19,16 +19,19 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from harness.analysis import precision, stats
+from harness.analysis import stats
 from harness.analysis.curve import Point
-from harness.analysis.ramp import Held, Search, next_level
 from harness.predict.batching import Machine, Request
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
 from harness.predict.roofline import Deployment, deployment
+from harness.search import precision
+from harness.search.measured import MeasuredLevel
+from harness.search.ramp import next_level
+from harness.search.state import Search
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-Hold = Callable[[int, np.random.Generator], Held]  # a concurrency in, the level that was held out
+Hold = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the level that was held out
 
 KINDS = ("capped", "hyperbola", "dip")
 HINGES = (4.0, 400.0)  # drawn log-uniform between them
@@ -80,7 +83,7 @@ def noisy(truth: Curve, noise: float, window: float = WINDOW) -> Hold:
     No level is known better than stats.FLOOR.
     """
 
-    def hold(C: int, rng: np.random.Generator) -> Held:
+    def hold(C: int, rng: np.random.Generator) -> MeasuredLevel:
         X = truth.throughput(C)
         sigma = max(noise * math.sqrt(WINDOW / window), stats.FLOOR)
         return held(C, X * (1 + sigma * rng.normal()), sigma, C * TOKENS / X, window)
@@ -88,23 +91,23 @@ def noisy(truth: Curve, noise: float, window: float = WINDOW) -> Hold:
     return hold
 
 
-def held(C: int, X: float, sigma: float, request_s: float, window: float) -> Held:
+def held(C: int, X: float, sigma: float, request_s: float, window: float) -> MeasuredLevel:
     """A level of which nothing is wrong; `sigma` relative, `window` in request times."""
     times = WARM_UP + window + COOLDOWN
-    return Held(
+    return MeasuredLevel(
         concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X, se=sigma * X, error_rate=0.0,
         seconds=times * request_s, requests=round(times * C), request_s=request_s, valid=True, in_flight_ok=True,
         ttft_p99_s=None, slo=None,
     )  # fmt: skip
 
 
-def adaptive(hold: Hold, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0) -> list[Held]:
+def adaptive(hold: Hold, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0) -> list[MeasuredLevel]:
     """The levels that the ramp asks for, until it says that it is over."""
     search = Search(
         levels=None, rates=None, max_concurrency=max_concurrency, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None,
     )  # fmt: skip
-    levels: list[Held] = []
+    levels: list[MeasuredLevel] = []
     while not (step := next_level(levels, search)).over:
         assert step.concurrency is not None
         levels.append(hold(step.concurrency, rng))
@@ -121,12 +124,12 @@ def doubling(scale: float) -> list[int]:
     return [2**i for i in range(last + 1)]
 
 
-def fixed(hold: Hold, levels: Sequence[int], rng: np.random.Generator) -> list[Held]:
+def fixed(hold: Hold, levels: Sequence[int], rng: np.random.Generator) -> list[MeasuredLevel]:
     """Those levels, one after another."""
     return [hold(C, rng) for C in levels]
 
 
-def points(levels: Sequence[Held]) -> list[Point]:
+def points(levels: Sequence[MeasuredLevel]) -> list[Point]:
     """The levels as the fit takes them."""
     return [
         Point(float(h.concurrency or 0), h.in_flight, h.output_tokens_per_s, h.se, h.valid, h.in_flight_ok)
@@ -239,7 +242,7 @@ def traced(name: str, steps: int, C: int) -> Trace:
     return trace(SERVERS[name], C, steps * len(SERVERS[name].shares))
 
 
-def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> Held:
+def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> MeasuredLevel:
     """A level: a window cut at random from the trace, as long as a real one, at most half of the trace."""
     found = traced(name, steps, C)
     half = (float(found.at[-1]) - found.warm_s) / 2
@@ -248,13 +251,13 @@ def windowed(name: str, steps: int, C: int, rng: np.random.Generator) -> Held:
     return _level(found, C, start, start + window.seconds)
 
 
-def whole(name: str, steps: int, C: int) -> Held:
+def whole(name: str, steps: int, C: int) -> MeasuredLevel:
     """A level that lasts as long as its trace."""
     found = traced(name, steps, C)
     return _level(found, C, found.warm_s, float(found.at[-1]))
 
 
-def _level(found: Trace, C: int, start: float, end: float) -> Held:
+def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
     """What the tokens between two moments say; the fit's own error as a real level has it."""
     rate, times = stats.batches(found.at, found.tokens, start, end, 1), (end - start) / found.request_s
     se, _ = stats.fit_error(found.at, found.tokens, start, end, found.request_s, round(C * times))

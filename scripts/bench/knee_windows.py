@@ -23,13 +23,18 @@ import msgspec
 import numpy as np
 from knee_truths import Curve, Floats
 
-from harness.analysis import curve, precision, stats
+from harness.analysis import curve, stats
 from harness.analysis.curve import Point
-from harness.analysis.ramp import Held, Next, Role, Search, next_level
-from harness.experiment.levels import LONGEST_WINDOW_S, SHORTEST_WINDOW_S
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
+from harness.roles import Role
+from harness.scenario import Scenario
+from harness.search import pace, precision, timing
+from harness.search.decision import Decision
+from harness.search.measured import MeasuredLevel
+from harness.search.ramp import next_level
+from harness.search.state import Search
 from harness.summary import NONE, Value
 
 ITL = 0.015  # seconds a token of a single stream, of the closed server
@@ -60,8 +65,8 @@ class Fresh(NamedTuple):
     spread_s: float
 
 
-def level_timing(step: Next, held: Sequence[Held], request_s: float, search: Search) -> Timing:
-    """How long the ramp's next level lasts by the time of a request there: the product's policy (experiment.levels).
+def level_timing(step: Decision, held: Sequence[MeasuredLevel], request_s: float, search: Search) -> Timing:
+    """How long the ramp's next level lasts by the time of a request there: the product's policy (search.timing).
 
     Everything that the virtual ramps know of the time of a level stands here.
     """
@@ -71,22 +76,20 @@ def level_timing(step: Next, held: Sequence[Held], request_s: float, search: Sea
     spread = warming.spread_s * (1 - 1 / max(C - had, 1))
     warm_up = _warm_up_s(C, had, request_s, before, spread, warming.warm_up)
     left = None if search.seconds_left is None else max(0.0, search.seconds_left - warm_up)
-    pace = _pace(step.role, request_s, left)
+    measuring = _pace(step.role, request_s, left)
     fresh = Fresh(had, spread) if not warming.warm_up and had < C else None
     # A single stream that did not warm up is measured over a whole request, and ends with it.
     single = C == 1 and not warming.warm_up
-    if pace.window_s is None:
-        looks = tuple(precision.lengths(request_s, least=SHORTEST_WINDOW_S, most=LONGEST_WINDOW_S))
+    if measuring.window_s is None:
+        looks = tuple(timing.looks(request_s))
     else:
-        looks = (max(pace.window_s, before if single else 0.0),)
+        looks = (max(measuring.window_s, before if single else 0.0),)
     last = 0.0 if single else request_s
     return Timing(warm_up, looks, last + BATCH_EVERY_S + PROGRESS_EVERY_S, last, fresh)
 
 
-def _pace(role: Role, request_s: float, left: float | None) -> precision.Pace:
-    if role is Role.FIRST_PASS:
-        return precision.first_pass(request_s, left)
-    return precision.refinement(request_s, left) if role is Role.REFINEMENT else precision.until_precise(request_s)
+def _pace(role: Role, request_s: float, left: float | None) -> pace.Pace:
+    return pace.of_level(Scenario(), role, request_s, left)
 
 
 def _warm_up_s(C: int, had: int, request_s: float, before_s: float, spread_s: float, requests: int) -> float:
@@ -343,10 +346,10 @@ def ramped(
 ) -> Iterator[Step]:
     """The levels that the ramp asks for on a virtual clock, until it is over, its time is, or it has held so many.
 
-    A window that the budget ends counts as far as it came, a warm-up that it ends leaves no level: as experiment.levels
+    A window that the budget ends counts as far as it came, a warm-up that it ends leaves no level: as search.timing
     has it.
     """
-    held: list[Held] = []
+    held: list[MeasuredLevel] = []
     now = 0.0
     while most is None or len(held) < most:
         left = None if max_seconds is None else max_seconds - now
@@ -395,8 +398,8 @@ def looked_at(server: Closed, C: int, looks: Sequence[float], rng: np.random.Gen
     return sample(series, C, start, length)
 
 
-def _held(level: Sample, seconds: float) -> Held:
-    return Held(
+def _held(level: Sample, seconds: float) -> MeasuredLevel:
+    return MeasuredLevel(
         concurrency=level.concurrency, rate=None, in_flight=float(level.concurrency), output_tokens_per_s=level.X,
         se=level.se, error_rate=0.0, seconds=seconds, requests=round(level.requests * seconds / level.window_s),
         request_s=level.request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None, assumed=level.assumed,

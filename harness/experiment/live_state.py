@@ -1,8 +1,8 @@
-"""What is heard while a run goes on: written to the spool as it came, and kept as long as a level needs it.
+"""The live state of a run: what comes in is written to the spool as it came, and kept as long as a level needs it.
 
-The workers' batches and news, the server's and the host's figures all come through here. Of the records and samples
-those of the level that is held and of the one before stay in memory, so that a level can be judged when it ends; the
-rest is on the disk. Left out: what follows from any of it.
+The workers' batches and reports, the server's and the host's figures all come through here. Of the records and samples
+those of the running level and of the one before stay in memory, so that a level can be judged when it ends; the rest is
+on the disk. Left out: what follows from any of it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from harness.experiment import client
-from harness.experiment.safety import Usage, looked_at
 from harness.load.driver import BATCH_EVERY_S, Progress
 from harness.observe import host
 from harness.record import Level, Record, Sample, arrivals_of
 from harness.results.spool import Spool
+from harness.search.budget import Budget, Usage
+from harness.search.timing import RECENT, Now, failing, outcomes_watched
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the time between two of its news
 SLEPT_S = 0.1  # by which CLOCK_BOOTTIME got ahead of CLOCK_MONOTONIC, which a machine's sleep holds still
 _FEW = 8  # ends of requests in a window, below which those before it count too
 
 
-class Heard:
+class LiveState:
     """The one place where something is known of a run that goes on; the levels ask it."""
 
     def __init__(self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
@@ -33,21 +34,23 @@ class Heard:
         self._origin_ns = origin_ns
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
-        self.level: Level | None = None  # that is held
+        self.level: Level | None = None  # that runs
         self.records: list[Record] = []  # that may touch a window of this level or the one before
         self.samples: list[Sample] = []  # likewise
-        self.own: list[Progress] = []  # of the level, each worker's own
+        self.reports: list[Progress] = []  # of the level, each worker's own
         self.answered, self.usage = 0, Usage()  # in this sitting, as far as the records have come
-        self.outcomes: collections.deque[bool] = collections.deque(maxlen=looked_at(0))  # of the level's last: failed?
-        # What the last requests told; before any, what the launch check did.
-        self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=256)
-        self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=256)
+        self.outcomes: collections.deque[bool] = collections.deque(
+            maxlen=outcomes_watched(0)
+        )  # of the level's last: failed?
+        # Of the last requests; before any, of the launch check.
+        self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=RECENT)
+        self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=RECENT)
         self._ttft: collections.deque[float] = collections.deque(maxlen=32)
         self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
-        self._latest: dict[int, Progress] = {}  # each worker's last news
+        self._latest: dict[int, Progress] = {}  # each worker's last report
         self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
-        self._told_s: dict[int, float] = {}  # when it was last put down how much a worker has sent
-        self._heard_s: float | None = None  # when any worker's news came
+        self._noted_sent_s: dict[int, float] = {}  # when it was last put down how much a worker has sent
+        self._reported_s: float | None = None  # when any worker's report came
         self._asleep_s = _asleep()
         self.cpu: dict[int, float] = {}  # each worker's share of a processor over the last second
 
@@ -56,12 +59,12 @@ class Heard:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def begin(self, level: Level, requests_at_once: float) -> None:
-        """From now on this level is held; what neither it nor the one before needs is let go."""
+        """From now on this level runs; what neither it nor the one before needs is let go."""
         since = self.level.begin_s if self.level is not None else 0.0
         self.records = [r for r in self.records if r.done_s is None or r.done_s >= since]
         self.samples = [s for s in self.samples if s.time_s >= since]
-        self.own = []
-        self.outcomes = collections.deque(maxlen=looked_at(requests_at_once))
+        self.reports = []
+        self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
         self.moment(level)
 
     def moment(self, level: Level) -> None:
@@ -71,19 +74,19 @@ class Heard:
         if level.window_end_s is None:
             self._ended, self._took_s = 0, 0.0
 
-    def tell(self, samples: Sequence[Sample]) -> None:
-        """Telemetry."""
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        """Telemetry has come."""
         self._spool.telemetry(list(samples))
         self.samples += samples
 
     def batch(self, payload: bytes) -> None:
         """A worker's records, as it sent them."""
         self._spool.write(payload)
-        held = self.level.index if self.level is not None else None
+        running = self.level.index if self.level is not None else None
         for record in self._decode(payload):
             self.records.append(record)
             self.answered, self.usage = self.answered + 1, self.usage + Usage.of(record)
-            if record.level == held and record.error != "cancelled":
+            if record.level == running and record.error != "cancelled":
                 self.outcomes.append(record.error != "")
             if record.error or record.done_s is None or record.sent_s is None:
                 continue
@@ -96,14 +99,14 @@ class Heard:
                 self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
 
     def progress(self, progress: Progress) -> None:
-        """One worker's own news."""
-        self.own.append(progress)
+        """One worker's own report."""
+        self.reports.append(progress)
         self._latest[progress.worker] = progress
         self._look_for_pauses(progress)
-        if progress.time_s >= self._told_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
-            self._told_s[progress.worker] = progress.time_s
+        if progress.time_s >= self._noted_sent_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
+            self._noted_sent_s[progress.worker] = progress.time_s
             name = f"{self._run_id}-{progress.worker}"
-            self.tell([Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
+            self.add_samples([Sample(progress.time_s, "client", f"{name}/sent", float(self.sent[name]))])
         last = self._last_sampled.get(progress.worker)
         if last is not None and progress.time_s < last.time_s + 1.0:
             return
@@ -112,7 +115,7 @@ class Heard:
             samples += client.samples(last, progress)
             self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)
         self._last_sampled[progress.worker] = progress
-        self.tell(samples)
+        self.add_samples(samples)
 
     @property
     def sent(self) -> dict[str, int]:
@@ -140,11 +143,31 @@ class Heard:
         """Median time to first token of the last successes; None before any."""
         return sorted(self._ttft)[len(self._ttft) // 2] if self._ttft else None
 
-    def request_s(self, recent: int) -> float:
+    def recent_s(self, slots: int | None) -> float:
+        """Mean time of the last successes, of as many as a level has slots."""
+        return _mean(list(self._e2e)[-max(_FEW, min(RECENT, slots or RECENT)) :])
+
+    def request_s(self, slots: int | None) -> float:
         """Mean time of the successes that ended in the window so far; of the last ones while these are too few."""
-        if self._ended >= _FEW:
-            return self._took_s / self._ended
-        return _mean(list(self._e2e)[-max(_FEW, min(256, recent)) :])
+        return self._took_s / self._ended if self._ended >= _FEW else self.recent_s(slots)
+
+    def at(self, report: Progress, budget: Budget) -> Now:
+        """What is known at the moment of a report of all workers together."""
+        slots = self.level.concurrency if self.level is not None else None
+        return Now(
+            time_s=report.time_s,
+            in_flight=report.in_flight,
+            ended=report.ended,
+            waiting=report.waiting,
+            tokens=report.tokens,
+            oldest_sent_s=report.oldest_sent_s,
+            e2e_s=self.e2e_s,
+            recent_s=self.recent_s(slots),
+            request_s=self.request_s(slots),
+            icl_s=self.icl_s,
+            failing=failing(self.outcomes, self.outcomes.maxlen or 0),
+            budget=budget,
+        )
 
     def _look_for_pauses(self, progress: Progress) -> None:
         """Note it where somebody stood still: this worker, this process, or by the other clock the whole machine."""
@@ -152,13 +175,13 @@ class Heard:
         found = []
         if progress.paused_s > PAUSED_S:
             found.append((progress.time_s, f"{progress.worker}/paused_s", progress.paused_s))
-        elif self._heard_s is not None and now - self._heard_s > PAUSED_S:
-            found.append((now, "parent_paused_s", now - self._heard_s))
+        elif self._reported_s is not None and now - self._reported_s > PAUSED_S:
+            found.append((now, "parent_paused_s", now - self._reported_s))
         if asleep - self._asleep_s > SLEPT_S:
             found.append((progress.time_s, "slept_s", asleep - self._asleep_s))
-        self._heard_s, self._asleep_s = now, asleep
+        self._reported_s, self._asleep_s = now, asleep
         if found:
-            self.tell([Sample(at, "client", name, value) for at, name, value in found])
+            self.add_samples([Sample(at, "client", name, value) for at, name, value in found])
 
 
 def _asleep() -> float:

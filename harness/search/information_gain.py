@@ -1,6 +1,6 @@
 """Which of some levels tells most per second about a quantity of the curve: hinge, plateau, or the slope past it.
 
-Left out: which quantity is asked about, and what else a level is held for (`ramp`).
+Left out: which quantity is asked about, and what else a level is measured for (`refinement`).
 """
 
 from __future__ import annotations
@@ -10,23 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.analysis import curve
-from harness.analysis.held import Seen
 from harness.analysis.hyperbolas import excused
 from harness.analysis.table import Floats
+from harness.search.knee import FAR, PAST, settled
+from harness.search.state import State
 
-PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
-
-_AS_GOOD = 0.9  # of the best one's worth: among these the least held is taken, as no curve is exact
-FAR = 4.0  # a hinge at infinity counts as so many times the last level
+_AS_GOOD = 0.9  # of the best one's worth: among these the least measured is taken, as no curve is exact
 _LEVER = 0.02  # Σ(ln N - mean)² too small to tell an elasticity by: two levels a fifth apart
 
 
-def settled(fit: curve.Fit) -> bool:
-    """Whether it is known what throughput does past the hinge: stay, or fall."""
-    return fit.curve.plateau_reached or fit.curve.dip is not None
-
-
-def most(seen: Seen, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Floats]) -> int | None:
+def most(state: State, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Floats]) -> int | None:
     """That of the affordable levels C whose measurement would narrow what is asked most per second.
 
     The bootstrap curves disagree by var(ln X(C)) there and by var(ln Q) about the quantity Q; a level measured with
@@ -35,43 +28,43 @@ def most(seen: Seen, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Float
     """
     draws = fit.draws
     assert draws is not None
-    candidates = [C for C in levels if seen.affordable(C)]
+    candidates = [C for C in levels if state.affordable(C)]
     if not candidates:
         return None
-    N = np.interp(candidates, list(seen.times), seen.N) * np.maximum(1.0, np.array(candidates) / max(seen.times))
+    N = np.interp(candidates, list(state.times), state.N) * np.maximum(1.0, np.array(candidates) / max(state.times))
     L = np.log(draws.throughput(N))
     L = L - L.mean(0)
-    s2 = _adds(seen, fit, candidates, N)
+    s2 = _adds(state, fit, candidates, N)
     if not wide and not settled(fit):
-        gain = _flatter(seen, draws, N)
+        gain = _flatter(state, draws, N)
     else:
-        q = np.log(wide[0] if wide else np.minimum(draws.hinge, FAR * seen.N[-1]))  # the hinge comes first
+        q = np.log(wide[0] if wide else np.minimum(draws.hinge, FAR * state.N[-1]))  # the hinge comes first
         q = q - q.mean()
         gain = (L.T @ q / len(q)) ** 2 / (np.mean(L**2, axis=0) + s2)
-    value = gain / [seen.cost(C) for C in candidates]
+    value = gain / [state.cost(C) for C in candidates]
     good = [C for C, v in zip(candidates, value, strict=True) if v >= _AS_GOOD * value.max()]
-    return min(good, key=lambda C: (seen.times.get(C, 0), -value[candidates.index(C)]))
+    return min(good, key=lambda C: (state.times.get(C, 0), -value[candidates.index(C)]))
 
 
-def _adds(seen: Seen, fit: curve.Fit, levels: Sequence[int], N: Floats) -> Floats:
-    """Square of the relative error with which one more holding of each level counts, shape [levels].
+def _adds(state: State, fit: curve.Fit, levels: Sequence[int], N: Floats) -> Floats:
+    """Square of the relative error with which measuring each level once more counts, shape [levels].
 
-    Its own error with the drift between holdings, and what the family lacks there, which is more at low N. Holding a
-    level again narrows the former only: n holdings have the variance v(n) = s²/n + τ², and the next one is worth
+    Its own error with the drift between repeats, and what the family lacks there, which is more at low N. A repeat
+    narrows the former only: n of them have the variance v(n) = s²/n + τ², and the next one is worth
     1/v(n + 1) - 1/v(n).
     """
     of = fit.curve.parameters
-    B = np.array(min(of["a"] / (1 / of["P"] - of["b"]), FAR * seen.N[-1]) if "P" in of else FAR * seen.N[-1])
+    B = np.array(min(of["a"] / (1 / of["P"] - of["b"]), FAR * state.N[-1]) if "P" in of else FAR * state.N[-1])
     tau2 = of.get("lack_of_fit", 0.0) ** 2 + (of.get("lack_of_fit_low", 0.0) * excused(N, B)) ** 2
-    n, own = np.array([seen.times.get(C, 0) for C in levels]), seen.typical() ** 2 + of["drift"] ** 2
+    n, own = np.array([state.times.get(C, 0) for C in levels]), state.typical_error**2 + of["drift"] ** 2
     again, now = own / (n + 1) + tau2, own / np.maximum(n, 1) + tau2
     return np.where(n > 0, again * now / np.where(n > 0, now - again, 1.0), again)
 
 
-def _flatter(seen: Seen, draws: curve.Draws, N: Floats) -> Floats:
+def _flatter(state: State, draws: curve.Draws, N: Floats) -> Floats:
     """Share that a level of N would take off the variance of the elasticity past the hinge: s²/Σ(ln N - mean)²."""
     edge = PAST * float(np.median(draws.hinge))
-    past = [n for n, times in zip(seen.N, seen.times.values(), strict=True) for _ in range(times) if n >= edge]
+    past = [n for n, times in zip(state.N, state.times.values(), strict=True) for _ in range(times) if n >= edge]
     if not past:
         return np.zeros(len(N))
     x = np.log(past)

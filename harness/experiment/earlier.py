@@ -1,0 +1,89 @@
+"""What the earlier sessions of a resumed run measured, spent and decided."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from harness.analysis.level import Facts, summarise_level
+from harness.analysis.table import Table
+from harness.record import Level, LevelNote
+from harness.results.result import Result
+from harness.scenario import Scenario
+from harness.search import ramp
+from harness.search.budget import Budget, Spent, Usage
+from harness.search.decision import Decision
+from harness.search.measured import MeasuredLevel, measured
+from harness.search.state import Search
+from harness.summary import RampStep
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """The earlier sessions of a run; of one that was not resumed, nothing."""
+
+    levels: tuple[tuple[Level, MeasuredLevel | None], ...] = ()  # None: void, to be measured again
+    seconds: float = 0.0
+    requests: int = 0
+    usage: Usage = Usage()
+
+    @classmethod
+    def of(cls, run: Result, seconds: float) -> Earlier:
+        """A level counts if it is finished; what the search goes by is read anew from the records."""
+        table, facts = Table.of(run.records), Facts.of(run.manifest)
+
+        def found(level: Level) -> MeasuredLevel | None:
+            if not level.finished or level.window_end_s is None:
+                return None
+            return measured(summarise_level(run.records, table, run.samples, level, facts), level)
+
+        usage = sum(map(Usage.of, run.records), Usage())
+        return cls(tuple((level, found(level)) for level in run.levels), seconds, len(run.records), usage)
+
+    @property
+    def next_index(self) -> int:
+        """The index of the next level."""
+        return max((level.index + 1 for level, _ in self.levels), default=0)
+
+    def measured(self, repeat: int) -> list[MeasuredLevel]:
+        """The ramp's levels of a repeat that count, in their order."""
+        return [m for level, m in self._counting(repeat) if level.input_tokens is None]
+
+    def probed(self, repeat: int) -> set[int]:
+        """Prompt lengths of a repeat that a probe need not measure again."""
+        return {level.input_tokens or 0 for level, _ in self._counting(repeat)} - {0}
+
+    def steps(self, repeat: int) -> list[RampStep]:
+        """What was decided in a repeat, by the levels that count."""
+        return [level_step(level) for level, _ in self._counting(repeat)]
+
+    def all_steps(
+        self, scenario: Scenario, predicted_hinge: float | None = None, probes: Collection[int] = ()
+    ) -> list[RampStep] | None:
+        """Every decision of the ramp with its ends, if each repeat is at its end whatever is spent; else None."""
+        search = Search.of(scenario, Budget(scenario.ramp, Spent()), predicted_hinge=predicted_hinge)
+        out = []
+        for repeat in range(scenario.ramp.repeat):
+            end = ramp.next_level(self.measured(repeat), search)
+            if not end.over or set(probes) - self.probed(repeat):
+                return None
+            out += [*self.steps(repeat), end_step(end, repeat)]
+        return out
+
+    def _counting(self, repeat: int) -> list[tuple[Level, MeasuredLevel]]:
+        return [(level, m) for level, m in self.levels if m is not None and level.repeat == repeat]
+
+
+def level_step(level: Level) -> RampStep:
+    """The decision to measure a level, as the manifest has it."""
+    return RampStep(level.concurrency, level.reason, level.rate, level.repeat)
+
+
+def end_step(end: Decision, repeat: int) -> RampStep:
+    """The decision to end a ramp, likewise."""
+    return RampStep(None, end.reason, None, repeat)
+
+
+def void(level: Level) -> Level:
+    """A level that was not finished: none of its requests belongs to a window any more."""
+    return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, notes=(*level.notes, LevelNote.VOID))

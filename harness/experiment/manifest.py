@@ -1,0 +1,164 @@
+"""The manifest of a run: what could explain a difference, before any load, and what only the end of the load tells."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+import harness
+from harness import manifest as manifests
+from harness import scenario as scenarios
+from harness.analysis import phases
+from harness.experiment import calibrate, hardware, probe, published
+from harness.experiment.endpoint import Launch
+from harness.experiment.levels import Levels
+from harness.experiment.prediction import predict
+from harness.experiment.session import Ended, RunEnd, timestamp_source
+from harness.load.driver import Done
+from harness.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
+from harness.observe import host
+from harness.observe.gpu import Gpus
+from harness.predict import served
+from harness.scenario import Scenario
+from harness.sim.profile import Profile
+
+
+def now_iso() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+async def first(
+    scenario: Scenario,
+    launch: Launch,
+    profile: Profile | None,
+    gpus: Gpus | None,
+    command: str,
+    note: Callable[[str], None],
+) -> Manifest:
+    """What is known before any load, with the prediction; `note` is given what a person should know now."""
+    created, here, notes = now_iso(), host.facts(), list(launch.notes)
+    cards = gpus.facts() if gpus is not None else None
+    calibration, why_not = _calibration(scenario)
+    # Cores of this machine are measured now, for load has not begun.
+    found = served.Found() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
+    for text in [*filter(None, [why_not]), *found.notes]:
+        notes.append(text)
+        note(text)
+    if profile is not None:
+        deployed = (profile.model, profile.deployment)
+    else:
+        deployed = served.deployed(scenario.hardware, found.card, launch.cache_config)
+    if deployed is None:
+        notes.append("no prediction: it needs --gpu and --model-config")
+    made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile)) if deployed else None
+    shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
+    card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
+    return Manifest(
+        name=scenario.name,
+        created=created,
+        command=command,
+        harness_version=harness.__version__,
+        scenario=manifests.Scenario.of(shown),
+        scenario_digest=scenarios.digest(shown),
+        workload=_workload(scenario, launch),
+        url="sim:" if profile else launch.address.base + launch.address.prefix,
+        model=launch.model,
+        api=launch.api,
+        server=launch.server | shown.target.server_meta,
+        cache_config=launch.cache_config,
+        dropped_fields=sorted(launch.drop),
+        simulated=_simulated(scenario, launch, profile),
+        gpu=card,
+        gpus=spec.gpus if card else None,
+        price=spec.price,
+        host=here,
+        client=Client(calibration=calibration),
+        notes=notes,
+        gpu_facts=cards,
+        machine=found.machine,
+        prediction=made,
+        roof=phases.roof(*deployed) if deployed else None,
+        sessions=[Session(created=created, command=command)],
+    )
+
+
+def _workload(scenario: Scenario, launch: Launch) -> Workload:
+    return Workload(
+        input_tokens=scenario.workload.input_tokens,
+        output_tokens=scenario.workload.output_tokens,
+        seed=scenario.workload.seed or 0,
+        prompt_words=launch.prompt_words,
+        prompt_tokens=launch.input_tokens,
+        template_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        probe_lengths=probe.lengths(scenario, launch),
+        sampling=Sampling(
+            temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
+        ),
+    )
+
+
+def _simulated(scenario: Scenario, launch: Launch, profile: Profile | None) -> Simulated | None:
+    """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
+    if profile is not None:
+        return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
+    return Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
+
+
+def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
+    """What this host's load generator can follow, or why that is not known."""
+    if scenario.target.transport != "socket":
+        return None, "the client's ceiling is not known: calibration measures the socket transport only"
+    found = calibrate.load()
+    if found is None:
+        return None, "the client's ceiling and error are not known here: run `knee calibrate client` once"
+    why = calibrate.stale(found)
+    if why is not None:
+        return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"
+    return found, None
+
+
+def with_session(manifest: Manifest, **found: object) -> Manifest:
+    """With more known of its last session."""
+    last = msgspec.structs.replace(manifest.sessions[-1], **found)
+    return msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], last])
+
+
+def ended(
+    manifest: Manifest,
+    levels: Levels,
+    done: list[Done],
+    placed: Sequence[tuple[int, ...]],
+    end: Ended,
+    *,
+    transport: str,
+) -> Manifest:
+    """With what only the end of the load tells."""
+    resent = sum(each.resent for each in done) + (manifest.client.resent or 0)
+    notes = list(manifest.notes)
+    if resent:
+        notes.append(
+            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
+            "since then each request opens its own"
+        )
+    client = msgspec.structs.replace(
+        manifest.client,
+        timestamp_source=timestamp_source(done),
+        transport=transport,
+        workers=len(placed),
+        cpus=[list(cpus) for cpus in placed],
+        resent=resent,
+    )
+    manifest = with_session(manifest, ended=str(end), ended_s=levels.live.now(), sent=levels.live.sent)
+    return msgspec.structs.replace(
+        manifest,
+        complete=end.why is RunEnd.COMPLETE,
+        client=client,
+        notes=notes,
+        ramp=levels.steps,
+        host=msgspec.structs.replace(manifest.host, load_average_end=list(os.getloadavg())),
+    )

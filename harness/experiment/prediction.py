@@ -1,0 +1,36 @@
+"""The prediction that is made before any load, of the run that is about to begin."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.experiment import hardware
+from harness.experiment.endpoint import Launch
+from harness.predict import claims, model, roofline
+from harness.predict.calibrated import calibrated
+from harness.scenario import Scenario
+from harness.summary import Prediction
+
+
+def predict(
+    scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
+) -> Prediction:
+    """By the data sheet, at the levels that the run may come to; beside it by a calibration, where one is given."""
+    levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
+    tokens = launch.input_tokens or scenario.workload.input_tokens
+    workload = roofline.Workload(tokens, scenario.workload.output_tokens)
+    slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
+    notes = claims.notes(of, where, workload, levels)
+    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)
+    if path is None:
+        return made
+    both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)
+    return msgspec.structs.replace(made, calibrated=both)
+
+
+def _doubling(highest: int) -> list[int]:
+    """1, 2, 4, … up to the highest level."""
+    out = [1]
+    while out[-1] < highest:
+        out.append(min(2 * out[-1], highest))
+    return out

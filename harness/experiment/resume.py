@@ -1,0 +1,76 @@
+"""Going on with a run that ended early: its scenario, its clock, and what it found out before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from harness import scenario as scenarios
+from harness.errors import HarnessError
+from harness.experiment.endpoint import Launch
+from harness.manifest import Manifest
+from harness.observe import host
+from harness.results import result
+from harness.results.folder import MANIFEST
+from harness.scenario import Scenario
+from harness.secrecy import HIDDEN
+
+
+def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
+    """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
+    manifest = result.read_manifest(place)
+    if manifest.complete:
+        raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
+    if not manifest.sessions:
+        raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
+    result.must_go_on(Path(place), manifest)
+    stored = manifest.scenario.target.headers
+    hidden = [name for name, value in stored.items() if value == HIDDEN]
+    for name in headers:
+        if name not in hidden:
+            raise HarnessError(
+                f"the run has no header '{name}' to give again", place="--header", way_out="leave it out"
+            )
+    for name in hidden:
+        if name not in headers:
+            raise HarnessError(
+                f"the value of its header '{name}' is not stored", place=place, way_out=f"add --header '{name}: …'"
+            )
+    tree = msgspec.to_builtins(manifest.scenario)
+    tree["target"]["headers"] = {**stored, **headers}
+    scenario = scenarios.build(tree, place=f"{place}/{MANIFEST}")
+    if scenarios.digest(scenario) != manifest.scenario_digest:
+        fact = "the scenario in its manifest is not the one that it was begun with"
+        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
+    return scenario
+
+
+def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
+    """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
+
+    Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
+    and the times go on behind the folder's last one in any case.
+    """
+    before = manifest.loaded[-1]
+    origin_ns, unix_origin = before.monotonic_ns_origin or 0, before.unix_origin or 0.0
+    now_ns = time.monotonic_ns()
+    if before.boot and before.boot == host.boot() and now_ns > origin_ns + last_s * 1e9:
+        return origin_ns, unix_origin
+    now_s = max(last_s + 1.0, time.time() - unix_origin)
+    return now_ns - round(now_s * 1e9), time.time() - now_s
+
+
+def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
+    """What the checks found, with the prompts' length of the first session; another model is another run."""
+    if launch.model != manifest.model:
+        raise HarnessError(
+            f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
+            place=launch.address.base,
+            way_out="run anew",
+        )
+    notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
+    words = manifest.workload.prompt_words or launch.prompt_words
+    return msgspec.structs.replace(launch, prompt_words=words), msgspec.structs.replace(manifest, notes=notes)

@@ -1,0 +1,62 @@
+"""The load of one session of a run, and why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.experiment.levels import Levels
+from harness.experiment.signals import Signals
+from harness.load.driver import Done
+from harness.load.workers import Workers
+from harness.observe.gpu import Gpus
+
+
+class RunEnd(enum.Enum):
+    """Why the load of a run ended."""
+
+    COMPLETE = "complete"  # the ramp or a bound of the run ended it
+    SIGNAL = "signal"
+    FAILURE = "failure"  # a worker was lost, or nothing could be written any more
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Why it ended, with the signal or the failure; as text what the manifest has."""
+
+    why: RunEnd
+    signal: int = 0
+    failure: HarnessError | None = None
+
+    def __str__(self) -> str:
+        if self.why is RunEnd.SIGNAL:
+            return signal.Signals(self.signal).name
+        return RunEnd.COMPLETE.value if self.failure is None else str(self.failure)
+
+
+async def load(
+    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Gpus | None, signals: Signals
+) -> Ended:
+    """Measure level after level until something ends it."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        await levels.run(workers, placed, gpus)
+    except asyncio.CancelledError:
+        if signals.number is None:
+            raise
+        task.uncancel()
+        return Ended(RunEnd.SIGNAL, signals.number)
+    except HarnessError as failure:
+        return Ended(RunEnd.FAILURE, failure=failure)
+    return Ended(RunEnd.COMPLETE)
+
+
+def timestamp_source(done: list[Done]) -> str | None:
+    """Whose stamps the arrivals carry: the kernel's, if every worker had them."""
+    sources = {each.timestamp_source for each in done}
+    return None if not sources else "kernel" if sources == {"kernel"} else "user"

@@ -1,0 +1,158 @@
+"""Why an endpoint cannot be reached, or does not serve: the fact and the way out, for one line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.experiment.endpoint import Address
+from harness.load import dialects
+from harness.load.http1 import ProtocolError
+from harness.load.transport import Target
+
+if TYPE_CHECKING:
+    import httpx
+
+_HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
+_LONGEST_SAID = 4096  # characters of its words
+_LONGEST_REASON = 200  # characters of why a connection broke
+_NO_TLS = "it does not speak TLS", "is it http://?"
+_NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
+
+
+@contextlib.asynccontextmanager
+async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIterator[None]:
+    """HarnessError in place of whatever keeps the endpoint from answering what is asked inside."""
+    import httpx
+
+    place = where.base + where.prefix
+    try:
+        yield
+    except httpx.ConnectTimeout:
+        if await _speaks_http(where, wire):
+            raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
+        speaks = " and does it speak TLS" if where.scheme == "https" else ""
+        raise HarnessError(
+            f"no connection within {connect_s:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
+        ) from None
+    except httpx.TimeoutException:
+        raise HarnessError("no answer in time", place=place, way_out="is the server still loading its model?") from None
+    except httpx.TransportError as error:
+        raise await _unreachable(error, place, where, wire) from None
+    except ProtocolError as error:
+        raise HarnessError(
+            f"the first request failed: {error.error} ({error})",
+            place=where.base + wire.path,
+            way_out="see the server's log; nothing was loaded",
+        ) from None
+
+
+async def _unreachable(error: httpx.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
+    """No connection, no TLS, or none that lasted: the fact and the way out."""
+    import httpx
+
+    from harness.load import httpclient, tls
+
+    for cause in httpclient.causes(error):
+        if isinstance(cause, ssl.SSLError):
+            fact, way_out = tls.explained(cause)
+            if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(where, wire):
+                fact, way_out = _NO_TLS
+            return HarnessError(fact, place=place, way_out=way_out)
+    if isinstance(error, httpx.ProxyError):
+        return HarnessError(
+            f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+        )
+    if isinstance(error, httpx.ConnectError):
+        look = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
+        return HarnessError(
+            f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {look}"
+        )
+    if await speaks_tls(where, wire):
+        return is_https(place)
+    return HarnessError(f"the connection broke ({_reason(error)})", place=place, way_out="see its log")
+
+
+async def speaks_tls(where: Address, wire: Target) -> bool:
+    """Whether what was taken for http is https: a handshake tells, whatever the certificate."""
+    if where.scheme != "http" or where.uds or wire.transport != "socket":
+        return False
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            _, writer = await asyncio.open_connection(where.host, where.port, ssl=anybody)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def _speaks_http(where: Address, wire: Target) -> bool:
+    """Whether what was taken for https is http: it answers a request in the clear, not with 400 as TLS servers do."""
+    if where.scheme != "https" or wire.transport != "socket":
+        return False
+    writer = None
+    try:
+        async with asyncio.timeout(_HANDSHAKE_S):
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = await reader.readline()
+            return answer.startswith(b"HTTP/") and b" 400 " not in answer
+    except (OSError, TimeoutError, ValueError):  # the last: a line without end
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+def is_https(place: str) -> HarnessError:
+    return HarnessError("it speaks TLS", place=place, way_out="give the address as https://")
+
+
+def _reason(error: Exception) -> str:
+    return dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+
+
+def server_words(status: int, body: str) -> str:
+    """The server's own words of an error, on one line."""
+    try:
+        data = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        data = None
+    message: Any = data
+    for key in ("error", "message", "detail"):
+        if isinstance(message, dict) and key in message:
+            message = message[key]
+    text = message if isinstance(message, str) else body
+    return f"{status}: " + dialects.plain(text[:_LONGEST_SAID])[:240]
+
+
+def not_served(status: int, body: str, place: str) -> HarnessError | None:
+    """What a proxy says when nobody stands behind it, and a server that has not loaded its model; else None."""
+    if status in (502, 504) or (status >= 500 and _NO_UPSTREAM.search(body)):
+        return HarnessError(
+            f"{status} from a proxy: its upstream does not answer",
+            place=place,
+            way_out="start the model server behind it",
+        )
+    if status == 503:
+        return HarnessError(server_words(status, body), place=place, way_out="wait until the model is loaded")
+    return None
+
+
+def way_out_of(status: int) -> str:
+    if status in (401, 403):
+        return "give --api-key-env VARIABLE"
+    if status == 404:
+        return "check --url, --model and --api (chat or completions)"
+    if status == 429:
+        return "give --max-rps, the endpoint's quota"
+    return "see the server's log; nothing was loaded"

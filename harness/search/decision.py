@@ -1,0 +1,140 @@
+"""What a search decides: a level in its role, or its end, with the reason; and the one place that words the reasons.
+
+A reason is an enumeration whose value is its sentence, with places for figures. Result folders hold the sentences
+alone: `harness.roles` reads them back, those of earlier versions too, and nothing else looks into one.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import msgspec
+
+from harness import roles
+from harness.roles import Role
+
+
+class Reason(enum.StrEnum):
+    """Why a level is measured."""
+
+    GIVEN = "given"
+    SINGLE_STREAM = "the ramp begins with a single stream"
+    DOUBLING = "doubling"
+    FOURFOLD = "twice a doubling: the time allows for few levels"
+    HALF_A_DOUBLING = "half a doubling: {last} gained nothing"
+    INVALID = "{level} again: the level was invalid"
+    STILL_RISES = "throughput still rises at {last}: up to {level}"
+    FEW_LEVELS = "only {levels} levels so far: {level} lies near the bend"
+    LITTLE_TIME = "{left:.3g} s are left: {level} tells whether there is a plateau"
+    FALLS = "throughput seems to fall: {level} lies between"
+    FALLS_AGAIN = "{level} again: throughput seems to fall past the knee"
+    FROM_ABOVE = "back to {level} from above"
+    DRIFT = "repeat of {level} against drift"
+    HIGHER = "the knee lies below {bound:.3g} with {chance:.0%} only: up to {level}"
+    PREDICTED = "{known}: predicted at {hinge:.3g}"
+    INFORMATION = "{known}: {level} tells most per second"
+    SLO_UNRESOLVED = "{level:g} again: whether it meets the SLO is unresolved"
+    SLO_MET = "the SLO is still met at {met:g}: doubling"
+    SLO_BETWEEN = "the SLO is met at {met:g} and not at {missed:g}: {level:g} lies between"
+    ONE_IN_FLIGHT = "the search begins with about one request in flight"
+    FIRST_RATE = "begin"
+    RATE_MET = "{met:g} requests per second are met: doubling"
+    RATE_MISSED = "{missed:g} requests per second are not met: half of it"
+    PROMPT_LENGTH = "prefill probe: prompts of {tokens:,} tokens, one request in flight"
+
+
+class End(enum.StrEnum):
+    """Why a search ends, or a part of it."""
+
+    ALL_GIVEN = "all given {loads} are held"
+    QUICK = "--quick: the first pass has an answer, a {state} one"
+    FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
+    NO_GAIN = "two levels above {best} gained nothing on it"
+    CEILING = "{bar}"
+    SLO = "{edge}"
+    STALLED = "stopped: the server stalled at {levels} levels in a row"
+    FAILED = "stopped: {failure}"
+    BUDGET = "stopped: {bound}"
+    NOTHING_ALLOWED = "stopped: {bar}"
+    FEW_LEVELS = "stopped: a knee needs {needed} valid levels, there are {valid}; {bar}"
+    MANY_LEVELS = "stopped: {levels} levels were held after the climb; {found}"
+    FOUND = "stopped: {found}"
+    OUT_OF_REACH = "stopped: {found}; {bar}"
+    NOTHING_HELPS = "stopped: {found}; {why}"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is said as it happens, and as a remark in the report."""
+        return roles.stopped(self.value)
+
+
+class Part(enum.StrEnum):
+    """What is a part of several sentences: what forbids more, and what is known so far."""
+
+    HIGHEST = "--max-concurrency {concurrency} is reached"
+    TTFT = "TTFT p99 of {ttft:.3g} s at {concurrency} is past {bound:g} s"
+    IN_FLIGHT = "only {in_flight:.3g} were in flight at {concurrency}"
+    FAILED = "{error_rate:.1%} of the requests failed at {concurrency} in flight"
+    FAILED_RATE = "{error_rate:.1%} of the requests failed at {rate:g} requests per second"
+    SPENT = "nothing is left to spend"
+    LEVELS = "{levels} levels were held"
+    RISES = "throughput still rises at {concurrency}"
+    KNEE = "the knee is known to {hinge} and the plateau to {plateau}{past}"
+    PLATEAU = "the plateau is known to {plateau}"
+    BETWEEN = "the knee lies between {low:.3g} and {high:.3g} (95 %)"
+    ABOVE = "the knee lies above {low:.3g} (95 %)"
+    NOT_FLAT = "throughput past the knee is not known to be flat"
+    NO_SLO = "no level says anything about the SLO"
+    SLO_MET = "the SLO is met up to {met:g} {unit}"
+    SLO_NEVER = "the SLO is {how} even at {missed:g} {unit}"
+    SLO_BETWEEN = "the SLO is met up to {met:g} {unit} and {how} at {missed:g}"
+
+    def words(self, **figures: Any) -> str:
+        return self.value.format(**figures)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The next level, or neither concurrency nor rate and the search is over; always with the reason in words."""
+
+    why: Reason | End
+    reason: str
+    concurrency: int | None = None
+    rate: float | None = None
+    role: Role = Role.REFINEMENT
+
+    @property
+    def over(self) -> bool:
+        return self.concurrency is None and self.rate is None
+
+
+def measure(concurrency: int, why: Reason, role: Role = Role.REFINEMENT, /, **figures: Any) -> Decision:
+    """A level of a concurrency comes next.
+
+    >>> measure(8, Reason.INVALID).reason
+    '8 again: the level was invalid'
+    """
+    return Decision(why, why.value.format(level=concurrency, **figures), concurrency, role=role)
+
+
+def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: Any) -> Decision:
+    """A level of a rate in requests per second comes next."""
+    return Decision(why, why.value.format(level=rate, **figures), rate=rate, role=role)
+
+
+def end(why: End, /, **figures: Any) -> Decision:
+    """The search is over, or the part of it that was asked."""
+    return Decision(why, why.value.format(**figures))
+
+
+def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
+    """What is left of the bounds, where it does not do for `need`; "" where neither is bounded."""
+    left = [f"{seconds:.3g} s"] if seconds is not None else []
+    left += [f"{requests} requests"] if requests is not None else []
+    return f"{' and '.join(left)} left do not suffice for {need}" if left else ""
+
+
+def percent(width: float) -> str:
+    """A relative width; an infinite one has no upper end."""
+    return f"{width:.0%}" if math.isfinite(width) else "no upper end"

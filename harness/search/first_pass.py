@@ -1,0 +1,112 @@
+"""The first pass of a ramp: 1, 2, 4, … in flight, until throughput does not rise any more.
+
+It goes by fours where the time allows for few levels. The flat levels at its end are its dearest, for a request takes
+N·G/X and past the hinge that grows with C: after the first one it goes on by √2, not 2. The rule is the same,
+elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what a level at the hinge does, instead of
+4 to 8. And where levels are noisy, the elasticity between two of them falls below 5 % by luck only; so it also ends
+once the curve through all of them puts the hinge below 0.9 of the last level in 95 % of the draws. If either was too
+early, the refinement goes on upwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.analysis.answer import LEVELS, SURE
+from harness.search import knee
+from harness.search.decision import Decision, End, Reason, end, measure
+from harness.search.measured import MeasuredLevel
+from harness.search.state import Search, State, ceiling, overloaded
+
+FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
+
+_STILL = 0.25  # elasticity above which throughput still rises, whatever the curves say
+_INSIDE = 0.7  # of the last level: a hinge below lies well inside
+_FEW = 4  # levels of a first pass that may be sure of a bend
+_FLAT_LEVELS = 2  # in a row that gain nothing end the first pass
+_MANY = 60.0  # request times in the whole run's time, below which the first pass goes by fours
+
+
+def walk(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decision]:
+    """How many of the levels the first pass took, and its next step: it goes on while they are what it asks for."""
+    for i in range(len(measured)):
+        step = next_step(measured[:i], search)
+        if step.over or measured[i].concurrency != step.concurrency:
+            return i, msgspec.structs.replace(step, concurrency=None)
+    return len(measured), next_step(measured, search)
+
+
+def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
+    """The next level of a first pass so far, or why it ended."""
+    if not measured:
+        return measure(1, Reason.SINGLE_STREAM)
+    if step := again(measured):
+        return step
+    flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda m: m.counts, measured))]
+    if flat[-2:] == [True, True]:
+        return end(End.FLAT, share=FLAT)
+    if search.paced and (best := _best_so_far(measured)):
+        return end(End.NO_GAIN, best=best)
+    top, bar = ceiling(measured, search)
+    last = measured[-1].users
+    if last >= top:
+        return end(End.CEILING, bar=bar)
+    if flat and flat[-1]:
+        return measure(min(round(last * math.sqrt(2)) + (last == 1), top), Reason.HALF_A_DOUBLING, last=last)
+    if _few_levels(measured, search):
+        return measure(min(4 * last, top), Reason.FOURFOLD)
+    return measure(min(2 * last, top), Reason.DOUBLING)
+
+
+def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
+    """An invalid level is measured once more, as what spoiled it may have passed, unless its errors are the answer."""
+    last = measured[-1]
+    if last.valid or overloaded(last, measured) or [m.concurrency for m in measured].count(last.concurrency) > 1:
+        return None
+    return measure(last.users, Reason.INVALID)
+
+
+def is_sure(state: State) -> bool:
+    """Whether the curves are sure, before throughput is flat twice, that the hinge is passed."""
+    valid = state.valid
+    fewest = _FEW if state.search.paced else LEVELS
+    if len(state.times) < fewest or state.refined or _elasticity(valid[-2], valid[-1]) > _STILL:
+        return False
+    found = knee.fit(state)
+    if found.draws is None:
+        return False
+    if len(state.times) < LEVELS:  # goes by fours: a bend well inside is enough to look closer
+        hinge = found.curve.hinge_concurrency.value
+        return _few_levels(state.measured, state.search) and hinge is not None and hinge < _INSIDE * state.highest
+    return knee.below_last(state, found.draws) >= SURE
+
+
+def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
+    """The level that the last two lie above without gaining on it; None where they gain.
+
+    Neighbours of short levels on a noisy plateau seem to rise now and again; the best of all so far they do not pass.
+    """
+    valid = [m for m in measured if m.counts]
+    if len(valid) <= _FLAT_LEVELS:
+        return None
+    best = max(valid[:-_FLAT_LEVELS], key=lambda m: m.output_tokens_per_s)
+    past = [m for m in valid[-_FLAT_LEVELS:] if m.users > best.users]
+    gained = any(m.output_tokens_per_s > (1 + FLAT) * best.output_tokens_per_s for m in past)
+    return best.users if len(past) == _FLAT_LEVELS and not gained else None
+
+
+def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
+    """Whether the whole run's time allows for few levels, by the time of a request alone."""
+    alone = measured[0].request_s
+    return search.seconds is not None and alone is not None and search.seconds < _MANY * alone
+
+
+def _elasticity(a: MeasuredLevel, b: MeasuredLevel) -> float:
+    """dlnX/dlnC between two levels."""
+    if a.output_tokens_per_s <= 0 or b.output_tokens_per_s <= 0 or a.concurrency == b.concurrency:
+        return math.inf
+    return math.log(b.output_tokens_per_s / a.output_tokens_per_s) / math.log(b.users / a.users)

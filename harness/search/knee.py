@@ -1,0 +1,67 @@
+"""What the curve through the levels so far says of the knee, as a search asks it.
+
+Left out: which level that calls for (`refinement`), and what a level would add (`information_gain`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from harness.analysis import curve
+from harness.analysis.answer import BELOW_LAST, HALF_POINTS
+from harness.analysis.table import Floats
+from harness.search.decision import Part, percent
+from harness.search.state import State
+
+PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
+FAR = 4.0  # a hinge at infinity counts as so many times the last level
+
+_DRAWS = 100  # enough to choose by; the report draws its own
+
+
+def fit(state: State) -> curve.Fit:
+    """The curve through the levels so far; it has draws where there are enough of them."""
+    points = [
+        curve.Point(m.users, m.in_flight, m.output_tokens_per_s, m.se, m.counts, m.in_flight_ok, m.assumed)
+        for m in state.measured
+    ]
+    return curve.fit(points, seed=state.search.seed, draws=_DRAWS)
+
+
+def hinges(draws: curve.Draws) -> Floats:
+    """Where each draw bends: its hinge, of one without a corner where it has 95 % of what it tends to."""
+    with np.errstate(divide="ignore"):
+        return np.where(np.isinf(draws.hinge), HALF_POINTS * draws.a / draws.b, draws.hinge)
+
+
+def plateaus(draws: curve.Draws) -> Floats:
+    """What each draw tends to: its plateau, of one without a corner its asymptote."""
+    with np.errstate(divide="ignore"):
+        return np.where(np.isinf(draws.plateau), 1 / draws.b, draws.plateau)
+
+
+def below_last(state: State, draws: curve.Draws) -> float:
+    """The chance that the hinge lies below the highest level, and clearly so."""
+    return float(np.mean(hinges(draws) < BELOW_LAST * state.N[-1]))
+
+
+def settled(found: curve.Fit) -> bool:
+    """Whether it is known what throughput does past the hinge: stay, or fall."""
+    return found.curve.plateau_reached or found.curve.dip is not None
+
+
+def width(draws: Floats) -> float:
+    """Full width of the 95 % interval relative to the median."""
+    lo, hi = curve.interval(draws)
+    return (hi - lo) / float(np.median(draws)) if math.isfinite(hi) else math.inf
+
+
+def so_far(state: State, found: curve.Fit, draws: curve.Draws) -> str:
+    """The answer so far in words."""
+    if not math.isfinite(np.median(draws.hinge)):
+        return Part.RISES.words(concurrency=max(state.times))
+    falls = ", past which it falls" if found.curve.dip is not None else ", and is not reached"
+    past = "" if found.curve.plateau_reached else falls
+    return Part.KNEE.words(hinge=percent(width(hinges(draws))), plateau=percent(width(plateaus(draws))), past=past)

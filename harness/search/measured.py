@@ -1,0 +1,93 @@
+"""A finished level as a search sees it.
+
+Left out: its verdicts and latencies beyond those that a search goes by.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.analysis import slo
+from harness.record import Level, LevelNote
+from harness.search.decision import Part
+from harness.summary import LevelSummary, Spread
+
+ERRORS = 0.01  # share of failed requests above which a level is no point of the curve
+
+
+class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search knows of a level of a concurrency, or of a rate in requests per second."""
+
+    concurrency: int | None
+    rate: float | None
+    in_flight: float | None
+    output_tokens_per_s: float
+    se: float | None  # one standard error, tok/s
+    assumed: bool = False  # `se` is a weight: the window was too short to measure it
+    error_rate: float
+    seconds: float  # the whole level, warm-up to the end of cooldown
+    requests: int
+    request_s: float | None  # mean E2E
+    valid: bool
+    in_flight_ok: bool
+    ttft_p99_s: float | None
+    slo: str | None  # met | missed | unresolved; None: no SLO asked
+    unstable: bool = False  # open loop: more and more in flight
+    stalled: bool = False  # no token came for so long that the level was ended
+
+    @property
+    def users(self) -> int:
+        """The concurrency, of a level that has one."""
+        assert self.concurrency is not None
+        return self.concurrency
+
+    @property
+    def n(self) -> float:
+        """Mean in flight; the concurrency asked for where that is not known."""
+        return self.in_flight or float(self.users)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the level is a point of the curve."""
+        return self.valid and self.error_rate <= ERRORS and self.output_tokens_per_s > 0
+
+    @property
+    def failure(self) -> str:
+        """The share of failed requests in words."""
+        failed = Part.FAILED if self.rate is None else Part.FAILED_RATE
+        return failed.words(error_rate=self.error_rate, concurrency=self.concurrency, rate=self.rate)
+
+
+def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
+    """A finished level by its summary.
+
+    How many requests it took is told by those of its window: those of the whole level are not all over yet when the
+    search goes on, and a resumed run shall see the same later.
+    """
+    assert level.end_s is not None
+    invalid = {v.code for v in summary.verdicts if v.level == "invalid"}
+    seconds = level.end_s - level.begin_s
+    return MeasuredLevel(
+        concurrency=level.concurrency,
+        rate=level.rate,
+        in_flight=summary.in_flight,
+        output_tokens_per_s=summary.output_tokens_per_s.mean or 0.0,
+        se=summary.output_tokens_per_s_se,
+        assumed=summary.output_tokens_per_s_se_assumed,
+        error_rate=summary.error_rate or 0.0,
+        seconds=seconds,
+        requests=round(summary.requests * seconds / summary.window_s),
+        request_s=summary.e2e_s.mean,
+        valid=not invalid - {"in_flight_low"},
+        in_flight_ok="in_flight_low" not in invalid,
+        ttft_p99_s=_p99_at_least(summary.ttft_s),
+        slo=slo.outcome(summary.slo) if summary.slo else None,
+        unstable="unstable" in invalid,
+        stalled=LevelNote.STALLED in level.notes,
+    )
+
+
+def _p99_at_least(spread: Spread) -> float | None:
+    """What p99 is or passes, by the highest percentile that the samples carry."""
+    carried = (spread.p99, spread.p95, spread.p90, spread.p50)
+    return next((value for value in carried if value is not None), None)

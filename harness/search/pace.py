@@ -1,0 +1,100 @@
+"""How long a level lasts: as long as what it is measured for needs.
+
+Where the ramp chooses its levels, the first pass has windows of one or two request times, so that there is an answer
+early, and what narrows it longer ones. A level that is the answer itself lasts until its throughput is known precisely
+enough (`precision`). Left out: when its window then begins and ends (`timing`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.roles import Role
+from harness.scenario import Scenario
+
+FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
+SHORTEST_S = 1.0  # of a window, whatever a request takes
+LEAST_REQUEST_TIMES = 1.8  # of a whole level: new slots spread over a third, half of one measured, one to end
+SHORT = 4.0  # request times of a window, below which its level warms up once, not twice
+
+_LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
+_TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
+_WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
+_FIRST_SHARE, _SHARE = 0.1, 0.2  # of the time left that one window of the first pass, or a later one, may take
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long a level lasts: seconds that its new slots begin over, requests a slot before its window, the window."""
+
+    spread_s: float
+    warm_up: int
+    window_s: float | None  # None: until it is precise
+
+
+def pace(request_times: float, request_s: float, seconds_left: float | None, *, share: float) -> Pace:
+    """The pace of a level whose window shall last so many request times.
+
+    It takes at most its `share` of the time left, but a whole request time: where slots are in step, less is no
+    measurement of them (`window.whole_requests`). Where little is left, its new slots begin twice as fast, nothing
+    warms up, and half a request time has to do.
+
+    >>> pace(1.5, 1.2, None, share=0.1).window_s, pace(6.0, 1.2, None, share=0.2).window_s
+    (1.7999999999999998, 7.199999999999999)
+    >>> pace(6.0, 20.0, None, share=0.2).window_s  # 60 s, not 120
+    60.0
+    >>> pace(1.5, 5.0, 60.0, share=0.1)
+    Pace(spread_s=5.0, warm_up=1, window_s=6.0)
+    >>> pace(1.5, 20.0, 60.0, share=0.1)
+    Pace(spread_s=10.0, warm_up=0, window_s=10.0)
+    """
+    whole = _WHOLE * request_s
+    window = max(SHORTEST_S, min(request_times * request_s, max(request_times * _LONG_REQUEST_S, whole)))
+    if seconds_left is None:
+        return Pace(request_s, 1, window)
+    least = whole if seconds_left >= _ROOM * request_s else 0.5 * request_s
+    window = max(SHORTEST_S, min(window, max(least, share * seconds_left)))
+    if seconds_left < _TIGHT * request_s:
+        return Pace(0.5 * request_s, 0, window)
+    return Pace(request_s, 1, window)
+
+
+def first_pass(request_s: float, seconds_left: float | None) -> Pace:
+    """The pace of a level that tells where the bend lies at all."""
+    return pace(FIRST_PASS, request_s, seconds_left, share=_FIRST_SHARE)
+
+
+def refinement(request_s: float, seconds_left: float | None) -> Pace:
+    """The pace of a level that narrows the answer."""
+    return pace(REFINEMENT, request_s, seconds_left, share=_SHARE)
+
+
+def given(window_s: float, request_s: float) -> Pace:
+    """The pace of a level with a window of its own length; a short one gets a short warm-up.
+
+    Its slots begin over a whole request time all the same: a window shorter than that would else fall on the moment
+    when they all wait for their first token, or when none does.
+    """
+    return Pace(request_s, 1 if window_s < SHORT * request_s else 2, window_s)
+
+
+def until_precise(request_s: float) -> Pace:
+    """The pace of a level whose window ends when it is precise."""
+    return Pace(request_s, 2, None)
+
+
+def paced(scenario: Scenario) -> bool:
+    """Whether the ramp decides how long its levels last: it chooses them, and no limits are judged at each."""
+    spec = scenario.ramp
+    chooses = spec.levels is None and spec.rates is None and not spec.search_rate
+    return chooses and spec.level_seconds is None and spec.precision is None and not scenario.slo
+
+
+def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
+    """How long a level lasts, by what is asked of the ramp, the level's role and the time of a request."""
+    if scenario.ramp.level_seconds is not None:
+        return given(scenario.ramp.level_seconds, request_s)
+    if paced(scenario) and role is Role.FIRST_PASS:
+        return first_pass(request_s, seconds_left)
+    if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT):
+        return refinement(request_s, seconds_left)
+    return until_precise(request_s)

@@ -1,0 +1,76 @@
+"""When a window is precise enough to end.
+
+The 95 % interval is looked at only at lengths 1.5 apart. Whoever looks all the time stops at the first moment that
+chance makes the batches agree, and the interval then covers the truth too seldom; so few looks, each with half as
+much again as the one before, leave it its 95 %. The first look is at the shortest length that carries an interval,
+the last one ends the window precise or not. Left out: where the window begins (`analysis.window.truncation`), and what
+else may end it (`timing`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from harness.analysis.stats import half_width, running_means
+from harness.analysis.table import Floats
+from harness.summary import Estimate
+
+REQUEST_TIMES = 22  # of the first look: an interval needs 20 mean ones, and what is in flight moves the mean
+APART = 1.5  # from one look to the next (docs/method.md, The window)
+LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
+DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A window that was looked at: its length, the throughput in it, and whether it may end there."""
+
+    seconds: float
+    estimate: Estimate
+    precise: bool
+
+
+def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
+    """Seconds from the window's start at which it is looked at, rising; the last one ends it.
+
+    >>> [round(length, 1) for length in lengths(1.0)]
+    [22.0, 33.0, 49.5, 74.2, 111.4, 167.1]
+    >>> lengths(0.01, least=3.0, most=5.0)
+    [3.0, 4.5, 5.0]
+    """
+    first = max(least, REQUEST_TIMES * request_s)
+    out = [first * APART**i for i in range(LOOKS)]
+    short = [length for length in out if length < most]
+    return short if len(short) == len(out) else [*short, most]
+
+
+def look(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
+    """The window [start, end) by a running count of tokens (or chunks of them) over time.
+
+    Precise: the half-width of the 95 % interval is at most `precision` of the mean.
+    """
+    estimate = running_means(times, counts, start, end, request_s)
+    half = half_width(estimate)
+    return Window(end - start, estimate, half is not None and half <= precision)
+
+
+def window(
+    times: Floats,
+    counts: Floats,
+    start: float,
+    request_s: float,
+    *,
+    precision: float = 0.02,
+    least: float = 0.0,
+    most: float = math.inf,
+) -> Window:
+    """The window that a whole series gives: from look to look until it is precise or the last look has come.
+
+    The series has to reach as far as the last look may. `times` rise, `counts` are shape of `times`.
+    """
+    for length in lengths(request_s, least=least, most=most):
+        found = look(times, counts, start, start + length, request_s, precision)
+        if found.precise:
+            break
+    return found

@@ -1,0 +1,105 @@
+"""Bisecting for the largest load that meets an SLO, in concurrency or in rate.
+
+Left out: what "met" is (`analysis.slo`), and where the edge lies by the outcomes of every level (`edge`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.roles import Role
+from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
+from harness.search.edge import CLOSE, Edge, edge_of
+from harness.search.measured import ERRORS, MeasuredLevel
+from harness.search.state import Search, State
+
+
+def by_concurrency(state: State, at_most: int) -> Decision:
+    """Bisect in log C between the largest concurrency that met the SLO and the smallest that did not.
+
+    It ends, found or not, `at_most` levels after the first pass.
+    """
+    outcomes: dict[float, list[str]] = {}
+    for m in state.measured:
+        if m.slo is not None or not m.counts:
+            outcomes.setdefault(m.users, []).append(_outcome(m))
+    if not outcomes:
+        return end(End.SLO, edge=Part.NO_SLO.words())
+    edge = edge_of(outcomes)
+    found = _in_words(edge, "in flight")
+    if state.refined >= at_most:
+        return end(End.SLO, edge=found)
+    if edge.again is not None and edge.again <= state.top:
+        C, why = int(edge.again), Reason.SLO_UNRESOLVED
+    elif edge.missed is None:
+        assert edge.met is not None
+        C, why = min(2 * int(edge.met), state.top), Reason.SLO_MET
+        if edge.met >= C:
+            return end(End.SLO, edge=f"{found}, {state.bar}")
+    else:
+        met = edge.met or 0.0
+        if edge.missed <= max(met + 1, met * CLOSE):
+            return end(End.SLO, edge=found)
+        C = min(max(round(math.sqrt(met * edge.missed)), int(met) + 1), math.ceil(edge.missed) - 1)
+        why = Reason.SLO_BETWEEN
+    if not state.affordable(C):
+        return end(End.SLO, edge=f"{found}; {state.no_more}")
+    return measure(C, why, Role.SLO, met=edge.met or 0.0, missed=edge.missed)
+
+
+def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:
+    """Double the rate until it misses the SLO or is unstable, then bisect; halve it where even the first misses."""
+    if not measured:
+        first = _round(search.first_rate or 1.0)
+        return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
+    outcomes: dict[float, list[str]] = {}
+    for m in measured:
+        assert m.rate is not None
+        outcomes.setdefault(m.rate, []).append(_outcome(m))
+    edge = edge_of(outcomes)
+    found = _in_words(edge, "requests per second")
+    if edge.again is not None:
+        rate, why = edge.again, Reason.SLO_UNRESOLVED
+    elif edge.missed is None:
+        assert edge.met is not None
+        rate, why = _round(2 * edge.met), Reason.RATE_MET
+    elif edge.met is None:
+        rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
+    elif edge.missed <= CLOSE * edge.met:
+        return end(End.FOUND, found=found)
+    else:
+        rate, why = _round(math.sqrt(edge.met * edge.missed)), Reason.SLO_BETWEEN
+    last = measured[-1]
+    assert last.rate is not None
+    if len(measured) >= at_most:
+        return end(End.NOTHING_HELPS, found=found, why=Part.LEVELS.words(levels=len(measured)))
+    if search.seconds_left is not None and last.seconds > search.seconds_left:
+        left = not_enough(search.seconds_left, None, "another level")
+        return end(End.NOTHING_HELPS, found=found, why=left)
+    if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
+        left = not_enough(None, search.requests_left, "another level")
+        return end(End.NOTHING_HELPS, found=found, why=left)
+    return measure_rate(rate, why, met=edge.met, missed=edge.missed)
+
+
+def _outcome(m: MeasuredLevel) -> str:
+    """Met, missed or unresolved; without an SLO, what is stable meets it."""
+    if m.unstable or m.error_rate > ERRORS:
+        return "missed"
+    return (m.slo or "met") if m.valid else "unresolved"
+
+
+def _in_words(edge: Edge, unit: str) -> str:
+    part = Part.SLO_NEVER if edge.met is None else Part.SLO_MET if edge.missed is None else Part.SLO_BETWEEN
+    how = "unresolved" if edge.unresolved else "missed"
+    return part.words(met=edge.met, missed=edge.missed, unit=unit, how=how)
+
+
+def _round(rate: float) -> float:
+    """Three digits are enough for a rate.
+
+    >>> _round(22.6274)
+    22.6
+    """
+    return float(f"{rate:.3g}")

@@ -1,0 +1,332 @@
+"""When a level's window begins and ends: what is known at a moment in, the level's moments out.
+
+A level warms up, is measured in a window behind its transient, and goes on until the last request of that window has
+ended, so that no window holds survivors alone. Pure: `LevelTiming.step` takes what is known (`Now`) as often as there
+is news. Left out: where the news comes from, and what becomes of the level's records.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+
+import msgspec
+import numpy as np
+
+from harness.analysis import window
+from harness.analysis.table import Floats
+from harness.record import Level, LevelNote
+from harness.roles import Role
+from harness.scenario import Scenario
+from harness.search import pace, precision
+from harness.search.budget import Budget
+
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
+LONGEST_OPEN_WARM_UP_S = 30.0
+STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
+RECENT = 256  # requests whose times count where a level has no number of slots
+
+_SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
+_FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
+_LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
+_COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
+_FAILING = 0.5  # of the last requests: more than that and the level tells nothing but that they fail
+_FEWEST_OUTCOMES = 50  # of the last requests, that tell whether a level fails
+
+
+def outcomes_watched(in_flight: float) -> int:
+    """How many of the last requests tell whether a level fails: two of each slot, and enough to be no accident.
+
+    >>> outcomes_watched(4), outcomes_watched(256)
+    (50, 512)
+    """
+    return max(_FEWEST_OUTCOMES, int(2 * in_flight))
+
+
+def failing(failed: Collection[bool], last: int) -> bool:
+    """Whether most of the `last` requests failed (True); fewer than that tell nothing yet.
+
+    >>> failing([True] * 30 + [False] * 20, 50), failing([True] * 49, 50)
+    (True, False)
+    """
+    return len(failed) >= last and sum(failed) >= _FAILING * last
+
+
+def looks(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
+    """Seconds of a window at which it is looked at whether it is precise, by the time of a request.
+
+    >>> looks(0.01)[:2], looks(1.0)[0], looks(60.0)
+    ([3.0, 4.5], 22.0, [600.0])
+    """
+    return precision.lengths(request_s, least=min(SHORTEST_WINDOW_S, most), most=most)
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a level at one moment."""
+
+    time_s: float
+    in_flight: int
+    ended: int  # of the requests sent in this level
+    waiting: int  # new slots that have not begun
+    tokens: int  # token-carrying chunks since the run began
+    oldest_sent_s: float | None  # of the requests in flight
+    e2e_s: float  # mean time of the last successes, whichever level they were sent in
+    recent_s: float  # likewise, of as many as the level has slots
+    request_s: float  # mean time of the successes that ended in the window; the recent ones' while these are few
+    icl_s: float  # median gap between chunks
+    failing: bool = False  # most of the level's last requests failed
+    budget: Budget = Budget()
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A level to be measured, and what its times follow from beyond what is seen while it runs."""
+
+    scenario: Scenario
+    level: Level
+    role: Role
+    alone_s: float  # time of a request before any load
+    settle_s: float  # until a request's record is there, after its end was reported
+    levels_left: int | None = None  # of given ones, this one included: they share the time
+    probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
+
+    def longest(self, request_s: float, budget: Budget) -> float:
+        """Seconds that the window may last, by what the bounds of the run leave to it."""
+        most, left = LONGEST_WINDOW_S, budget.seconds_left
+        if left is None:
+            return most
+        if self.levels_left is not None:
+            most = min(most, max(SHORTEST_WINDOW_S, left / max(1, self.levels_left) - 3 * request_s))
+        if self.probes_left:
+            half = (left + budget.spent.seconds) / 2
+            most = min(most, max(_SHORTEST_PROBE_S, (left - half) / self.probes_left - 3 * request_s))
+        return most
+
+
+class Phase(enum.StrEnum):
+    """Where a level stands."""
+
+    WARM_UP = "warm-up"
+    WINDOW = "window"
+    COOLDOWN = "cooldown"
+    FINISHED = "finished"
+    ABANDONED = "abandoned"  # a bound of the run was reached before the window began
+
+
+class LevelTiming:
+    """One level on its way; `level` has the moments that have come, `pace` how its slots begin."""
+
+    def __init__(self, task: Task, e2e_s: float, seconds_left: float | None) -> None:
+        self._task = task
+        self._e2e_s = e2e_s
+        self.level = task.level
+        self.pace = pace.of_level(task.scenario, task.role, e2e_s, seconds_left)
+        self.phase = Phase.WARM_UP
+        self.since_s = task.level.begin_s  # when what is waited for began
+        self.expected_s: float | None = None  # how long that will take
+        self._times: list[float] = []
+        self._tokens: list[int] = []
+        self._token_s = task.level.begin_s  # when the last token came, or the level began
+        self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
+        self._start_s = self._length_s = 0.0  # of the window, as far as it is known
+        self._given_s: float | None = None  # the length that the window was given; None: it ends when it is precise
+        self._lengths: list[float] = []  # at which it is looked at
+        self._looks = 0
+        self._settled = self._extended = False
+        self._notes: list[str] = []
+        self._last_ended_s: float | None = None  # when the window's last request had ended
+
+    @property
+    def silent_s(self) -> float:
+        """How long no token has come."""
+        return self._times[-1] - self._token_s if self._times else 0.0
+
+    def tokens_per_s(self, span_s: float) -> float:
+        """Token-carrying chunks per second over the last seconds of this level."""
+        first = len(self._times)
+        while first and self._times[first - 1] >= self._times[-1] - span_s:
+            first -= 1
+        if len(self._times) - first < 2:
+            return 0.0
+        return (self._tokens[-1] - self._tokens[first]) / (self._times[-1] - self._times[first])
+
+    def step(self, now: Now) -> bool:
+        """Take the news in; True where a moment of the level has come, which `level` then has."""
+        if self._tokens and now.tokens > self._tokens[-1]:
+            self._token_s = max(now.time_s, self._token_s)
+        self._times.append(now.time_s)
+        self._tokens.append(now.tokens)
+        if self.phase is Phase.WARM_UP:
+            return self._warm_up(now)
+        if self.phase is Phase.WINDOW:
+            return self._measure(now)
+        return self._cool_down(now)
+
+    def _warm_up(self, now: Now) -> bool:
+        if not self._is_warm(now) and not self._hopeless(now):
+            if now.budget.over() is not None:
+                self.phase = Phase.ABANDONED
+            return False
+        self.phase, self._start_s = Phase.WINDOW, now.time_s
+        self.level = msgspec.structs.replace(self.level, window_start_s=now.time_s)
+        again = pace.of_level(self._task.scenario, self._task.role, now.recent_s, now.budget.seconds_left)
+        if again.window_s is None:
+            self._until_precise(now, now.recent_s)
+        else:  # a single stream that did not warm up is measured over a whole request, its prompt included
+            whole = self._e2e_s if self._is_single_request else 0.0
+            self._given_s = max(again.window_s, whole)
+            self._wait(now, self._given_s)
+        return True
+
+    def _is_warm(self, now: Now) -> bool:
+        """Whether the window may begin.
+
+        As many requests of each slot as the pace says have ended, every slot has begun, and of a higher level before
+        none is left since as many have ended: those that ran beside them are gone too. On schedule: two request times,
+        which an overloaded server stretches, but not for ever.
+        """
+        C = self.level.concurrency
+        if C is None:
+            patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._task.alone_s)
+            return now.ended > 0 and now.time_s >= self.level.begin_s + min(patience, 2 * now.e2e_s)
+        if self._alone_at is None and now.in_flight <= C:
+            self._alone_at = now.ended
+        if now.waiting or self._alone_at is None:
+            return False
+        return now.ended >= max(self.pace.warm_up * C, self._alone_at + C if self._alone_at else 0)
+
+    def _measure(self, now: Now) -> bool:
+        cut = self._cut(now)
+        if cut is None and now.time_s < self._start_s + self._length_s:
+            return False
+        if not (self._look(now, cut) if self._given_s is not None else self._look_for_precision(now, cut)):
+            return False
+        self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
+        notes = (*self.level.notes, *self._notes)
+        self.level = msgspec.structs.replace(
+            self.level, window_start_s=self._start_s, window_end_s=now.time_s, notes=notes
+        )
+        return True
+
+    def _cut(self, now: Now) -> LevelNote | None:
+        """What ends the window whatever its length, if anything does."""
+        measured_s = now.time_s - self._start_s
+        if self._hopeless(now) and measured_s >= _FAILING_WINDOW_S:
+            return LevelNote.STALLED if self._stalled(now) else LevelNote.FAILING
+        # The level's last requests still need their time, once the window is worth having.
+        reserve_s = now.request_s if self._is_paced and measured_s >= now.request_s / 2 else 0.0
+        return LevelNote.CUT_SHORT if now.budget.over(reserve_s) is not None else None
+
+    def _look(self, now: Now, cut: LevelNote | None) -> bool:
+        """Whether a window of a given length ends; a transient pushes its start, a trend extends it once."""
+        if cut is not None:
+            self._notes.append(cut)
+        if cut is not None or self._settled:
+            return True
+        assert self._given_s is not None
+        found, width = self._transient(now)
+        if not found.checked:
+            self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
+            return True
+        if found.settled:
+            self._settled = True
+            self._start_s = max(self._start_s, self.level.begin_s + found.cut * width)
+            self._wait(now, self._given_s)
+        elif not self._extended:
+            self._extended = True
+            self._wait(now, 2 * self._given_s)
+        else:
+            self._notes.append(LevelNote.NOT_SETTLED)
+            return True
+        return False
+
+    def _look_for_precision(self, now: Now, cut: LevelNote | None) -> bool:
+        """Whether a window ends whose throughput, behind the transient, shall be precise, or which may not go on."""
+        self._looks += 1
+        last = cut is not None or self._looks >= len(self._lengths)
+        if cut is None and not self._settled:
+            found, width = self._transient(now)
+            self._settled, start_s = found.settled, self.level.begin_s + found.cut * width
+            if not found.checked:
+                self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
+            elif self._settled and start_s > self._start_s:
+                self._start_s, self._looks = start_s, 0
+                self._until_precise(now, now.request_s)
+                return False
+            elif not self._settled and (last or self._looks >= _LOOKS_TO_SETTLE):
+                self._notes.append(LevelNote.NOT_SETTLED)
+                last = True
+        precise = self._is_precise(now)
+        if last or (self._settled and precise):
+            self._notes += [*([cut] if cut else []), *([] if precise else [LevelNote.NOT_PRECISE])]
+            return True
+        self._until_precise(now, now.request_s)
+        return False
+
+    def _until_precise(self, now: Now, request_s: float) -> None:
+        """Wait for the next length at which precision is looked at, by the level's own request time as it is now."""
+        self._lengths = looks(request_s, self._task.longest(request_s, now.budget))
+        self._wait(now, self._lengths[min(self._looks, len(self._lengths) - 1)])
+
+    def _wait(self, now: Now, length_s: float) -> None:
+        self._length_s = self.expected_s = length_s
+        self.since_s = now.time_s
+
+    def _cool_down(self, now: Now) -> bool:
+        """Go on until the last request that began in the window has ended, and its record has come."""
+        end_s = self.level.window_end_s
+        assert end_s is not None
+        over = now.oldest_sent_s is None or now.oldest_sent_s >= end_s or self._is_single_request
+        if self._last_ended_s is None and now.time_s > end_s and over:
+            self._last_ended_s = now.time_s
+        if self._last_ended_s is None or now.time_s <= self._last_ended_s + self._task.settle_s:
+            spent, patience = now.budget.over() is not None, _COOLDOWN_REQUESTS * now.e2e_s
+            if spent and self._is_paced:  # its window ended early enough for the last ones
+                patience = min(self._task.settle_s, patience)
+            if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
+                return False
+            self._note(LevelNote.COOLDOWN_CUT)
+        self.phase = Phase.FINISHED
+        self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
+        return True
+
+    def _note(self, note: LevelNote) -> None:
+        self.level = msgspec.structs.replace(self.level, notes=(*self.level.notes, note))
+
+    @property
+    def _is_paced(self) -> bool:
+        return pace.paced(self._task.scenario)
+
+    @property
+    def _is_single_request(self) -> bool:
+        """Whether a single stream did not warm up: its window is one request, and the level ends with that."""
+        return self.level.concurrency == 1 and not self.pace.warm_up
+
+    def _hopeless(self, now: Now) -> bool:
+        """Whether more of the level tells nothing: most of its requests fail, or the server stalls."""
+        return now.failing or self._stalled(now)
+
+    def _stalled(self, now: Now) -> bool:
+        """Whether no token has come for so long that the level ends by its own deadline."""
+        return now.in_flight > 0 and self.silent_s > max(STALL_S, STALL_REQUESTS * now.e2e_s)
+
+    def _transient(self, now: Now) -> tuple[window.Truncation, float]:
+        """The transient in warm-up and window so far, and the width of the bins that it was looked for in."""
+        width = window.bin_width(now.icl_s)
+        return window.truncation(binned(self._times, self._tokens, self.level.begin_s, now.time_s, width)), width
+
+    def _is_precise(self, now: Now) -> bool:
+        """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
+        asked = self._task.scenario.ramp.precision
+        times, counts = np.array(self._times), np.array(self._tokens, dtype=np.float64)
+        wanted = precision.DEFAULT if asked is None else asked
+        return precision.look(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
+
+
+def binned(times: list[float], counts: list[int], start: float, end: float, width: float) -> Floats:
+    """What a running count rose by in each whole bin of [start, end), shape [bins].
+
+    >>> binned([0.0, 2.0], [10, 30], 0.0, 2.0, 0.5)
+    array([5., 5., 5., 5.])
+    """
+    edges = [start + width * i for i in range(int((end - start) / width) + 1)]
+    return np.diff(np.interp(edges, times, counts))

@@ -1,0 +1,78 @@
+"""Why a level is measured and why a search ends: words from enumerations, and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.roles import Role, role_of, stopped
+from harness.search.decision import (
+    End,
+    Reason,
+    end,
+    measure,
+    measure_rate,
+    not_enough,
+    percent,
+)
+
+
+def test_a_decision_says_why_by_its_figures() -> None:
+    step = measure(8, Reason.FEW_LEVELS, levels=5)
+    assert (step.concurrency, step.reason, step.over) == (8, "only 5 levels so far: 8 lies near the bend", False)
+    assert measure_rate(22.6, Reason.SLO_BETWEEN, met=16.0, missed=32.0).reason == (
+        "the SLO is met at 16 and not at 32: 22.6 lies between"
+    )
+    over = end(End.NOTHING_HELPS, found="it rises", why="10 s left do not suffice")
+    assert (over.over, over.reason) == (True, "stopped: it rises; 10 s left do not suffice")
+    assert type(measure(1, Reason.DOUBLING).reason) is str, "files hold the sentence"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "role"),
+    [
+        ("", None),
+        ("given", Role.GIVEN),
+        ("the ramp begins with a single stream", Role.FIRST_PASS),
+        ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
+        ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),
+        ("31 again: throughput seems to fall past the hinge", Role.REPEAT),
+        ("repeat of 16 against drift", Role.REPEAT),
+        ("back to 11 from above", Role.REPEAT),
+        ("the hinge lies between 5.63 and 7.54 (95 %): 9 tells most per second", Role.REFINEMENT),
+        ("9.7 s are left: 192 tells whether there is a plateau", Role.REFINEMENT),
+        ("the SLO is met at 16 and not at 32: 22.6 lies between", Role.SLO),
+        ("begin", Role.SLO),
+        ("prefill probe: prompts of 116 tokens, one request in flight", Role.PROBE),
+        ("as a later version words it", Role.REFINEMENT),
+    ],
+)
+def test_the_role_of_a_level_is_read_from_the_sentence_of_any_version(sentence: str, role: Role | None) -> None:
+    assert role_of(sentence) is role
+
+
+@pytest.mark.parametrize("why", Reason)
+def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) -> None:
+    first = {Reason.SINGLE_STREAM, Reason.DOUBLING, Reason.FOURFOLD, Reason.HALF_A_DOUBLING}
+    again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
+    rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
+    limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
+    roles = {Reason.GIVEN: Role.GIVEN, Reason.PROMPT_LENGTH: Role.PROBE}
+    roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
+    figures = dict.fromkeys(("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens"), 1)
+    assert role_of(measure(7, why, known="the knee", **figures).reason) is roles.get(why, Role.REFINEMENT)
+
+
+def test_an_end_that_was_asked_for_is_no_stop() -> None:
+    for over in (end(End.ALL_GIVEN, loads="levels"), end(End.QUICK, state="found")):
+        assert not stopped(over.reason)
+    for why in (End.STALLED, End.BUDGET, End.FOUND, End.FEW_LEVELS):
+        assert why.stopped
+        assert stopped(why.value)
+
+
+def test_what_is_left_is_worded_by_what_is_bounded() -> None:
+    assert not_enough(None, None, "more") == ""
+    assert not_enough(1.5, 10, "more") == "1.5 s and 10 requests left do not suffice for more"
+    assert (percent(0.1), percent(math.inf)) == ("10%", "no upper end")

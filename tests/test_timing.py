@@ -1,0 +1,155 @@
+"""When a level's window begins and ends, by numbers alone: no loop, no worker, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import scenario
+from harness.record import Level, LevelNote
+from harness.roles import Role
+from harness.search.budget import Budget, Spent
+from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
+
+STEP_S = 0.05  # between two reports
+
+
+def task(concurrency: int | None = 4, *, role: Role = Role.GIVEN, rate: float | None = None, **ramp: Any) -> Task:
+    level = Level(0, concurrency, 0, 0.0, rate=rate)
+    asked = scenario.build({"ramp": ramp}, place="test")
+    return Task(scenario=asked, level=level, role=role, alone_s=0.5, settle_s=0.3)
+
+
+def now(time_s: float, *, takes: float = 0.5, slots: int = 4, **other: Any) -> Now:
+    """Slots that keep a request of `takes` seconds in flight each, and 100 chunks a second together."""
+    plain = Now(
+        time_s=time_s, in_flight=slots, ended=int(slots * time_s / takes), waiting=0, tokens=int(100 * time_s),
+        oldest_sent_s=time_s - takes, e2e_s=takes, recent_s=takes, request_s=takes, icl_s=0.01,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **other)
+
+
+def course(timing: LevelTiming, until_s: float = 400.0, change: Any = lambda known: known) -> list[tuple[Phase, float]]:
+    """The level's phases as they come, with their times, each news changed as a test wants it."""
+    found = []
+    for i in range(1, int(until_s / STEP_S)):
+        known = change(now(i * STEP_S))
+        phase = timing.phase
+        moment = timing.step(known)
+        if timing.phase is not phase:
+            found.append((timing.phase, known.time_s))
+        assert moment == (timing.phase is not phase and timing.phase is not Phase.ABANDONED)
+        if timing.phase in (Phase.FINISHED, Phase.ABANDONED):
+            return found
+    raise AssertionError(f"it did not end: {found}")
+
+
+def test_a_level_warms_up_is_measured_and_waits_for_its_last_request() -> None:
+    timing = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    (window, cooldown, finished) = course(timing)
+    assert window == (Phase.WINDOW, pytest.approx(1.0, abs=0.06)), "two requests of each slot"
+    assert cooldown == (Phase.COOLDOWN, pytest.approx(6.0, abs=0.11))
+    assert finished[1] - cooldown[1] >= 0.5 + 0.3, "a request, and the time until its record is there"
+    assert timing.level.notes == ()
+    assert (timing.level.window_start_s, timing.level.window_end_s) == (window[1], cooldown[1])
+
+
+def test_a_window_begins_when_every_slot_has_begun() -> None:
+    timing = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    late = course(timing, change=lambda known: msgspec.structs.replace(known, waiting=int(known.time_s < 3.0)))
+    assert late[0][1] == pytest.approx(3.0, abs=0.06)
+
+
+def test_an_open_level_warms_up_for_two_request_times_but_not_for_ever() -> None:
+    fast = LevelTiming(task(None, rate=8.0, level_seconds=5.0), 0.5, None)
+    assert course(fast)[0][1] == pytest.approx(1.0, abs=0.06)
+    slow = LevelTiming(task(None, rate=8.0, level_seconds=5.0), 0.5, None)
+    assert course(slow, change=lambda known: msgspec.structs.replace(known, e2e_s=99.0))[0][1] == pytest.approx(
+        30.0, abs=0.06
+    )
+
+
+def test_a_first_pass_is_short_and_a_refinement_longer() -> None:
+    first = LevelTiming(task(role=Role.FIRST_PASS), 0.5, None)
+    narrower = LevelTiming(task(role=Role.REPEAT), 0.5, None)
+    spans = [course(timing)[1][1] - timing.level.begin_s for timing in (first, narrower)]
+    assert spans[0] == pytest.approx(0.5 + 1.0, abs=0.2)  # a warm-up of one request, and the shortest window
+    assert spans[1] == pytest.approx(0.5 + 6 * 0.5, abs=0.2)
+
+
+def test_a_budget_that_is_reached_while_it_warms_up_abandons_the_level() -> None:
+    timing = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    spent = Budget(scenario.Ramp(max_requests=10), Spent(0.5, 10))
+    assert course(timing, change=lambda known: msgspec.structs.replace(known, budget=spent)) == [
+        (Phase.ABANDONED, STEP_S)
+    ]
+    assert timing.level.window_start_s is None
+
+
+def test_a_paced_window_ends_while_its_last_requests_still_fit_into_the_budget() -> None:
+    """Of 1.8 s half a second is kept for the last requests; the window alone would end at 1.5 s."""
+
+    def spending(known: Now) -> Now:
+        return msgspec.structs.replace(known, budget=Budget(scenario.Ramp(max_seconds=1.8), Spent(known.time_s)))
+
+    timing = LevelTiming(task(role=Role.REFINEMENT, max_seconds=1.8), 0.5, None)
+    phases = course(timing, change=spending)
+    assert phases[1][1] == pytest.approx(1.3, abs=0.06)
+    assert timing.level.notes[0] is LevelNote.CUT_SHORT
+
+
+@pytest.mark.parametrize(
+    ("change", "note", "at_s"),
+    [
+        (lambda known: msgspec.structs.replace(known, failing=known.time_s > 10), LevelNote.FAILING, 10.0),
+        (lambda known: msgspec.structs.replace(known, tokens=min(known.tokens, 500)), LevelNote.STALLED, 5.0 + STALL_S),
+    ],
+)
+def test_a_level_that_tells_nothing_more_ends(change: Any, note: LevelNote, at_s: float) -> None:
+    timing = LevelTiming(task(level_seconds=300.0), 0.5, None)
+    phases = course(timing, change=change)
+    assert phases[1] == (Phase.COOLDOWN, pytest.approx(at_s, abs=0.11))
+    assert timing.level.notes[0] is note
+
+
+def test_a_request_that_hangs_is_waited_for_only_while_the_budget_lasts() -> None:
+    def hanging(known: Now) -> Now:
+        spent = Budget(scenario.Ramp(max_seconds=20.0), Spent(known.time_s))
+        return msgspec.structs.replace(known, oldest_sent_s=2.0, budget=spent)
+
+    timing = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    phases = course(timing, change=hanging)
+    assert phases[-1] == (Phase.FINISHED, pytest.approx(20.0, abs=0.11))
+    assert timing.level.notes == (LevelNote.COOLDOWN_CUT,)
+
+
+def test_a_transient_pushes_the_window_and_a_trend_extends_it_once() -> None:
+    pushed = LevelTiming(task(level_seconds=10.0), 0.5, None)
+    slow = course(pushed, change=lambda k: msgspec.structs.replace(k, tokens=_tokens(k.time_s, 3.0)))
+    assert pushed.level.window_start_s == pytest.approx(3.0, abs=0.3)
+    assert slow[1][1] - (pushed.level.window_start_s or 0.0) == pytest.approx(10.0, abs=0.11)
+    trending = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    course(trending, change=lambda k: msgspec.structs.replace(k, tokens=int(500 * k.time_s**2)))
+    assert trending.level.notes == (LevelNote.NOT_SETTLED,)
+
+
+def _tokens(time_s: float, steady_s: float) -> int:
+    """A tenth of the rate until it is steady."""
+    return round(100 * min(time_s, steady_s) + 1000 * max(0.0, time_s - steady_s))
+
+
+def test_what_a_level_says_of_its_speed_is_of_the_last_second() -> None:
+    timing = LevelTiming(task(level_seconds=300.0), 0.5, None)
+    assert timing.tokens_per_s(1.0) == 0.0
+    for i in range(1, 100):
+        timing.step(now(i * STEP_S))
+    assert timing.tokens_per_s(1.0) == pytest.approx(100.0, rel=0.06)
+    assert timing.silent_s == 0.0
+
+
+def test_whether_a_level_fails_takes_two_outcomes_of_each_slot() -> None:
+    assert outcomes_watched(256) == 512
+    assert not failing([True] * 511, 512)
+    assert failing([True] * 256 + [False] * 256, 512)
