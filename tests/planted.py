@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.analysis import curve, phases, verdicts
+from harness.analysis import curve, phases
 from harness.analysis.gap import BANDWIDTH, CLIENT, COMPUTE, KV_MEMORY, SEQUENCES
+from harness.analysis.verdicts.client import in_flight_low
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -116,7 +117,7 @@ def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
         itl_s=Spread(seen.itl.mean, None, None, None, None, None, seen.requests),
         server=view if counters else None,
     )
-    low = verdicts.in_flight_low(s)
+    low = in_flight_low(s)
     return msgspec.structs.replace(s, verdicts=[low] if low else [])
 
 

@@ -20,8 +20,8 @@ HARNESS = Path(__file__).parent.parent / "harness"
 # A room may import itself and what stands to its right.
 ROOMS = ("cli", "experiment", "report", "decide", "analysis", "sim", "predict", "observe", "load", "exchange", "ground")
 GROUND = {
-    "columns", "decoding", "errors", "files", "frames", "interpreter", "levelmap", "manifest", "record", "scenario",
-    "secrecy", "store", "summary", "terminal", "units",
+    "columns", "decoding", "errors", "files", "frames", "interpreter", "judgement", "levelmap", "manifest", "record",
+    "scenario", "secrecy", "store", "summary", "terminal", "units",
 }  # fmt: skip
 READERS = {"analysis", "decide", "report"}  # they read what load has written, and never import it
 PURE_ROOMS = {"predict", "decide", "analysis"}

@@ -11,7 +11,7 @@ the measured levels. Chosen, it still counts as confirmed only where 2 levels pa
 interval of its depth leaves out 0; else there is a verdict and no figure. USL, the other curve that falls, is
 computed beside and never chosen.
 
-Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.dip_confirmed`, which knows the levels).
+Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.curve`, which knows the levels).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import answer, hyperbolas, verdicts
+from harness.analysis import answer, hyperbolas
 from harness.analysis.answer import past
 from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
 from harness.analysis.points import FEWEST, Levels, pool
@@ -30,6 +30,7 @@ from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.analysis.verdicts.curve import dip_unconfirmed, knee_not_identifiable, plateau_not_reached
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
@@ -96,11 +97,11 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
     if family == HYPERBOLA and hinge.ci95 and not answer.flat(levels, best.chosen):
         hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
-    said: list[Verdict] = [] if n >= answer.LEVELS else [verdicts.knee_not_identifiable(n)]
+    said: list[Verdict] = [] if n >= answer.LEVELS else [knee_not_identifiable(n)]
     if unconfirmed:
-        said.append(verdicts.dip_unconfirmed(depth.value, unconfirmed))
+        said.append(dip_unconfirmed(depth.value, unconfirmed))
     if found.state != FOUND:
-        said.append(verdicts.plateau_not_reached(found.reasons, float(N[-1])))
+        said.append(plateau_not_reached(found.reasons, float(N[-1])))
     curve = Curve(
         state=found.state,
         reasons=found.reasons,
@@ -338,6 +339,6 @@ def _unfitted(levels: Levels) -> Fit:
         dip=None,
         weights={},
         parameters={},
-        verdicts=[verdicts.knee_not_identifiable(n)],
+        verdicts=[knee_not_identifiable(n)],
     )
     return Fit(curve, Knees(hinge=curve.hinge_concurrency if bends else None))

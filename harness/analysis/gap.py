@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.analysis.phases import Roof
-from harness.analysis.verdicts import KV_FULL
+from harness.analysis.verdicts.server import KV_FULL
 from harness.predict.roofline import batch_cap
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, ServerView
 

@@ -22,10 +22,11 @@ import numpy as np
 
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.judgement import Code, Verdict, note
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
 from harness.predict.step import WindowCost, work_of
-from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
+from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
 
@@ -97,11 +98,11 @@ def prefill(
     at = input_tokens
     if rise is None:
         message = f"{len(np.unique(P))} prompt lengths with a TTFT at one request in flight: no slope"
-        say.append(Verdict("prefill_slope_unknown", "note", message, "it takes two or more; see the errors, if any"))
+        say.append(note(Code.PREFILL_SLOPE_UNKNOWN, message, "it takes two or more; see the errors, if any"))
     elif at < rise.begins:
         at = rise.begins
         message = f"TTFT does not grow with the prompt below {at:.0f} tokens; its slope is quoted there"
-        say.append(Verdict("prefill_flat", "note", message, "ask for longer prompts: --input-tokens"))
+        say.append(note(Code.PREFILL_FLAT, message, "ask for longer prompts: --input-tokens"))
     slope = rise.slope(at) if rise is not None else Value(None)
     capacity, shown = _plateau(levels, curve, "prefill", say)
     requests = sum(s.requests for s in shown) or 1
@@ -292,9 +293,8 @@ def _plateau(
     best = max(ramp, key=lambda s: s.output_tokens_per_s.mean or 0.0)
     where = f"C = {best.concurrency}" if best.concurrency is not None else f"{best.rate:g} req/s"
     say.append(
-        Verdict(
-            "phase_plateau_not_reached",
-            "note",
+        note(
+            Code.PHASE_PLATEAU_NOT_REACHED,
             f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more",
             "measure higher levels: --max-concurrency",
         )

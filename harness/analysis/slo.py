@@ -25,7 +25,8 @@ from harness import units
 from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Floats, Ints, Table, placed_tokens
-from harness.analysis.verdicts import LUMPED, TOKENS_PER_CHUNK
+from harness.analysis.verdicts.server import LUMPED
+from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import began_in
 from harness.record import Level
 from harness.summary import Attainment, LevelSummary, Value

@@ -19,7 +19,7 @@ import numpy as np
 from harness import store
 from harness.analysis import precision, ramp, window
 from harness.analysis.table import Table
-from harness.analysis.verdicts import CPU
+from harness.analysis.verdicts.client import CPU
 from harness.experiment import budget, look, probe, safety
 from harness.experiment.endpoint import Launch, words_for
 from harness.experiment.heard import Heard

@@ -15,12 +15,15 @@ import msgspec
 import numpy as np
 
 from harness.analysis import grade, metrics, precision, ramp, slo
+from harness.analysis.conditions import Conditions
+from harness.analysis.level import level_summary
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
+from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.observe import client, gpu, server
 from harness.record import Level, Record
 from harness.store import Sample
-from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread, Verdict
+from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Spread
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
@@ -89,21 +92,23 @@ def summary(
     window = (level.window_start_s, level.window_end_s)
     good = began_in(table, level) & table.ok
     itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
-    made = metrics.level_summary(
+    made = level_summary(
         table,
         level,
+        Conditions(
+            gpus=facts.gpus,
+            replicas=facts.replicas,
+            slo=slo.per_request(facts.limits),
+            input_tokens=facts.input_tokens,
+            template_tokens=facts.template_tokens,
+            output_tokens=facts.output_tokens,
+            precision=facts.precision,
+            ceiling=facts.client.events_per_s_ceiling,
+            ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
+        ),
         server=_server(samples, table, window, itl),
         client=_load_generator(samples, window, facts),
         gpu=gpu.view(samples, window),
-        gpus=facts.gpus,
-        replicas=facts.replicas,
-        slo=slo.per_request(facts.limits),
-        ceiling=facts.client.events_per_s_ceiling,
-        ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
-        input_tokens_asked=facts.input_tokens,
-        template_tokens=facts.template_tokens,
-        output_tokens_asked=facts.output_tokens,
-        precision=facts.precision,
         stamps_late_s=client.mean_delay(samples, window),
     )
     made = msgspec.structs.replace(
@@ -128,7 +133,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
     ramp asks, and it shall see the same later.
     """
     assert level.end_s is not None
-    invalid = {v.code for v in made.verdicts if v.level == "invalid"}
+    codes = {v.code for v in made.verdicts if v.level == "invalid"}
     seconds = level.end_s - level.begin_s
     return ramp.Held(
         concurrency=level.concurrency,
@@ -141,11 +146,11 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         seconds=seconds,
         requests=round(made.requests * seconds / made.window_s),
         request_s=made.e2e_s.mean,
-        valid=not invalid - {"in_flight_low"},
-        in_flight_ok="in_flight_low" not in invalid,
+        valid=not codes - {"in_flight_low"},
+        in_flight_ok="in_flight_low" not in codes,
         ttft_p99_s=_p99_at_least(made.ttft_s),
         slo=slo.outcome(made.slo) if made.slo else None,
-        unstable="unstable" in invalid,
+        unstable="unstable" in codes,
         stalled="stalled" in level.notes,
     )
 
@@ -177,17 +182,15 @@ def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list
         worker, _, _ = metric.rpartition("/")
         if metric == "slept_s":
             said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(Verdict("machine_slept", "invalid", said, "keep it awake, hold the level again", at))
+            out.append(invalid(Code.MACHINE_SLEPT, said, "keep it awake, hold the level again", at))
         elif metric == "parent_paused_s":
             said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
+            out.append(note(Code.PARENT_PAUSED, said, "the figures of server and GPU have a gap there", at))
         else:
             harm = client.limited or client.timestamp_source == "user"
-            grave = "invalid" if harm and seconds > PAUSED * window else "doubt"
+            judge = invalid if harm and seconds > PAUSED * window else doubt
             said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(
-                Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)
-            )
+            out.append(judge(Code.WORKER_PAUSED, said, "give it a processor of its own, hold the level again", at))
     return out
 
 
@@ -198,7 +201,7 @@ def _said(records: Sequence[Record], level: Level) -> list[Verdict]:
         if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
-        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency or level.rate)
+        Verdict(f"{Code.SAID}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
         for kind, text in sorted(words.items())
     ]
 
