@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.analysis.phases import Roof
+from harness.analysis.validity import Purpose, usable
 from harness.analysis.verdicts.server import KV_FULL
 from harness.predict.roofline import batch_cap
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, ServerView
@@ -32,7 +33,6 @@ CLIENT, SOFTWARE, NONE = "client", "software or host", "none"
 CAUSES = (BANDWIDTH, COMPUTE, SEQUENCES, KV_MEMORY, CLIENT, SOFTWARE, NONE)
 
 _QUEUED = 1.0  # requests that wait, from where the batch is full
-_OURS = ("client_limited", "worker_paused", "in_flight_low")  # verdicts that void a level on our own account
 _SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much
 
 
@@ -45,7 +45,7 @@ def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction
     measured: dict[int, list[float]] = {}
     for s in levels:
         x = s.output_tokens_per_s.mean
-        if x is not None and not any(v.level == "invalid" for v in s.verdicts):
+        if x is not None and usable(s, Purpose.ANSWER):
             measured.setdefault(s.concurrency or 0, []).append(x)
 
     def ratio(concurrency: int, predicted: float) -> float | None:
@@ -235,8 +235,8 @@ class _Top(msgspec.Struct, frozen=True):
 
 
 def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
-    ramp = [s for s in levels if s.concurrency is not None and s.output_tokens_per_s.mean and not _void(s)]
-    good = [s for s in ramp if not _by_client(s)]
+    ramp = [s for s in levels if s.concurrency is not None and s.output_tokens_per_s.mean and usable(s, Purpose.TOP)]
+    good = [s for s in ramp if usable(s, Purpose.ANSWER)]
     if curve and curve.plateau_reached and curve.plateau_tokens_per_s.value and curve.hinge_concurrency.value:
         hinge = curve.hinge_concurrency
         low, high = hinge.ci95 or (None, None)
@@ -246,7 +246,8 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
         return _Top(math.inf, curve.plateau_tokens_per_s.value, False, ends, past)
     if not ramp:
         return None
-    # Levels that the client voided do not count, unless they end the curve: then the client is what ended it.
+    # Levels that the client voided do not count, unless they end the curve: then the client is what ended it. Too few
+    # in flight without failures is its doing too: a slot without a request waits to send one.
     C = max(s.concurrency or 0 for s in ramp)
     there = [s for s in good if s.concurrency == C] or [s for s in ramp if s.concurrency == C]
     queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= _QUEUED]
@@ -257,24 +258,6 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     return _Top(float(C), rate, there[0] not in good, hinge_ends, queues)
 
 
-def _codes(s: LevelSummary) -> set[str]:
-    return {v.code for v in s.verdicts if v.level == "invalid"}
-
-
-def _void(s: LevelSummary) -> bool:
-    """Whether a level is invalid for what the server or the measurement did: it says nothing here."""
-    return not _codes(s) <= set(_OURS)
-
-
-def _by_client(s: LevelSummary) -> bool:
-    """Whether a level is what the load generator made it.
-
-    Too few in flight without failures is our own delay too: a slot that has no request in flight waits to send one,
-    for its processor or for the quota.
-    """
-    return not _codes(s).isdisjoint(_OURS)
-
-
 class _Alone(msgspec.Struct, frozen=True):
     """One request in flight: seconds; None where that was not measured."""
 
@@ -283,7 +266,7 @@ class _Alone(msgspec.Struct, frozen=True):
 
 
 def _alone(levels: Sequence[LevelSummary]) -> _Alone:
-    one = [s for s in levels if s.concurrency == 1 and _codes(s) <= {"in_flight_low"}]  # its times are the server's
+    one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
     return _Alone(_mean(s.itl_s.mean for s in one), _mean(s.ttft_s.mean for s in one))
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.analysis.validity import Purpose, usable
 from harness.judgement import Code, Verdict, note
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
@@ -91,7 +92,7 @@ def prefill(
     MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the asked P: the FLOP of one prompt token more over those that
     the GPUs could have done in its time. What is to be said of it is added to `say`.
     """
-    alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and _counts(s)]
+    alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and usable(s, Purpose.POINT)]
     P = np.array([_prompt(s, input_tokens) for s in alone])
     t = np.array([s.ttft_s.mean for s in alone], dtype=np.float64)
     rise = fit(P, t, np.array([_error(s) for s in alone]))
@@ -129,7 +130,7 @@ def decode(
     capacity, shown = _plateau(levels, curve, "decode", say)
     whole = sum((s.output_tokens_per_s.mean or 0.0) * s.window_s for s in shown)
     later = sum((s.decode_tokens_per_s or 0.0) * s.window_s for s in shown)
-    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and _counts(s)]
+    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and usable(s, Purpose.POINT)]
     itl = sum(s.itl_s.mean or 0.0 for s in alone) / len(alone) if alone else None
     mbu = None
     if roof is not None and itl is not None:
@@ -252,11 +253,6 @@ def _with_interval(made: _Fit) -> Rise:
     return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
 
 
-def _counts(s: LevelSummary) -> bool:
-    """Whether a level's times are the server's: below what was asked in flight they still are."""
-    return not any(v.level == "invalid" and v.code != "in_flight_low" for v in s.verdicts)
-
-
 def _prompt(s: LevelSummary, asked: float) -> float:
     """Prompt tokens of a level's requests, as they were counted, else as they were asked."""
     return float(s.input_tokens_mean or s.input_tokens_asked or asked)
@@ -283,7 +279,9 @@ def _plateau(
     levels: Sequence[LevelSummary], curve: Curve | None, phase: str, say: list[Verdict]
 ) -> tuple[Value, list[LevelSummary]]:
     """Output tok/s of the ramp's plateau, else of its best level, which is then said; and the levels that bear it."""
-    ramp = [s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and _counts(s)]
+    ramp = [
+        s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and usable(s, Purpose.POINT)
+    ]
     if not ramp:
         return Value(None), []
     if curve is not None and curve.plateau_reached and curve.plateau_tokens_per_s.value is not None:

@@ -18,6 +18,7 @@ from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.conditions import Conditions
 from harness.analysis.level import level_summary
 from harness.analysis.table import Table
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.window import began_in, whole_requests
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.observe import client, gpu, server
@@ -133,7 +134,6 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
     ramp asks, and it shall see the same later.
     """
     assert level.end_s is not None
-    codes = {v.code for v in made.verdicts if v.level == "invalid"}
     seconds = level.end_s - level.begin_s
     return ramp.Held(
         concurrency=level.concurrency,
@@ -146,11 +146,11 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         seconds=seconds,
         requests=round(made.requests * seconds / made.window_s),
         request_s=made.e2e_s.mean,
-        valid=not codes - {"in_flight_low"},
-        in_flight_ok="in_flight_low" not in codes,
+        valid=usable(made, Purpose.POINT),
+        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(made),
         ttft_p99_s=_p99_at_least(made.ttft_s),
         slo=slo.outcome(made.slo) if made.slo else None,
-        unstable="unstable" in codes,
+        unstable=Code.UNSTABLE in invalid_by(made),
         stalled="stalled" in level.notes,
     )
 

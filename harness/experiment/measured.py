@@ -12,6 +12,7 @@ import msgspec
 
 from harness import store
 from harness.analysis import gap, slo
+from harness.analysis.validity import Purpose, usable
 from harness.errors import HarnessError
 from harness.experiment import hardware
 from harness.experiment.summarise import summarise
@@ -37,7 +38,7 @@ def valid(summary: Summary) -> list[LevelSummary]:
         if level.concurrency is not None
         and level.input_tokens_asked is None
         and level.output_tokens_per_s.mean
-        and not any(verdict.level == "invalid" for verdict in level.verdicts)
+        and usable(level, Purpose.ANSWER)
     ]
 
 

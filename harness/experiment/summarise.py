@@ -12,10 +12,11 @@ import numpy as np
 from harness import store
 from harness.analysis import curve, gap, grade, phases, slo
 from harness.analysis.table import Table
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import dip_confirmed, drift
 from harness.decide import cost
 from harness.experiment import look
-from harness.judgement import Code, Verdict, doubt, invalid, note
+from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.store import Run
 from harness.summary import (
     BEYOND,
@@ -136,8 +137,8 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
     levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
-    void = any(v.level == "invalid" for level in levels for v in level.verdicts)
-    if void or any(v.level == "invalid" for v in summary.verdicts):
+    sound = all(usable(level, Purpose.ANSWER) for level in levels)
+    if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):
         return 3
     return 99 if slo_fail and summary.knees.slo is None and summary.knees.slo_rate is None else 0
 
@@ -151,14 +152,10 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen, codes = s.reason not in ("", "given"), _invalid(s)
-        return not (codes and (chosen or (last[s.repeat] is s and "errors_above_1_percent" in codes)))
+        chosen, failed = s.reason not in ("", "given"), Code.ERRORS_ABOVE_1_PERCENT in invalid_by(s)
+        return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 
     return [s for s in levels if counts(s)]
-
-
-def _invalid(s: LevelSummary) -> set[str]:
-    return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
 def _beside(run: Run, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None) -> Prediction | None:

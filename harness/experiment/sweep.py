@@ -33,6 +33,7 @@ from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
 from harness.experiment.summarise import exit_status, summarise
+from harness.judgement import rank
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.summary import Summary, Value
@@ -348,8 +349,7 @@ def _knee(summary: Summary) -> Value | None:
 def _codes(summary: Summary) -> list[str]:
     """Codes of all verdicts, the gravest first, each once."""
     found = [*summary.verdicts, *(verdict for level in summary.levels for verdict in level.verdicts)]
-    order = ("invalid", "doubt", "note")
-    return list(dict.fromkeys(v.code for v in sorted(found, key=lambda v: order.index(v.level))))
+    return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
 def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:
