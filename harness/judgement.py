@@ -126,3 +126,18 @@ class GradeName(enum.StrEnum):
     QUICK = enum.auto()
     STANDARD = enum.auto()
     SUBMISSION = enum.auto()
+
+
+AGREES = (0.75, 1.15)  # measured over predicted, from where to where they agree
+
+
+class Cause(enum.StrEnum):
+    """Why a measurement leaves the prediction."""
+
+    BANDWIDTH = "bandwidth"
+    COMPUTE = "compute (prefill)"
+    SEQUENCES = "max_num_seqs"
+    KV_MEMORY = "KV memory"
+    CLIENT = "client"
+    SOFTWARE = "software or host"
+    NONE = "none"

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from harness.judgement import Gravity, Outcome, rank
+from harness.judgement import AGREES, Cause, Gravity, Outcome, rank
 from harness.predict import claims
 from harness.report.format import MISSING, flat, interval, load, load_of, ms, number, percent, plain
 from harness.report.headline import Fact, fastest, headline, hinge_of, is_open, of_curve, state, tokens_sent
@@ -34,7 +34,7 @@ from harness.summary import (
 CLAIMS = "Claims that are often made of such a setup, unsourced"
 BY_CONSTRUCTION = "agreement with the prediction is there by construction"
 SEVERITIES = tuple(Gravity)
-_AGREES = "0.75–1.15 counts as agreement"  # docs/method.md, Measured against predicted
+_AGREES = f"{AGREES[0]}–{AGREES[1]} counts as agreement"  # docs/method.md, Measured against predicted
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
 _DIFFERS = 0.02  # of the tokens requested, from where the mean that was sent is told too
 
@@ -354,7 +354,7 @@ def _gap(gap: Gap | None) -> list[Fact]:
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
     told = plain(gap.sentence).rstrip(".")
-    largest = "small" if gap.largest == "none" else gap.largest
+    largest = "small" if gap.largest == Cause.NONE else gap.largest
     return [Fact("Gap", largest, _joined(told, f"factors: {factors}", ", ".join(reached)))]
 
 
