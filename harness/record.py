@@ -6,6 +6,7 @@ stored: it follows from `sent_s` and the level's frame (see `phase_of`).
 
 from __future__ import annotations
 
+import enum
 from array import array
 
 import msgspec
@@ -51,6 +52,19 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
     tls_s: float | None = None  # TLS handshake when this request had to open its connection
     lumped: int = 0  # of the merged ones, those that the server sent together: the read that brought them was in time
+
+
+class LevelNote(enum.StrEnum):
+    """What a level's frame says of its course; files hold the values."""
+
+    CUT_SHORT = "cut_short"  # a bound of the run ended its window
+    FAILING = "failing"  # most of its requests failed, and so its window ended
+    STALLED = "stalled"  # no token came for so long that its window ended
+    COOLDOWN_CUT = "cooldown_cut"  # not every request of its window was waited for
+    TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to look for one
+    NOT_SETTLED = "not_settled"  # a trend goes through its window
+    NOT_PRECISE = "not_precise"  # its throughput is not known as precisely as was asked
+    VOID = "void"  # broken off with its session
 
 
 class Level(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.conditions import Conditions
-from harness.analysis.level import level_summary
+from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
 from harness.record import Level, Record

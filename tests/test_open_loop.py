@@ -10,7 +10,7 @@ import pytest
 
 from harness.analysis import curve
 from harness.analysis.conditions import Conditions
-from harness.analysis.level import level_summary
+from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.verdicts.client import NEAR, TOO_NEAR
 from harness.analysis.window import trend

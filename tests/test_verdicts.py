@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.analysis.level import level_summary
+from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.verdicts import client, curve, server, tokens, window
 from harness.analysis.window import Little

@@ -1,6 +1,6 @@
 """The figures of requests and levels, formula by formula (docs/definitions.md, levels[]).
 
-Left out: which requests and tokens of a level count (`level`), and whether an SLO is met (`slo`), whose limits on one
+Left out: which requests and tokens of a level count (`figures`), and whether an SLO is met (`slo`), whose limits on one
 request are counted here as goodput.
 """
 

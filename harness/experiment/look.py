@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.analysis import grade, metrics, precision, ramp, slo
 from harness.analysis.conditions import Conditions
-from harness.analysis.level import level_summary
+from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.window import began_in, whole_requests

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from harness.judgement import Gravity
 from harness.report.format import MISSING, half_width, ms, number, plain
 from harness.report.tables import MARKS
 from harness.report.words import worst
@@ -129,8 +128,8 @@ class Progress:
         tokens = seen[1] if output_tokens_per_s is None else output_tokens_per_s
         failed = seen[2] if errors is None else errors
         how = _figures(tokens, in_flight, latency, failed, half)
-        if mark in (Gravity.INVALID, Gravity.DOUBT):
-            how.append(f"  {MARKS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
+        if mark in ("invalid", "doubt"):
+            how.append(f"  {MARKS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
         self._say(self._together(Text(self._level, "bold"), how))
 
     def note(self, text: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from harness.judgement import Gravity
 from harness.report.format import plain
 from harness.report.headline import Fact, headline
 from harness.report.plots import LATENCIES, curve_figure, latency_figure
@@ -214,7 +213,7 @@ def _levels(summary: Summary) -> str:
     columns = level_columns(summary)
     heads = "".join(f"<th>{'<br>'.join(escape(line) for line in column.head)}</th>" for column in columns)
     rows = "\n".join(
-        ('<tr class="invalid">' if worst(level) == Gravity.INVALID else "<tr>")
+        ('<tr class="invalid">' if worst(level) == "invalid" else "<tr>")
         + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         + "</tr>"
         for level, cells in zip(summary.levels, zip(*(c.cells for c in columns), strict=True), strict=True)

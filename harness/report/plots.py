@@ -21,7 +21,6 @@ import numpy as np
 from harness import files
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.judgement import Gravity
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
 from harness.report.words import simulated_words, subject, worst
@@ -273,7 +272,7 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
     if line and curve and curve.family:
         axes.plot(*zip(*line, strict=True), color=_INK, lw=1.5, zorder=3, solid_capstyle="round")
     for x, y, level in measured:
-        hollow = worst(level) == Gravity.INVALID
+        hollow = worst(level) == "invalid"
         below_it, above_it = _whiskers(level, y)
         axes.errorbar(
             [x], [y], yerr=[[below_it], [above_it]], fmt="o", ms=6, mew=1.4, capsize=3,
@@ -289,11 +288,11 @@ def curve_png(summary: Summary, manifest: Mapping[str, Any], path: Path | str) -
     if line and curve and curve.family:
         handles.append(Line2D([], [], color=_INK, lw=1.5))
         names.append(f"fitted {curve.family.replace('_', ' ')}")
-    if any(worst(level) != Gravity.INVALID for _, _, level in measured):
+    if any(worst(level) != "invalid" for _, _, level in measured):
         handles.append(Line2D([], [], **dot))  # type: ignore[arg-type]
         short = any(level.output_tokens_per_s.ci95 is None for _, _, level in measured)
         names.append("measured, 95 % interval" + (" (pale: the fit's own error)" if short else ""))
-    if any(worst(level) == Gravity.INVALID for _, _, level in measured):
+    if any(worst(level) == "invalid" for _, _, level in measured):
         handles.append(Line2D([], [], mfc="white", mew=1.4, **dot))  # type: ignore[arg-type]
         names.append("invalid level")
     if handles:
@@ -414,7 +413,7 @@ def curve_figure(summary: Summary, manifest: Mapping[str, Any]) -> dict[str, Any
             }
         )  # fmt: skip
     for name, symbol, wanted in (("measured, 95 %", "circle", False), ("invalid level", "circle-open", True)):
-        chosen = [point for point in measured if (worst(point[2]) == Gravity.INVALID) is wanted]
+        chosen = [point for point in measured if (worst(point[2]) == "invalid") is wanted]
         if chosen:
             data.append(_measured(chosen, name, symbol))
     shapes, notes = _marks(summary, low, high)

@@ -12,15 +12,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from harness.judgement import Gravity, Outcome
 from harness.report.format import MISSING, half_width, ms, number
 from harness.report.headline import REASONS, is_open
 from harness.report.words import SEVERITIES, Remark, facts, remarks, simulated_words, subject, worst
 from harness.summary import LevelSummary, PredictedLevel, Summary
 
-MARKS: dict[str, str] = {Gravity.INVALID: "✗", Gravity.DOUBT: "?", Gravity.NOTE: "·"}
+MARKS = {"invalid": "✗", "doubt": "?", "note": "·"}
 FIRST_REMARKS = 3  # on a terminal, unless all are wanted: what is more stands in report.md
-_STYLES: dict[str, str] = {Gravity.INVALID: "bold red", Gravity.DOUBT: "yellow", Gravity.NOTE: "dim"}
+_STYLES = {"invalid": "bold red", "doubt": "yellow", "note": "dim"}
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ def level_columns(summary: Summary) -> list[Column]:
 
     def slo(level: LevelSummary) -> str:
         outcomes = [each.outcome for each in level.slo]
-        return next((word for word in Outcome if word in outcomes), MISSING)
+        return next((word for word in ("missed", "unresolved", "met") if word in outcomes), MISSING)
 
     columns = [
         Column(("asked", "req/s") if open_loop else ("", "C"), [asked(x) for x in levels]),
@@ -173,7 +172,7 @@ def _level_table(summary: Summary, console: Console) -> Table:
             head = Text("\n".join(column.head), "dim", justify="right")
             table.add_column(head, justify="right", no_wrap=True, vertical="bottom")
         for level, cells in zip(summary.levels, zip(*(c.cells for c in columns), strict=True), strict=True):
-            bad = worst(level) == Gravity.INVALID
+            bad = worst(level) == "invalid"
             table.add_row(*(Text(cell) for cell in cells), style="red" if bad else "")
         if not spare or Measurement.get(console, console.options.update(width=1000), table).maximum <= console.width:
             return table

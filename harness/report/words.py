@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from harness.judgement import AGREES, Cause, Gravity, Outcome, rank
 from harness.predict import claims
 from harness.report.format import MISSING, flat, interval, load, load_of, ms, number, percent, plain
 from harness.report.headline import Fact, fastest, headline, hinge_of, is_open, of_curve, state, tokens_sent
@@ -33,8 +32,8 @@ from harness.summary import (
 
 CLAIMS = "Claims that are often made of such a setup, unsourced"
 BY_CONSTRUCTION = "agreement with the prediction is there by construction"
-SEVERITIES = tuple(Gravity)
-_AGREES = f"{AGREES[0]}–{AGREES[1]} counts as agreement"  # docs/method.md, Measured against predicted
+SEVERITIES = ("invalid", "doubt", "note")
+_AGREES = "0.75–1.15 counts as agreement"  # docs/method.md, Measured against predicted
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
 _DIFFERS = 0.02  # of the tokens requested, from where the mean that was sent is told too
 
@@ -119,10 +118,9 @@ def _slo(summary: Summary) -> list[Fact]:
         return [Fact("SLO", f"met up to {number(knee.value)} {unit}", _joined(limits, beyond))]
     outcomes = {each.outcome for level in judged for each in level.slo}
     lowest = min(judged, key=lambda level: level.concurrency or level.rate or 0)
-    if any(each.outcome == Outcome.MISSED for each in lowest.slo):
+    if any(each.outcome == "missed" for each in lowest.slo):
         return [Fact("SLO", f"missed at {load_of(lowest)} already", limits)]
-    undecided = Outcome.UNRESOLVED in outcomes
-    said = "no level has requests enough to decide it" if undecided else "no valid level decides it"
+    said = "no level has requests enough to decide it" if "unresolved" in outcomes else "no valid level decides it"
     return [Fact("SLO", "unresolved", _joined(limits, said))]
 
 
@@ -234,15 +232,16 @@ def remarks(summary: Summary) -> list[Remark]:
     """All verdicts of the run, its curve and its levels, each once, gravest first, alike ones together."""
     found: dict[tuple[str, str, str], list[Verdict]] = {}
     levels = [
-        msgspec.structs.replace(verdict, at=level.load) if verdict.at is None else verdict
+        msgspec.structs.replace(verdict, at=level.concurrency or level.rate) if verdict.at is None else verdict
         for level in summary.levels
         for verdict in level.verdicts
     ]
     for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
         apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by what they say
         found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
+    grave = {severity: rank for rank, severity in enumerate(SEVERITIES)}
     open_loop = is_open(summary)
-    return [_together(group, open_loop) for group in sorted(found.values(), key=lambda group: rank(group[0]))]
+    return [_together(group, open_loop) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
 
 
 def ramp_rows(summary: Summary) -> list[tuple[str, str]]:
@@ -354,7 +353,7 @@ def _gap(gap: Gap | None) -> list[Fact]:
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
     told = plain(gap.sentence).rstrip(".")
-    largest = "small" if gap.largest == Cause.NONE else gap.largest
+    largest = "small" if gap.largest == "none" else gap.largest
     return [Fact("Gap", largest, _joined(told, f"factors: {factors}", ", ".join(reached)))]
 
 

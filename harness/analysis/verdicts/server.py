@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from harness.analysis.window import Trend
 from harness.judgement import Code, Verdict, doubt, invalid, note
+from harness.record import LevelNote
 from harness.summary import GpuView, LevelSummary
 
 ERROR_RATE = 0.01
@@ -27,7 +28,7 @@ def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
 
 
 def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if "stalled" not in notes:
+    if LevelNote.STALLED not in notes:
         return None
     return invalid(
         Code.STALLED,

@@ -10,6 +10,7 @@ from harness.analysis.stats import SAMPLES
 from harness.analysis.verdicts.server import ERROR_RATE
 from harness.analysis.window import Little
 from harness.judgement import Code, Verdict, doubt, invalid, note
+from harness.record import LevelNote
 from harness.summary import LevelSummary
 
 _REQUEST_TIMES = 20  # that a window needs for an interval
@@ -78,7 +79,7 @@ def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
 
 
 def not_settled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if "not_settled" not in notes:
+    if LevelNote.NOT_SETTLED not in notes:
         return None
     return doubt(
         Code.NOT_SETTLED,
@@ -93,7 +94,7 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
 
     `drift`: share of its mean by which throughput moved over the window, None where that is chance.
     """
-    if "not_precise" not in notes or precision is None:
+    if LevelNote.NOT_PRECISE not in notes or precision is None:
         return None
     half = half_width(s.output_tokens_per_s)
     known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
@@ -103,7 +104,7 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
         why, advice = "the load generator was the limit", "see what it was short of first"
     elif drift is not None:
         why, advice = f"it moved by {drift:+.1%} over the window", "look for a cache that warms or other load"
-    elif {"cut_short", "failing"} & set(notes):
+    elif {LevelNote.CUT_SHORT, LevelNote.FAILING} & set(notes):
         why, advice = "the window was cut short", "give the run more time or requests"
     else:
         why, advice = f"it still varies after {s.window_s:.3g} s", "ask for less precision, or for --level-seconds"
@@ -111,21 +112,21 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
 
 
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if "cooldown_cut" in notes:
+    if LevelNote.COOLDOWN_CUT in notes:
         return doubt(
             Code.CUT_SHORT,
             "a budget ended the level before the last request of its window had ended: slow ones are missing",
             "give the run more time or requests",
             s.load,
         )
-    if "cut_short" in notes:
+    if LevelNote.CUT_SHORT in notes:
         message = f"a budget ended the window after {s.window_s:.3g} s"
         return doubt(Code.CUT_SHORT, message, "give the run more time or requests", s.load)
     return None
 
 
 def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if "transient_unchecked" not in notes:
+    if LevelNote.TRANSIENT_UNCHECKED not in notes:
         return None
     return note(
         Code.TRANSIENT_UNCHECKED,
