@@ -22,6 +22,7 @@ from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.stats import slope as slope_of
 from harness.analysis.table import Bools, Floats, Ints
 from harness.analysis.verdicts.client import IN_FLIGHT
+from harness.judgement import CurveState
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
 
 LEVELS = 6  # distinct ones that a found hinge needs (docs/method.md, The fit: n >= k + 3)
@@ -38,7 +39,7 @@ _FAR = 100.0  # an asymptote that is reached so many times further up says nothi
 class Answer(msgspec.Struct, frozen=True):
     """The state, why it is not found, and what follows from it."""
 
-    state: str
+    state: CurveState
     reasons: list[str] = []
     settle: Settle | None = None
     at_least: float | None = None  # concurrency

@@ -48,9 +48,10 @@ class Cap(msgspec.Struct, frozen=True):
         value, low, high = hinge
         slack = max(SLACK, 1 / prediction.output_tokens)
         inside = [name for name, limit in stops.items() if low * (1 - slack) <= limit <= high * (1 + slack)]
-        said = {cause for s in queues if s.server and (cause := _by_counters(s.server))}
-        if value < expected and said:
-            return cls(expected, value, Cause.KV_MEMORY if Cause.KV_MEMORY in said else Cause.SEQUENCES, True, inside)
+        reported = {cause for s in queues if s.server and (cause := _by_counters(s.server))}
+        if value < expected and reported:
+            cause = Cause.KV_MEMORY if Cause.KV_MEMORY in reported else Cause.SEQUENCES
+            return cls(expected, value, cause, True, inside)
         return cls(expected, value, binding, value >= expected or bool(inside), inside)
 
 

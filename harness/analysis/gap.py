@@ -107,8 +107,8 @@ def attribute(
         sentence="",
     )
     context = prediction.input_tokens + prediction.output_tokens / 2
-    said = sentence(found, cap, context, single_stream=alone.itl is not None)
-    return msgspec.structs.replace(found, sentence=said)
+    words = sentence(found, cap, context, single_stream=alone.itl is not None)
+    return msgspec.structs.replace(found, sentence=words)
 
 
 def _factors(pace: Pace, C: float, cap: float, measured: Mapping[Cause, float]) -> dict[str, float] | None:

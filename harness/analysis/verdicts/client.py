@@ -27,11 +27,11 @@ def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
     if client.late_fraction is None or client.late_fraction <= HARM:
         return None
     cause, remedy = _remedy(client)
-    said = f"; {cause}" if cause else ""
+    because = f"; {cause}" if cause else ""
     return invalid(
         Code.CLIENT_LIMITED,
         f"{client.late_fraction:.1%} of the request slots' time passed before the next request was sent "
-        f"(limit {HARM:.0%}): the load was lower than asked{said}",
+        f"(limit {HARM:.0%}): the load was lower than asked{because}",
         remedy if cause else f"{remedy}, and whether --max-rps holds requests back",
         s.load,
     )
@@ -55,9 +55,9 @@ def client_busy(s: LevelSummary, client: ClientView, lower_bound: bool = False) 
     if not reasons:
         return None
     cause, remedy = _remedy(client)
-    said = f"the load generator was busy: {', '.join(reasons)}"
+    busy = f"the load generator was busy: {', '.join(reasons)}"
     stands = "" if client.late_fraction is None or client.late_fraction > HARM else "; throughput stands"
-    return doubt(Code.CLIENT_BUSY, f"{said}; {cause}{stands}" if cause else said + stands, remedy, s.load)
+    return doubt(Code.CLIENT_BUSY, f"{busy}; {cause}{stands}" if cause else busy + stands, remedy, s.load)
 
 
 def _remedy(client: ClientView) -> tuple[str, str]:

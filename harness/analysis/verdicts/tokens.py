@@ -33,23 +33,23 @@ def unplaced_tokens(s: LevelSummary, output_tokens: float) -> Verdict | None:
     )
 
 
-def output_length_off(s: LevelSummary, asked: float | None) -> Verdict | None:
-    if not asked or s.output_tokens_mean is None or abs(s.output_tokens_mean / asked - 1) <= 0.10:
+def output_length_off(s: LevelSummary, requested: float | None) -> Verdict | None:
+    if not requested or s.output_tokens_mean is None or abs(s.output_tokens_mean / requested - 1) <= 0.10:
         return None
     return doubt(
         Code.OUTPUT_LENGTH_OFF,
-        f"{s.output_tokens_mean:.1f} output tokens a request, {asked:.1f} were asked for",
+        f"{s.output_tokens_mean:.1f} output tokens a request, {requested:.1f} were asked for",
         "check that the server honours ignore_eos and max_tokens",
         s.load,
     )
 
 
-def input_length_off(s: LevelSummary, asked: float | None) -> Verdict | None:
-    if not asked or s.input_tokens_mean is None or abs(s.input_tokens_mean / asked - 1) <= 0.10:
+def input_length_off(s: LevelSummary, requested: float | None) -> Verdict | None:
+    if not requested or s.input_tokens_mean is None or abs(s.input_tokens_mean / requested - 1) <= 0.10:
         return None
     return note(
         Code.INPUT_LENGTH_OFF,
-        f"{s.input_tokens_mean:.1f} input tokens a request by the server's count, {asked:.1f} were asked for",
+        f"{s.input_tokens_mean:.1f} input tokens a request by the server's count, {requested:.1f} were asked for",
         "name the model's tokenizer; chat templates add some tokens of their own",
         s.load,
     )
