@@ -22,8 +22,8 @@ import msgspec
 
 from harness.analysis.cap import QUEUED, SLACK, Cap
 from harness.analysis.explanation import sentence
-from harness.analysis.pace import Pace, complete, pace_of
 from harness.analysis.phases import Roof
+from harness.analysis.predicted_curve import PredictedCurve, complete, predicted_curve
 from harness.analysis.validity import Purpose, usable
 from harness.judgement import AGREES, Cause
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
@@ -74,25 +74,26 @@ def attribute(
     """
     if not complete(prediction):
         return None
-    pace, top = pace_of(prediction), _top(levels, curve)
-    if top is None or not pace.decoding(1) > 0:
+    predicted, top = predicted_curve(prediction), _top(levels, curve)
+    if top is None or not predicted.decoding(1) > 0:
         return None
     alone = _alone(levels)
-    decode = alone.itl / pace.decoding(1) if alone.itl else None
-    prefill = _prefill_ratio(pace, alone, decode, prediction, phases)
+    decode = alone.itl / predicted.decoding(1) if alone.itl else None
+    prefill = _prefill_ratio(predicted, alone, decode, prediction, phases)
     cap = Cap.of(top.hinge, top.queues, prediction)
-    measured = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cap.cause: cap.running}
+    figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cap.cause: cap.running}
+    measured = {cause: value for cause, value in figures.items() if value is not None}
     C = top.concurrency
     if math.isinf(C) and math.isinf(cap.expected):  # a plateau where none was to come
         C = float(max(_asked(levels)))
-    factors = _factors(pace, C, cap.expected, {cause: value for cause, value in measured.items() if value is not None})
+    factors = _factors(predicted, C, cap.expected, measured)
     if factors is None:
         return None
-    ratio = top.throughput / pace.throughput(min(C, cap.expected))
+    ratio = top.throughput / predicted.throughput(min(C, cap.expected))
     unexplained = ratio / math.prod(factors.values())
     rest = Cause.CLIENT if top.client and unexplained < 1 else Cause.SOFTWARE  # a client makes nothing faster
     factors[rest] = unexplained
-    mbu, mfu = _achieved(prediction, pace, alone, roof, phases)
+    mbu, mfu = _achieved(prediction, predicted, alone, roof, phases)
     found = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
@@ -111,7 +112,9 @@ def attribute(
     return msgspec.structs.replace(found, sentence=words)
 
 
-def _factors(pace: Pace, C: float, cap: float, measured: Mapping[Cause, float]) -> dict[str, float] | None:
+def _factors(
+    predicted: PredictedCurve, C: float, cap: float, measured: Mapping[Cause, float]
+) -> dict[str, float] | None:
     """What each measured figure, put in place of the predicted, multiplies the throughput at C by.
 
     They are the ratios of decoding and prefill times, and the number running where the batch stops, in place of `cap`.
@@ -121,7 +124,7 @@ def _factors(pace: Pace, C: float, cap: float, measured: Mapping[Cause, float]) 
     def throughput(replaced: Iterable[Cause]) -> float:
         now = {cause: measured[cause] for cause in replaced}
         decode, prefill = now.pop(Cause.BANDWIDTH, 1.0), now.pop(Cause.COMPUTE, 1.0)
-        return pace.throughput(min(C, *(now.values() or [cap])), decode, prefill)
+        return predicted.throughput(min(C, *(now.values() or [cap])), decode, prefill)
 
     orders = list(itertools.permutations(measured))
     moved = dict.fromkeys(measured, 0.0)
@@ -201,7 +204,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _prefill_ratio(
-    pace: Pace, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
+    predicted: PredictedCurve, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
 ) -> float | None:
     """How many times as long a prompt takes to compute as was predicted; by the probe's slope where there is one.
 
@@ -211,17 +214,17 @@ def _prefill_ratio(
     probed = phases.prefill.mfu if phases and phases.prefill else None
     if probed and probed.value and "mfu_prefill" in assumed:
         return assumed["mfu_prefill"] / probed.value
-    expected = pace.prefill * pace.weights_wait(decode or 1.0) + assumed.get("api_overhead_s", 0.0)
-    taken = _prefill_s(pace, alone)
+    expected = predicted.prefill * predicted.weights_wait(decode or 1.0) + assumed.get("api_overhead_s", 0.0)
+    taken = _prefill_s(predicted, alone)
     return taken / expected if taken is not None and taken > 0 and expected > 0 else None
 
 
-def _prefill_s(pace: Pace, alone: _Alone) -> float | None:
-    return None if alone.ttft is None else alone.ttft - (alone.itl if alone.itl is not None else pace.decoding(1))
+def _prefill_s(predicted: PredictedCurve, alone: _Alone) -> float | None:
+    return None if alone.ttft is None else alone.ttft - (alone.itl if alone.itl is not None else predicted.decoding(1))
 
 
 def _achieved(
-    prediction: Prediction, pace: Pace, alone: _Alone, roof: Roof | None, phases: Phases | None
+    prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
 ) -> tuple[Achieved | None, Achieved | None]:
     """MBU = bytes of a step / (BW ITL) and MFU = FLOP of a prompt / (F (TTFT - ITL)) at one request in flight.
 
@@ -232,13 +235,13 @@ def _achieved(
     if roof is not None and alone.itl:
         context = P + prediction.output_tokens / 2
         least = roof.step(context)
-        mbu = Achieved(least / alone.itl, least / pace.decoding(1))
+        mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
-    taken = _prefill_s(pace, alone)
+    taken = _prefill_s(predicted, alone)
     if probed and probed.value and "mfu_prefill" in assumed:
         mfu = Achieved(probed.value, assumed["mfu_prefill"])
-    elif roof is not None and taken is not None and taken > 0 and pace.prefill > 0:
+    elif roof is not None and taken is not None and taken > 0 and predicted.prefill > 0:
         cached = P * assumed.get("prefix_hit", 0.0)
         least = roof.prompt * (P - cached) + roof.attend / 2 * (P * P - cached * cached)
-        mfu = Achieved(least / taken, least / (pace.prefill + assumed.get("api_overhead_s", 0.0)))
+        mfu = Achieved(least / taken, least / (predicted.prefill + assumed.get("api_overhead_s", 0.0)))
     return mbu, mfu

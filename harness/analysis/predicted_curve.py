@@ -22,7 +22,7 @@ def complete(prediction: Prediction) -> bool:
     return min(least) > 0 and assumed.get("api_overhead_s", 0.0) >= 0
 
 
-class Pace(msgspec.Struct, frozen=True):
+class PredictedCurve(msgspec.Struct, frozen=True):
     """Seconds a token of one request, by the prediction, over the number that run in all replicas."""
 
     running: tuple[float, ...]  # where it is known, ascending
@@ -63,7 +63,7 @@ class Pace(msgspec.Struct, frozen=True):
         return B / seconds if seconds > 0 else math.nan
 
 
-def pace_of(prediction: Prediction) -> Pace:
+def predicted_curve(prediction: Prediction) -> PredictedCurve:
     """From the prediction's own points: below the cap the levels', and its ends."""
     cap, assumed = batch_cap(prediction.caps), prediction.assumptions
     known = {1.0: prediction.single_stream_tokens_per_s.mid}
@@ -72,6 +72,6 @@ def pace_of(prediction: Prediction) -> Pace:
     if cap < math.inf:
         known[cap] = prediction.plateau_tokens_per_s.mid
     share, replicas = 1 / prediction.output_tokens, assumed.get("dp", 1.0)
-    bare = Pace((), (), cap, assumed.get("prefill_s", 0.0), share, replicas)
+    bare = PredictedCurve((), (), cap, assumed.get("prefill_s", 0.0), share, replicas)
     points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))
