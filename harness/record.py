@@ -98,6 +98,13 @@ class Level(msgspec.Struct, frozen=True):
     def finished(self) -> bool:
         return self.end_s is not None
 
+    @property
+    def window(self) -> tuple[float, float]:
+        """From when to when it was measured, once that is over."""
+        if self.window_start_s is None or self.window_end_s is None:
+            raise ValueError(f"level {self.index} has no closed window")
+        return self.window_start_s, self.window_end_s
+
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
     """One telemetry figure: when, of whom (server | client | host | gpu), its name, its value."""

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.judgement import CurveState
+from harness.judgement import Verdict as Verdict
+
 FORMAT = 2  # 2: Curve.state
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """A note, a doubt or an invalid: what was seen, where, and what to do about it."""
-
-    code: str
-    level: str  # note | doubt | invalid
-    message: str
-    advice: str = ""
-    at: int | float | None = None  # concurrency, or in open loop rate, of the level it touches; None: the whole run
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -103,7 +96,7 @@ class Attainment(msgspec.Struct, frozen=True):
     n: int  # that began in the window, failures included
     fraction: float | None
     ci95: tuple[float, float] | None
-    outcome: str  # met | missed | unresolved
+    outcome: str  # an Outcome
 
 
 class FromSend(msgspec.Struct, frozen=True):
@@ -164,6 +157,11 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
+    @property
+    def load(self) -> int | float | None:
+        """What was asked for: requests in flight, or in open loop requests per second."""
+        return self.concurrency if self.rate is None else self.rate
+
 
 class Settle(msgspec.Struct, frozen=True):
     """What would turn a provisional answer, or one beyond the levels, into a found one."""
@@ -172,7 +170,7 @@ class Settle(msgspec.Struct, frozen=True):
     seconds: float | None = None  # that they would take; None where nothing is known of time
 
 
-FOUND, PROVISIONAL, BEYOND, NONE = "found", "provisional", "beyond", "none"
+FOUND, PROVISIONAL, BEYOND, NONE = CurveState
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):

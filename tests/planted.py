@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.analysis import curve, phases, verdicts
-from harness.analysis.gap import BANDWIDTH, CLIENT, COMPUTE, KV_MEMORY, SEQUENCES
+from harness.analysis import curve, phases
+from harness.analysis.verdicts.client import in_flight_low
+from harness.judgement import Cause
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -67,17 +68,17 @@ class Fault(NamedTuple):
 _RAMP, _BRIEF = (1, 2, 4, 8, 12, 16, 24, 32), (1, 8, 16, 32)
 
 FAULTS = {
-    "MBU × 0.5": Fault(BANDWIDTH, {"max_num_seqs": 16}, {"mbu": 0.4}, (64, 64), _RAMP, _BRIEF),
+    "MBU × 0.5": Fault(Cause.BANDWIDTH, {"max_num_seqs": 16}, {"mbu": 0.4}, (64, 64), _RAMP, _BRIEF),
     "MFU × 0.5": Fault(  # on a slower card: making such long prompts keeps the client from reading for 2 ms
-        COMPUTE, {"max_num_seqs": 16}, {"mfu_prefill": 0.225, "mfu_decode": 0.225}, (1000, 32), _RAMP, (1, 4, 16),
+        Cause.COMPUTE, {"max_num_seqs": 16}, {"mfu_prefill": 0.225, "mfu_decode": 0.225}, (1000, 32), _RAMP, (1, 4, 16),
         card="h100-sxm", window_s=4.1,
     ),
-    "max-num-seqs 16": Fault(SEQUENCES, {"max_num_seqs": 64}, {"max_num_seqs": 16}, (64, 64), _RAMP, _BRIEF),
+    "max-num-seqs 16": Fault(Cause.SEQUENCES, {"max_num_seqs": 64}, {"max_num_seqs": 16}, (64, 64), _RAMP, _BRIEF),
     "KV memory ÷ 4": Fault(
-        KV_MEMORY, {"max_num_seqs": 64, "kv_tokens": 16_384}, {"kv_tokens": 4_096}, (256, 64), _RAMP, _BRIEF
+        Cause.KV_MEMORY, {"max_num_seqs": 64, "kv_tokens": 16_384}, {"kv_tokens": 4_096}, (256, 64), _RAMP, _BRIEF
     ),
     "a throttled client": Fault(
-        CLIENT, {"max_num_seqs": 64}, {}, (64, 64), (1, 2, 4, 8, 16, 32), (1, 4, 16), pause_s=0.3, quota=16.0
+        Cause.CLIENT, {"max_num_seqs": 64}, {}, (64, 64), (1, 2, 4, 8, 16, 32), (1, 4, 16), pause_s=0.3, quota=16.0
     ),
 }  # fmt: skip
 
@@ -116,7 +117,7 @@ def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
         itl_s=Spread(seen.itl.mean, None, None, None, None, None, seen.requests),
         server=view if counters else None,
     )
-    low = verdicts.in_flight_low(s)
+    low = in_flight_low(s)
     return msgspec.structs.replace(s, verdicts=[low] if low else [])
 
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis import curve, verdicts
+from harness.analysis import curve
 from harness.analysis.curve import Fit, Point, fit, throughput
+from harness.analysis.verdicts.curve import dip_confirmed
 from harness.summary import LevelSummary, ServerView
 from tests.summaries import level
 
@@ -370,13 +371,13 @@ def test_a_confirmed_dip_is_explained_by_what_the_server_reported_past_the_hinge
         (seen(waiting=0.0), ("nothing that the server reported",)),
         ([level(16, server=None), level(256, server=None)], ("reported nothing of itself",)),
     ):
-        said = verdicts.dip_confirmed(FELL, levels)
+        said = dip_confirmed(FELL, levels)
         assert said is not None
         assert (said.code, said.level) == ("dip_confirmed", "note")
         for word in words:
             assert word in f"{said.message} {said.advice}"
     unconfirmed = msgspec.structs.replace(FELL, dip=None)
-    assert verdicts.dip_confirmed(unconfirmed, seen(preemptions=12.0)) is None
+    assert dip_confirmed(unconfirmed, seen(preemptions=12.0)) is None
 
 
 # A small real server, concave at low load: output tok/s of vLLM on a CPU at these levels, max-num-seqs 16.

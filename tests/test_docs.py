@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from harness.judgement import Code
+
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}
 CITED = re.compile(r"docs/(method|definitions)\.md, ([A-Z][^;:)\"\n]*)")
@@ -28,3 +30,10 @@ def test_every_field_of_a_summary_has_its_definition() -> None:
     fields = {name for struct in schema["$defs"].values() for name in struct.get("properties", {})}
     assert len(fields) > 150
     assert [name for name in sorted(fields) if not re.search(rf"\b{re.escape(name)}\b", PAGES["definitions.md"])] == []
+
+
+def test_every_code_of_a_verdict_has_its_definition_and_every_definition_its_code() -> None:
+    table = PAGES["definitions.md"].partition("### Verdicts")[2].partition("###")[0]
+    _, *rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    codes = re.findall(r"`([a-z0-9_…]+)`", " ".join(rows))
+    assert sorted(codes) == sorted("said_…" if code is Code.SAID else code for code in Code)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis import gap
+from harness.judgement import Cause
 from harness.predict import catalog
 from harness.predict.model import model
 from harness.predict.roofline import Workload, deployment, predict
@@ -107,7 +108,7 @@ def attributed(
     found = gap.attribute(prediction, levels, curve, phases=phases)
     assert found is not None
     assert math.prod(found.factors.values()) == pytest.approx(found.ratio)
-    assert found.largest in gap.CAUSES
+    assert found.largest in set(Cause)
     return found
 
 
@@ -124,15 +125,15 @@ def test_where_all_is_as_predicted_every_factor_is_1(card: str, name: str, P: in
     found = attributed(prediction, as_predicted(prediction))
     assert found.ratio == pytest.approx(1.0)
     assert all(factor == pytest.approx(1.0, rel=1e-6) for factor in found.factors.values())
-    assert found.largest == gap.NONE
+    assert found.largest == Cause.NONE
 
 
 def test_what_one_request_alone_does_not_show_is_software_s_or_the_host_s() -> None:
     """The hinge and one request alone are as predicted, the plateau is not."""
     prediction = predicted()
     found = attributed(prediction, as_predicted(prediction), plateau(0.6 * prediction.plateau_tokens_per_s.mid, 16.0))
-    assert found.largest == gap.SOFTWARE
-    assert found.factors[gap.SOFTWARE] == pytest.approx(0.6)
+    assert found.largest == Cause.SOFTWARE
+    assert found.factors[Cause.SOFTWARE] == pytest.approx(0.6)
     assert found.at is None
     assert found.limits == ["max_num_seqs"]
     assert found.hinge_over_cap == pytest.approx(1.0)
@@ -145,9 +146,9 @@ def test_parts_that_cancel_are_not_called_agreement_alone() -> None:
     assert itl is not None
     levels = changed(as_predicted(prediction), 1, itl_s=spread(3 * itl), ttft_s=spread(3 * itl))
     found = attributed(prediction, levels, plateau(prediction.plateau_tokens_per_s.mid, 16.0))
-    assert (found.largest, found.ratio) == (gap.NONE, pytest.approx(1.0))
-    slow, fast = found.factors[gap.BANDWIDTH], found.factors[gap.SOFTWARE]
-    assert f"by parts that cancel: bandwidth {slow:.2f} and {gap.SOFTWARE} {fast:.2f}; a token" in found.sentence
+    assert (found.largest, found.ratio) == (Cause.NONE, pytest.approx(1.0))
+    slow, fast = found.factors[Cause.BANDWIDTH], found.factors[Cause.SOFTWARE]
+    assert f"by parts that cancel: bandwidth {slow:.2f} and {Cause.SOFTWARE} {fast:.2f}; a token" in found.sentence
     plain = attributed(prediction, as_predicted(prediction))
     assert "cancel" not in plain.sentence
 
@@ -156,7 +157,7 @@ def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:
     prediction = predicted()
     levels = faster([s for s in as_predicted(prediction) if s.concurrency != 1], 64, 0.5)
     found = attributed(prediction, levels)
-    assert (found.largest, found.ratio_single, found.ratio_prefill) == (gap.SOFTWARE, None, None)
+    assert (found.largest, found.ratio_single, found.ratio_prefill) == (Cause.SOFTWARE, None, None)
     assert "no valid level at C = 1" in found.sentence
 
 
@@ -171,8 +172,8 @@ def test_faster_than_predicted_has_its_cause_as_well() -> None:
         itl_s=spread(alone.itl_s / 2), ttft_s=spread(later / 2 + alone.itl_s / 2),
     )  # fmt: skip
     found = attributed(prediction, levels)
-    assert found.largest == gap.BANDWIDTH
-    assert found.factors[gap.BANDWIDTH] == pytest.approx(2.0, rel=0.01)
+    assert found.largest == Cause.BANDWIDTH
+    assert found.factors[Cause.BANDWIDTH] == pytest.approx(2.0, rel=0.01)
 
 
 def test_two_causes_share_the_gap_and_the_larger_is_named() -> None:
@@ -184,18 +185,18 @@ def test_two_causes_share_the_gap_and_the_larger_is_named() -> None:
         as_predicted(prediction), 1, itl_s=spread(2 * alone.itl_s), ttft_s=spread(alone.ttft_s + alone.itl_s)
     )
     found = attributed(prediction, levels, plateau(0.27 * prediction.plateau_tokens_per_s.mid, 8.0))
-    assert found.factors[gap.BANDWIDTH] == pytest.approx(0.5, rel=0.03)
-    assert found.factors[gap.SEQUENCES] == pytest.approx(0.52, rel=0.03)
-    assert found.factors[gap.SOFTWARE] == pytest.approx(1.0, abs=0.05)
-    assert found.largest == gap.BANDWIDTH
+    assert found.factors[Cause.BANDWIDTH] == pytest.approx(0.5, rel=0.03)
+    assert found.factors[Cause.SEQUENCES] == pytest.approx(0.52, rel=0.03)
+    assert found.factors[Cause.SOFTWARE] == pytest.approx(1.0, abs=0.05)
+    assert found.largest == Cause.BANDWIDTH
 
 
 def test_a_batch_beyond_the_predicted_cap_shows_that_cap_to_be_another() -> None:
     prediction = predicted(max_num_seqs=16, P=64)
     more = predicted(max_num_seqs=48, P=64)
     found = attributed(prediction, as_predicted(more), plateau(more.plateau_tokens_per_s.mid, 48.0))
-    assert found.largest == gap.SEQUENCES
-    assert found.factors[gap.SEQUENCES] == pytest.approx(found.ratio, rel=0.02)
+    assert found.largest == Cause.SEQUENCES
+    assert found.factors[Cause.SEQUENCES] == pytest.approx(found.ratio, rel=0.02)
     assert found.hinge_over_cap == pytest.approx(3.0)
     assert "configured for 48" in found.sentence
 
@@ -203,11 +204,11 @@ def test_a_batch_beyond_the_predicted_cap_shows_that_cap_to_be_another() -> None
 @pytest.mark.parametrize(
     ("view", "cause"),
     [
-        (ServerView(running=8, waiting=24, kv_usage=0.3, preemptions=0), gap.SEQUENCES),
-        (ServerView(running=8, waiting=24, kv_usage=0.9, preemptions=0), gap.KV_MEMORY),  # a ninth would take 1.01
-        (ServerView(running=8, waiting=24, kv_usage=0.8, preemptions=0), gap.SEQUENCES),
-        (ServerView(running=8, waiting=24, kv_usage=0.6, preemptions=5), gap.KV_MEMORY),
-        (ServerView(running=8, waiting=24), gap.SEQUENCES),  # nothing published: the cap that was to bind
+        (ServerView(running=8, waiting=24, kv_usage=0.3, preemptions=0), Cause.SEQUENCES),
+        (ServerView(running=8, waiting=24, kv_usage=0.9, preemptions=0), Cause.KV_MEMORY),  # a ninth would take 1.01
+        (ServerView(running=8, waiting=24, kv_usage=0.8, preemptions=0), Cause.SEQUENCES),
+        (ServerView(running=8, waiting=24, kv_usage=0.6, preemptions=5), Cause.KV_MEMORY),
+        (ServerView(running=8, waiting=24), Cause.SEQUENCES),  # nothing published: the cap that was to bind
     ],
 )
 def test_the_server_s_counters_tell_kv_memory_from_max_num_seqs(view: ServerView, cause: str) -> None:
@@ -227,13 +228,13 @@ def test_kv_that_the_server_says_it_holds_is_held_against_what_the_card_has_room
     less = predicted(max_num_seqs=256, kv_tokens=40_000)
     levels, curve = as_predicted(less), plateau(less.plateau_tokens_per_s.mid, less.hinge_concurrency or 0.0)
     assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=None)
-    assert attributed(msgspec.structs.replace(less, assumptions=assumed), levels, curve).largest == gap.NONE
+    assert attributed(msgspec.structs.replace(less, assumptions=assumed), levels, curve).largest == Cause.NONE
     assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=160_000.0)
     told = msgspec.structs.replace(less, assumptions=assumed)
     found = attributed(told, levels, curve)
     assert found.ratio == pytest.approx(less.plateau_tokens_per_s.mid / whole.plateau_tokens_per_s.mid, rel=0.02)
     assert found.hinge_over_cap == pytest.approx(0.25, rel=0.05)
-    assert set(found.factors) > {gap.KV_MEMORY}
+    assert set(found.factors) > {Cause.KV_MEMORY}
 
 
 LIMITED = [Verdict("client_limited", "invalid", "")]
@@ -243,21 +244,21 @@ def test_a_level_that_the_client_limited_counts_only_where_it_ends_the_curve() -
     prediction = predicted()
     levels = faster(as_predicted(prediction), 64, 0.3, verdicts=LIMITED)
     found = attributed(prediction, levels)
-    assert (found.largest, found.at) == (gap.CLIENT, 64.0)
-    assert found.factors[gap.CLIENT] == pytest.approx(0.3)
+    assert (found.largest, found.at) == (Cause.CLIENT, 64.0)
+    assert found.factors[Cause.CLIENT] == pytest.approx(0.3)
     reached = attributed(prediction, levels, plateau(prediction.plateau_tokens_per_s.mid, 16.0))
-    assert reached.largest == gap.NONE
-    assert gap.CLIENT not in reached.factors
+    assert reached.largest == Cause.NONE
+    assert Cause.CLIENT not in reached.factors
     below = attributed(prediction, faster(as_predicted(prediction), 8, 0.3, verdicts=LIMITED))
-    assert below.largest == gap.NONE
+    assert below.largest == Cause.NONE
 
 
 def test_a_server_faster_than_predicted_is_no_client_s_doing_but_a_wrong_figure_s() -> None:
     prediction = predicted()
     levels = faster(as_predicted(prediction), 64, 3.0, verdicts=LIMITED)
     found = attributed(prediction, levels)
-    assert (found.largest, found.factors[gap.SOFTWARE]) == (gap.SOFTWARE, pytest.approx(3.0))
-    assert gap.CLIENT not in found.factors
+    assert (found.largest, found.factors[Cause.SOFTWARE]) == (Cause.SOFTWARE, pytest.approx(3.0))
+    assert Cause.CLIENT not in found.factors
     assert "faster than the figures given allow" in found.sentence
 
 

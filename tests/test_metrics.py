@@ -8,7 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.analysis.metrics import level_summary, mean_itl, peak_rate, stalls, tpot
+from harness.analysis.conditions import Conditions
+from harness.analysis.figures import level_summary
+from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
 from harness.record import Level, Record
 from harness.summary import ClientView, LevelSummary, ServerView
@@ -140,7 +142,7 @@ def test_goodput_counts_requests_that_met_every_limit_over_all_that_began() -> N
     fast = [request(float(i), [i + 0.1, i + 0.2]) for i in range(6)]
     slow = [request(i + 0.5, [i + 0.9, i + 0.95]) for i in range(3)]
     dead = [request(i + 0.6, [], done=i + 0.7, error="reset") for i in range(1)]
-    s = level(fast + slow + dead, 0.0, 10.0, slo={"ttft": 0.2})
+    s = level(fast + slow + dead, 0.0, 10.0, conditions=Conditions(slo={"ttft": 0.2}))
     assert s.slo_met_fraction == pytest.approx(0.6)
     assert s.goodput_requests_per_s == pytest.approx(0.6)
     assert s.goodput_tokens_per_s == pytest.approx(1.2)
@@ -151,7 +153,7 @@ def test_goodput_may_ask_for_no_stall() -> None:
     smooth = [request(float(i), [i + 0.1, i + 0.2, i + 0.3]) for i in range(6)]
     stalled = [request(i + 0.5, [i + 0.6, i + 0.65, i + 0.95]) for i in range(2)]
     short = [request(i + 0.7, [i + 0.9]) for i in range(1)]  # one chunk has no gap, and meets its limit
-    s = level(smooth + stalled + short, 0.0, 10.0, slo={"icl": 0.15})
+    s = level(smooth + stalled + short, 0.0, 10.0, conditions=Conditions(slo={"icl": 0.15}))
     assert s.slo_met_fraction == pytest.approx(7 / 9)
     assert np.isnan(stalls(Table.of(short))).all()
     assert stalls(Table.of(stalled)) == pytest.approx([0.3, 0.3])
@@ -171,7 +173,11 @@ def test_goodput_may_ask_for_no_stall() -> None:
 )  # fmt: skip
 def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tuple[str, ...], why: str) -> None:
     held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, notes)
-    (said,) = [v for v in level_summary(Table.of(records), held, precision=0.02).verdicts if v.code == "not_precise"]
+    (said,) = [
+        v
+        for v in level_summary(Table.of(records), held, Conditions(precision=0.02)).verdicts
+        if v.code == "not_precise"
+    ]
     assert said.level == "doubt"
     assert why in said.message
     assert "±2.0% was asked" in said.message
@@ -180,12 +186,12 @@ def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tup
 def test_precision_is_only_doubted_where_a_window_was_to_be_precise() -> None:
     held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, ("not_precise",))
     assert "not_precise" not in codes(level_summary(Table.of(steady(4, 60.0)), held))
-    assert "not_precise" not in codes(level(steady(4, 60.0), 5.0, 45.0, 4, precision=0.02))
+    assert "not_precise" not in codes(level(steady(4, 60.0), 5.0, 45.0, 4, conditions=Conditions(precision=0.02)))
 
 
 def test_a_level_carries_why_it_was_held_and_the_prompts_that_it_asked_for() -> None:
     held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, reason="doubling", input_tokens=10)
-    s = level_summary(Table.of(steady(4, 60.0)), held, input_tokens_asked=500)
+    s = level_summary(Table.of(steady(4, 60.0)), held, Conditions(input_tokens=500))
     assert (s.reason, s.input_tokens_asked) == ("doubling", 10)
     assert "input_length_off" not in codes(s), "by its own length, not by the scenario's"
 
@@ -307,14 +313,28 @@ def test_fewer_in_flight_than_asked_voids_a_plateau() -> None:
 
 
 def test_lengths_and_counts_that_are_off_are_doubts() -> None:
-    s = level(steady(4, 60.0), 5.0, 45.0, 4, output_tokens_asked=12, server=ServerView(generation_tokens_ratio=1.02))
+    s = level(
+        steady(4, 60.0),
+        5.0,
+        45.0,
+        4,
+        conditions=Conditions(output_tokens=12),
+        server=ServerView(generation_tokens_ratio=1.02),
+    )
     assert {"output_length_off", "token_counts_disagree"} <= codes(s)
-    fine = level(steady(4, 60.0), 5.0, 45.0, 4, output_tokens_asked=9, server=ServerView(generation_tokens_ratio=1.005))
+    fine = level(
+        steady(4, 60.0),
+        5.0,
+        45.0,
+        4,
+        conditions=Conditions(output_tokens=9),
+        server=ServerView(generation_tokens_ratio=1.005),
+    )
     assert not {"output_length_off", "token_counts_disagree"} & codes(fine)
 
 
 def test_per_gpu_is_all_gpus() -> None:
-    s = level(steady(4, 60.0), 5.0, 45.0, 4, gpus=2)
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, conditions=Conditions(gpus=2))
     assert s.output_tokens_per_s_per_gpu == pytest.approx(18.0)
     assert level(steady(4, 60.0), 5.0, 45.0, 4).output_tokens_per_s_per_gpu is None
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.analysis import curve, verdicts
-from harness.analysis.metrics import level_summary
+from harness.analysis import curve
+from harness.analysis.conditions import Conditions
+from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
+from harness.analysis.verdicts.client import NEAR, TOO_NEAR
 from harness.analysis.window import trend
 from harness.record import Level, Record
 from harness.summary import LevelSummary
@@ -114,7 +116,8 @@ def test_a_client_near_its_ceiling_is_doubted_and_never_void() -> None:
 
     def at(share: float, *, lower_bound: bool = False) -> LevelSummary:
         events = float(np.count_nonzero((Table.of(records).arrival >= 5) & (Table.of(records).arrival < 45))) / 40
-        return level_summary(Table.of(records), window, ceiling=events / share, ceiling_is_lower_bound=lower_bound)
+        known = Conditions(ceiling=events / share, ceiling_is_lower_bound=lower_bound)
+        return level_summary(Table.of(records), window, known)
 
     assert at(0.3).client.ceiling_fraction == pytest.approx(0.3)
     assert not {"client_busy", "client_limited"} & set(codes(at(0.49)))
@@ -124,4 +127,4 @@ def test_a_client_near_its_ceiling_is_doubted_and_never_void() -> None:
     assert "client_busy" not in codes(at(0.79, lower_bound=True)), "what it follows at most is not known then"
     assert codes(at(0.81, lower_bound=True))["client_busy"] == "doubt"
     assert at(0.99).client.limited is False
-    assert verdicts.NEAR < verdicts.TOO_NEAR
+    assert NEAR < TOO_NEAR

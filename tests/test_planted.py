@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis import gap
+from harness.judgement import AGREES, Cause
 from harness.summary import Gap, Summary
 from tests import planted
 
@@ -27,7 +28,7 @@ def test_a_planted_fault_is_named_and_explains_the_whole_gap(name: str, counters
     fault = planted.FAULTS[name]
     found = attributed(fault, counters=counters)
     assert found.largest == fault.cause
-    assert found.ratio < gap.AGREES[0]
+    assert found.ratio < AGREES[0]
     assert found.factors[fault.cause] == pytest.approx(found.ratio, rel=0.03)
     assert math.prod(found.factors.values()) == pytest.approx(found.ratio)
     assert fault.cause in found.sentence
@@ -36,7 +37,7 @@ def test_a_planted_fault_is_named_and_explains_the_whole_gap(name: str, counters
 @pytest.mark.parametrize("name", NAMES)
 def test_without_its_fault_the_same_server_has_no_gap(name: str) -> None:
     found = attributed(planted.FAULTS[name]._replace(planted={}, pause_s=0.0))
-    assert found.largest == gap.NONE
+    assert found.largest == Cause.NONE
     assert found.ratio == pytest.approx(1.0, rel=0.02)
     assert all(factor == pytest.approx(1.0, rel=0.02) for factor in found.factors.values())
 
@@ -75,5 +76,5 @@ def test_a_real_run_names_what_was_planted(name: str, tmp_path: Path) -> None:
     if found.largest != fault.cause and starved(summary):
         pytest.skip("this machine is too busy to tell the client from the server")
     assert found.largest == fault.cause, found.sentence
-    assert found.ratio < gap.AGREES[0]
+    assert found.ratio < AGREES[0]
     assert found.factors[fault.cause] == pytest.approx(found.ratio, rel=0.15)

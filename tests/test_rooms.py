@@ -23,8 +23,8 @@ ROOMS = (
     "ground",
 )  # fmt: skip
 GROUND = {
-    "decoding", "errors", "files", "interpreter", "manifest", "record", "roles", "scenario", "secrecy", "summary",
-    "terminal", "units",
+    "decoding", "errors", "files", "interpreter", "judgement", "manifest", "record", "roles", "scenario", "secrecy",
+    "summary", "terminal", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {"load", "observe", "experiment"}  # what reads its results never comes to it

@@ -16,12 +16,13 @@ import math
 import msgspec
 import numpy as np
 
-from harness.analysis import verdicts
 from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
 from harness.analysis.points import Levels
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.stats import slope as slope_of
 from harness.analysis.table import Bools, Floats, Ints
+from harness.analysis.verdicts.client import IN_FLIGHT
+from harness.judgement import CurveState
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Settle
 
 LEVELS = 6  # distinct ones that a found hinge needs (docs/method.md, The fit: n >= k + 3)
@@ -38,7 +39,7 @@ _FAR = 100.0  # an asymptote that is reached so many times further up says nothi
 class Answer(msgspec.Struct, frozen=True):
     """The state, why it is not found, and what follows from it."""
 
-    state: str
+    state: CurveState
     reasons: list[str] = []
     settle: Settle | None = None
     at_least: float | None = None  # concurrency
@@ -141,7 +142,7 @@ def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> l
         elif abs(slope) + half > ELASTICITY:
             reasons.append(f"elasticity past the knee is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
     if not levels.held[where].all():
-        reasons.append(f"fewer in flight than {verdicts.IN_FLIGHT:.0%} of what was asked")
+        reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was asked")
     return reasons
 
 

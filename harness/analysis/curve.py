@@ -11,25 +11,27 @@ the measured levels. Chosen, it still counts as confirmed only where 2 levels pa
 interval of its depth leaves out 0; else there is a verdict and no figure. USL, the other curve that falls, is
 computed beside and never chosen.
 
-Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.dip_confirmed`, which knows the levels).
+Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.curve`, which knows the levels).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from harness.analysis import answer, hyperbolas, verdicts
-from harness.analysis.answer import past
+from harness.analysis import answer, hyperbolas
+from harness.analysis.answer import Answer, past
 from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
 from harness.analysis.points import FEWEST, Levels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.analysis.verdicts.curve import dip_unconfirmed, knee_not_identifiable, plateau_not_reached
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
@@ -89,18 +91,10 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     bends = found.state != BEYOND
     if bends and family == HYPERBOLA:
         one, all_ = _without_corner(levels, best, one, all_, rng)
-
-    def value(name: str, *, on_c: bool = False) -> Value:
-        return _value(levels, one, all_, name, on_c=on_c)
-
+    value = functools.partial(_value, levels, one, all_)
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
     if family == HYPERBOLA and hinge.ci95 and not answer.flat(levels, best.chosen):
         hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
-    said: list[Verdict] = [] if n >= answer.LEVELS else [verdicts.knee_not_identifiable(n)]
-    if unconfirmed:
-        said.append(verdicts.dip_unconfirmed(depth.value, unconfirmed))
-    if found.state != FOUND:
-        said.append(verdicts.plateau_not_reached(found.reasons, float(N[-1])))
     curve = Curve(
         state=found.state,
         reasons=found.reasons,
@@ -119,7 +113,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         usl=_usl(levels, best),
         weights=dict(zip(FAMILIES, _weights(best).tolist(), strict=False)),
         parameters=_parameters(levels, best),
-        verdicts=said,
+        verdicts=_verdicts(levels, found, depth, unconfirmed),
     )
     # Output rises up to the hinge and not past it, dip or none: the least load that gives the most.
     knees = Knees(
@@ -129,6 +123,14 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         peak=hinge if found.state == FOUND else None,
     )
     return Fit(curve, knees, many.chosen)
+
+
+def _verdicts(levels: Levels, found: Answer, depth: Value, unconfirmed: list[str]) -> list[Verdict]:
+    n = len(levels.N)
+    few = [knee_not_identifiable(n)] if n < answer.LEVELS else []
+    dip = [dip_unconfirmed(depth.value, unconfirmed)] if unconfirmed else []
+    rises = [plateau_not_reached(found.reasons, float(levels.N[-1]))] if found.state != FOUND else []
+    return few + dip + rises
 
 
 def _value(levels: Levels, one: dict[str, Floats], all_: dict[str, Floats], name: str, *, on_c: bool = False) -> Value:
@@ -338,6 +340,6 @@ def _unfitted(levels: Levels) -> Fit:
         dip=None,
         weights={},
         parameters={},
-        verdicts=[verdicts.knee_not_identifiable(n)],
+        verdicts=[knee_not_identifiable(n)],
     )
     return Fit(curve, Knees(hinge=curve.hinge_concurrency if bends else None))

@@ -8,8 +8,8 @@ share). What then still lies between the curve and the measured plateau is the c
 and it is a loss, else software's or the host's. So the factors multiply to measured over predicted, their logarithms
 add up to its logarithm, and the one that moves it furthest its own way is named.
 
-Left out: telling a slow memory from a slow launch, which one request in flight cannot; and anything of a workload
-without output tokens.
+Left out: the sentence that says it (`explanation`); telling a slow memory from a slow launch, which one request in
+flight cannot; and anything of a workload without output tokens.
 """
 
 from __future__ import annotations
@@ -20,20 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from harness.analysis.cap import QUEUED, SLACK, Cap
+from harness.analysis.explanation import sentence
 from harness.analysis.phases import Roof
-from harness.analysis.verdicts import KV_FULL
-from harness.predict.roofline import batch_cap
-from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, ServerView
-
-AGREES = (0.75, 1.15)  # measured over predicted that still agrees
-
-BANDWIDTH, COMPUTE, SEQUENCES, KV_MEMORY = "bandwidth", "compute (prefill)", "max_num_seqs", "KV memory"
-CLIENT, SOFTWARE, NONE = "client", "software or host", "none"
-CAUSES = (BANDWIDTH, COMPUTE, SEQUENCES, KV_MEMORY, CLIENT, SOFTWARE, NONE)
-
-_QUEUED = 1.0  # requests that wait, from where the batch is full
-_OURS = ("client_limited", "worker_paused", "in_flight_low")  # verdicts that void a level on our own account
-_SLACK = 0.02  # of a hinge: a client that misses a step a request moves it by 1/G, and noise by as much
+from harness.analysis.predicted_curve import PredictedCurve, complete, predicted_curve
+from harness.analysis.validity import Purpose, usable
+from harness.judgement import AGREES, Cause
+from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
 
 
 def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
@@ -45,7 +38,7 @@ def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction
     measured: dict[int, list[float]] = {}
     for s in levels:
         x = s.output_tokens_per_s.mean
-        if x is not None and not any(v.level == "invalid" for v in s.verdicts):
+        if x is not None and usable(s, Purpose.ANSWER):
             measured.setdefault(s.concurrency or 0, []).append(x)
 
     def ratio(concurrency: int, predicted: float) -> float | None:
@@ -79,37 +72,29 @@ def attribute(
     `levels` are those of the ramp, `curve` the fit to them; `roof` (the hardware at its data sheet's figures) gives MBU
     and MFU, `phases` a prefill that was probed. None where nothing can be compared.
     """
-    if not _complete(prediction):
+    if not complete(prediction):
         return None
-    pace, top = _pace(prediction), _top(levels, curve)
-    if top is None or not pace.decoding(1) > 0:
+    predicted, top = predicted_curve(prediction), _top(levels, curve)
+    if top is None or not predicted.decoding(1) > 0:
         return None
     alone = _alone(levels)
-    decode = alone.itl / pace.decoding(1) if alone.itl else None
-    prefill = _prefill_ratio(pace, alone, decode, prediction, phases)
-    cap = _Cap.of(top, prediction)
-    measured = {BANDWIDTH: decode, COMPUTE: prefill, cap.cause: cap.running}
+    decode = alone.itl / predicted.decoding(1) if alone.itl else None
+    prefill = _prefill_ratio(predicted, alone, decode, prediction, phases)
+    cap = Cap.of(top.hinge, top.queues, prediction)
+    figures = {Cause.BANDWIDTH: decode, Cause.COMPUTE: prefill, cap.cause: cap.running}
+    measured = {cause: value for cause, value in figures.items() if value is not None}
     C = top.concurrency
     if math.isinf(C) and math.isinf(cap.expected):  # a plateau where none was to come
         C = float(max(_asked(levels)))
-    factors = _factors(pace, C, cap.expected, {cause: value for cause, value in measured.items() if value is not None})
+    factors = _factors(predicted, C, cap.expected, measured)
     if factors is None:
         return None
-    ratio = top.throughput / pace.throughput(min(C, cap.expected))
+    ratio = top.throughput / predicted.throughput(min(C, cap.expected))
     unexplained = ratio / math.prod(factors.values())
-    factors[CLIENT if top.client and unexplained < 1 else SOFTWARE] = unexplained  # a client makes nothing faster
-    largest = _largest(factors, ratio)
-    mbu, mfu = _achieved(prediction, pace, alone, roof, phases)
-    context = prediction.input_tokens + prediction.output_tokens / 2
-    why = {
-        BANDWIDTH: _of_decoding(decode, mbu),
-        COMPUTE: _of_prefill(prefill, mfu),
-        SEQUENCES: cap.said(context),
-        KV_MEMORY: cap.said(context),
-        CLIENT: "the load generator or its quota, not the server, set what was measured",
-        SOFTWARE: _unexplained(ratio, alone),
-    }
-    return Gap(
+    rest = Cause.CLIENT if top.client and unexplained < 1 else Cause.SOFTWARE  # a client makes nothing faster
+    factors[rest] = unexplained
+    mbu, mfu = _achieved(prediction, predicted, alone, roof, phases)
+    found = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
         ratio_single=decode,
@@ -119,88 +104,27 @@ def attribute(
         mbu=mbu,
         mfu=mfu,
         factors=factors,
-        largest=largest,
-        sentence=_sentence(top, ratio, largest, factors, why),
+        largest=_largest(factors, ratio),
+        sentence="",
     )
+    context = prediction.input_tokens + prediction.output_tokens / 2
+    words = sentence(found, cap, context, single_stream=alone.itl is not None)
+    return msgspec.structs.replace(found, sentence=words)
 
 
-# ---- the predicted curve, with its figures replaced -------------------------------------------------------
-
-
-def _complete(prediction: Prediction) -> bool:
-    """Whether it holds what is divided by: one that was read from a folder need not."""
-    assumed = prediction.assumptions
-    rooms = [assumed.kv_tokens or 0.0] if assumed.kv_tokens_by_memory is not None else []
-    least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.dp, *rooms]
-    return min(least) > 0 and (assumed.api_overhead_s or 0.0) >= 0
-
-
-class _Pace(msgspec.Struct, frozen=True):
-    """Seconds a token of one request, by the prediction, over the number that run in all replicas."""
-
-    running: tuple[float, ...]  # where it is known, ascending
-    seconds: tuple[float, ...]  # of decoding, there
-    cap: float
-    prefill: float  # seconds of one prompt
-    share: float  # prefills in a step per running request of a replica: 1/G
-    replicas: float
-
-    def decoding(self, B: float) -> float:
-        """The step without its prefills: linear between what is known, and on as between the last two."""
-        if len(self.running) == 1:
-            return self.seconds[0]
-        i = next((i for i, known in enumerate(self.running[1:-1]) if known >= B), len(self.running) - 2)
-        (a, b), (y, z) = self.running[i : i + 2], self.seconds[i : i + 2]
-        return y + (z - y) * (B - a) / (b - a)
-
-    def prefilling(self, B: float) -> float:
-        return max(1.0, B / self.replicas) * self.share * self.prefill
-
-    def weights_wait(self, decode: float) -> float:
-        """How many times as long a prompt takes where decoding takes `decode` times as long.
-
-        Above 1 only for one so short that it waits for the weights instead of the arithmetic: no longer than a decode
-        step. Each step reads them once, so that it is later by as much as a decode step is.
-        """
-        alone = self.decoding(1)
-        if not 0 < self.prefill < alone:
-            return 1.0
-        return max(decode, 1 + (decode - 1) * alone / self.prefill)
-
-    def throughput(self, B: float, decode: float = 1.0, prefill: float = 1.0) -> float:
-        """Output tokens/s of B running, where decoding and computing prompts take so many times as long.
-
-        nan where that would be no time at all: a prediction that comes from outside need not be one.
-        """
-        seconds = decode * self.decoding(B) + prefill * self.weights_wait(decode) * self.prefilling(B)
-        return B / seconds if seconds > 0 else math.nan
-
-
-def _pace(prediction: Prediction) -> _Pace:
-    """From the prediction's own points: below the cap the levels', and its ends."""
-    cap, assumed = batch_cap(prediction.caps), prediction.assumptions
-    known = {1.0: prediction.single_stream_tokens_per_s.mid}
-    for level in prediction.levels:
-        known.setdefault(min(float(level.concurrency), cap), level.output_tokens_per_s.mid)
-    if cap < math.inf:
-        known[cap] = prediction.plateau_tokens_per_s.mid
-    share, replicas = 1 / prediction.output_tokens, assumed.dp
-    bare = _Pace((), (), cap, assumed.prefill_s or 0.0, share, replicas)
-    points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
-    return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))
-
-
-def _factors(pace: _Pace, C: float, cap: float, measured: Mapping[str, float]) -> dict[str, float] | None:
+def _factors(
+    predicted: PredictedCurve, C: float, cap: float, measured: Mapping[Cause, float]
+) -> dict[str, float] | None:
     """What each measured figure, put in place of the predicted, multiplies the throughput at C by.
 
     They are the ratios of decoding and prefill times, and the number running where the batch stops, in place of `cap`.
     None where the predicted curve does not reach so far.
     """
 
-    def throughput(replaced: Iterable[str]) -> float:
+    def throughput(replaced: Iterable[Cause]) -> float:
         now = {cause: measured[cause] for cause in replaced}
-        decode, prefill = now.pop(BANDWIDTH, 1.0), now.pop(COMPUTE, 1.0)
-        return pace.throughput(min(C, *(now.values() or [cap])), decode, prefill)
+        decode, prefill = now.pop(Cause.BANDWIDTH, 1.0), now.pop(Cause.COMPUTE, 1.0)
+        return predicted.throughput(min(C, *(now.values() or [cap])), decode, prefill)
 
     orders = list(itertools.permutations(measured))
     moved = dict.fromkeys(measured, 0.0)
@@ -217,7 +141,7 @@ def _largest(factors: Mapping[str, float], ratio: float) -> str:
     """The cause that moves throughput furthest the way that it went; none where measured and predicted agree."""
     low, high = AGREES
     if low <= ratio <= high:
-        return NONE
+        return Cause.NONE
     return (min if ratio < 1 else max)(factors, key=lambda cause: factors[cause])
 
 
@@ -235,8 +159,8 @@ class _Top(msgspec.Struct, frozen=True):
 
 
 def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
-    ramp = [s for s in levels if s.concurrency is not None and s.output_tokens_per_s.mean and not _void(s)]
-    good = [s for s in ramp if not _by_client(s)]
+    ramp = [s for s in levels if s.concurrency is not None and s.output_tokens_per_s.mean and usable(s, Purpose.TOP)]
+    good = [s for s in ramp if usable(s, Purpose.ANSWER)]
     if curve and curve.plateau_reached and curve.plateau_tokens_per_s.value and curve.hinge_concurrency.value:
         hinge = curve.hinge_concurrency
         low, high = hinge.ci95 or (None, None)
@@ -246,33 +170,16 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
         return _Top(math.inf, curve.plateau_tokens_per_s.value, False, ends, past)
     if not ramp:
         return None
-    # Levels that the client voided do not count, unless they end the curve: then the client is what ended it.
+    # Levels that the client voided do not count, unless they end the curve: then the client is what ended it. Too few
+    # in flight without failures is its doing too: a slot without a request waits to send one.
     C = max(s.concurrency or 0 for s in ramp)
     there = [s for s in good if s.concurrency == C] or [s for s in ramp if s.concurrency == C]
-    queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= _QUEUED]
+    queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= QUEUED]
     full = _mean(s.server.running for s in queues if s.server)
-    hinge_ends = (full, full * (1 - _SLACK), full * (1 + _SLACK)) if full else None
+    hinge_ends = (full, full * (1 - SLACK), full * (1 + SLACK)) if full else None
     rate = _mean(s.output_tokens_per_s.mean for s in there)
     assert rate is not None
     return _Top(float(C), rate, there[0] not in good, hinge_ends, queues)
-
-
-def _codes(s: LevelSummary) -> set[str]:
-    return {v.code for v in s.verdicts if v.level == "invalid"}
-
-
-def _void(s: LevelSummary) -> bool:
-    """Whether a level is invalid for what the server or the measurement did: it says nothing here."""
-    return not _codes(s) <= set(_OURS)
-
-
-def _by_client(s: LevelSummary) -> bool:
-    """Whether a level is what the load generator made it.
-
-    Too few in flight without failures is our own delay too: a slot that has no request in flight waits to send one,
-    for its processor or for the quota.
-    """
-    return not _codes(s).isdisjoint(_OURS)
 
 
 class _Alone(msgspec.Struct, frozen=True):
@@ -283,7 +190,7 @@ class _Alone(msgspec.Struct, frozen=True):
 
 
 def _alone(levels: Sequence[LevelSummary]) -> _Alone:
-    one = [s for s in levels if s.concurrency == 1 and _codes(s) <= {"in_flight_low"}]  # its times are the server's
+    one = [s for s in levels if s.concurrency == 1 and usable(s, Purpose.POINT)]
     return _Alone(_mean(s.itl_s.mean for s in one), _mean(s.ttft_s.mean for s in one))
 
 
@@ -297,7 +204,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _prefill_ratio(
-    pace: _Pace, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
+    predicted: PredictedCurve, alone: _Alone, decode: float | None, prediction: Prediction, phases: Phases | None
 ) -> float | None:
     """How many times as long a prompt takes to compute as was predicted; by the probe's slope where there is one.
 
@@ -307,88 +214,17 @@ def _prefill_ratio(
     probed = phases.prefill.mfu if phases and phases.prefill else None
     if probed and probed.value and assumed.mfu_prefill is not None:
         return assumed.mfu_prefill / probed.value
-    expected = pace.prefill * pace.weights_wait(decode or 1.0) + (assumed.api_overhead_s or 0.0)
-    taken = _prefill_s(pace, alone)
+    expected = predicted.prefill * predicted.weights_wait(decode or 1.0) + (assumed.api_overhead_s or 0.0)
+    taken = _prefill_s(predicted, alone)
     return taken / expected if taken is not None and taken > 0 and expected > 0 else None
 
 
-def _prefill_s(pace: _Pace, alone: _Alone) -> float | None:
-    return None if alone.ttft is None else alone.ttft - (alone.itl if alone.itl is not None else pace.decoding(1))
-
-
-# ---- the cap ------------------------------------------------------------------------------------------------
-
-
-class _Cap(msgspec.Struct, frozen=True):
-    """Where the batch stops, and what stops it."""
-
-    expected: float
-    running: float | None  # None: it was not seen to stop
-    cause: str
-    certain: bool
-    inside: list[str]  # predicted caps that the measured hinge may be
-
-    @classmethod
-    def of(cls, top: _Top, prediction: Prediction) -> _Cap:
-        """A batch that outgrows the cap which was to bind shows that this one is another.
-
-        One that stops before it is stopped by what the server's counters say where requests wait; without them, by the
-        same cap, since that had to be mistaken least.
-        """
-        stops = _stops(prediction)
-        expected = min(stops.values(), default=math.inf)
-        binding = _cause(next((name for name, limit in stops.items() if limit == expected), "max_num_seqs"))
-        if top.hinge is None:
-            return cls(expected, None, binding, False, [])
-        value, low, high = top.hinge
-        slack = max(_SLACK, 1 / prediction.output_tokens)
-        inside = [name for name, limit in stops.items() if low * (1 - slack) <= limit <= high * (1 + slack)]
-        said = {cause for s in top.queues if s.server and (cause := _by_counters(s.server))}
-        if value < expected and said:
-            return cls(expected, value, KV_MEMORY if KV_MEMORY in said else SEQUENCES, True, inside)
-        return cls(expected, value, binding, value >= expected or bool(inside), inside)
-
-    def said(self, context: float) -> str:
-        if self.running is None:
-            return ""
-        stops = f"the batch stops at {self.running:.3g} requests, not at {self.expected:.3g}"
-        if self.cause == KV_MEMORY:
-            amount = "fewer" if self.running < self.expected else "more"
-            why = f"the server holds {amount} KV tokens, about {self.running * context:,.0f}"
-        else:
-            why = f"the server is configured for {self.running:.3g}"
-        return f"{stops}: {why}{'' if self.certain else ' (it publishes nothing to tell KV memory from max_num_seqs)'}"
-
-
-def _stops(prediction: Prediction) -> dict[str, float]:
-    """The caps that stop the batch; that of the KV memory as the card has room, whatever the server says it holds."""
-    caps, assumed = prediction.caps, prediction.assumptions
-    stops = {name: limit for name, limit in caps.items() if limit and batch_cap({name: limit}) < math.inf}
-    if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
-        stops["kv_memory"] *= assumed.kv_tokens_by_memory / assumed.kv_tokens
-    return stops
-
-
-def _cause(cap: str) -> str:
-    """The word for a cap; whatever else the scheduler is told to stop at counts as its batch limit."""
-    return KV_MEMORY if cap == "kv_memory" else SEQUENCES
-
-
-def _by_counters(server: ServerView) -> str | None:
-    """What keeps a queue out of the batch: no KV for one more like those that run, or the batch limit."""
-    if server.preemptions:
-        return KV_MEMORY
-    if server.kv_usage is None or (server.waiting or 0.0) < _QUEUED:
-        return None
-    running = server.running or 0.0
-    return KV_MEMORY if server.kv_usage >= min(KV_FULL, running / (running + 1)) else SEQUENCES
-
-
-# ---- in figures and in words ------------------------------------------------------------------------------
+def _prefill_s(predicted: PredictedCurve, alone: _Alone) -> float | None:
+    return None if alone.ttft is None else alone.ttft - (alone.itl if alone.itl is not None else predicted.decoding(1))
 
 
 def _achieved(
-    prediction: Prediction, pace: _Pace, alone: _Alone, roof: Roof | None, phases: Phases | None
+    prediction: Prediction, predicted: PredictedCurve, alone: _Alone, roof: Roof | None, phases: Phases | None
 ) -> tuple[Achieved | None, Achieved | None]:
     """MBU = bytes of a step / (BW ITL) and MFU = FLOP of a prompt / (F (TTFT - ITL)) at one request in flight.
 
@@ -399,51 +235,13 @@ def _achieved(
     if roof is not None and alone.itl:
         context = P + prediction.output_tokens / 2
         least = roof.step(context)
-        mbu = Achieved(least / alone.itl, least / pace.decoding(1))
+        mbu = Achieved(least / alone.itl, least / predicted.decoding(1))
     probed = phases.prefill.mfu if phases and phases.prefill else None
-    taken = _prefill_s(pace, alone)
+    taken = _prefill_s(predicted, alone)
     if probed and probed.value and assumed.mfu_prefill is not None:
         mfu = Achieved(probed.value, assumed.mfu_prefill)
-    elif roof is not None and taken is not None and taken > 0 and pace.prefill > 0:
+    elif roof is not None and taken is not None and taken > 0 and predicted.prefill > 0:
         cached = P * assumed.prefix_hit
         least = roof.prompt * (P - cached) + roof.attend / 2 * (P * P - cached * cached)
-        mfu = Achieved(least / taken, least / (pace.prefill + (assumed.api_overhead_s or 0.0)))
+        mfu = Achieved(least / taken, least / (predicted.prefill + (assumed.api_overhead_s or 0.0)))
     return mbu, mfu
-
-
-def _unexplained(ratio: float, alone: _Alone) -> str:
-    if ratio > AGREES[1]:
-        return "faster than the figures given allow: one is wrong (a sparse peak, prefix cache hits, the KV dtype)"
-    if alone.itl is None:
-        return "no valid level at C = 1 tells it from bandwidth and compute"
-    return "what one request alone and the batch limit leave unexplained"
-
-
-def _of_decoding(ratio: float | None, mbu: Achieved | None) -> str:
-    if ratio is None:
-        return ""
-    figures = f" (MBU {mbu.value:.2f}, {mbu.predicted:.2f} predicted)" if mbu else ""
-    return (
-        f"a token of one request alone takes {ratio:.2f} × the predicted time{figures}, by memory or by launching steps"
-    )
-
-
-def _of_prefill(ratio: float | None, mfu: Achieved | None) -> str:
-    if ratio is None:
-        return ""
-    figures = f" (MFU {mfu.value:.2f}, {mfu.predicted:.2f} predicted)" if mfu else ""
-    return f"a prompt takes {ratio:.2f} × the predicted time to compute{figures}"
-
-
-def _sentence(top: _Top, ratio: float, largest: str, factors: Mapping[str, float], why: Mapping[str, str]) -> str:
-    where = "at the plateau" if math.isinf(top.concurrency) else f"at C = {top.concurrency:.4g}"
-    if largest != NONE:
-        part = f"the largest part is {largest}, a factor {factors[largest]:.2f}: {why[largest]}"
-        return f"Measured is {ratio:.2f} of predicted {where}; {part}."
-    agrees = f"Measured agrees with predicted {where}: {ratio:.2f} of it"
-    low, high = AGREES
-    slow, fast = min(factors, key=lambda cause: factors[cause]), max(factors, key=lambda cause: factors[cause])
-    if factors[slow] >= low or factors[fast] <= high:
-        return f"{agrees}."
-    parts = f"{slow} {factors[slow]:.2f} and {fast} {factors[fast]:.2f}"
-    return f"{agrees}, by parts that cancel: {parts}; {why[slow]}."

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.stats import SAMPLES
+from harness.analysis.validity import Purpose, usable
+from harness.judgement import Code, GradeName
 from harness.summary import Grade, LevelSummary
 
-QUICK, STANDARD, SUBMISSION = "quick", "standard", "submission"
-SHORT = frozenset({"window_too_short", "fit_error_assumed", "not_settled", "not_precise", "cut_short"})
+QUICK, STANDARD, SUBMISSION = GradeName
+SHORT = {Code.WINDOW_TOO_SHORT, Code.FIT_ERROR_ASSUMED, Code.NOT_SETTLED, Code.NOT_PRECISE, Code.CUT_SHORT}
 WINDOW_S, REQUEST_TIMES = 30.0, 20
 COMPLETIONS, COMPLETIONS_A_SLOT = 100, 5
 RUN_S, REPEATS = 600.0, 3
@@ -22,15 +24,14 @@ RUN_S, REPEATS = 600.0, 3
 _Key = tuple[int | float | None, int | None]  # concurrency or rate, and a probe's prompt length
 
 
-def of_level(s: LevelSummary) -> str:
-    """quick | standard | submission.
+def of_level(s: LevelSummary) -> GradeName:
+    """The level's grade by its interval, its verdicts, its length and its requests.
 
     Standard: valid, with an interval of its own, and no doubt about its length. Submission: besides, a window of at
     least max(30 s, 20 request times) in which at least max(5 C, 100) requests were completed.
     """
-    codes = {v.code for v in s.verdicts}
-    invalid = any(v.level == "invalid" for v in s.verdicts)
-    if s.output_tokens_per_s.ci95 is None or s.e2e_s.mean is None or invalid or codes & SHORT:
+    short = SHORT & {verdict.code for verdict in s.verdicts}
+    if s.output_tokens_per_s.ci95 is None or s.e2e_s.mean is None or short or not usable(s, Purpose.ANSWER):
         return QUICK
     enough = s.window_s >= max(WINDOW_S, REQUEST_TIMES * s.e2e_s.mean) and _completions(s) >= _needed(s)
     return SUBMISSION if enough else STANDARD
@@ -92,7 +93,7 @@ def _needed(s: LevelSummary) -> float:
 
 
 def _key(s: LevelSummary) -> _Key:
-    return (s.concurrency if s.rate is None else s.rate), s.input_tokens_asked
+    return s.load, s.input_tokens_asked
 
 
 def _where(levels: Sequence[LevelSummary]) -> str:

@@ -14,12 +14,15 @@ import msgspec
 import numpy as np
 
 from harness.analysis import grade, metrics, slo, telemetry
+from harness.analysis.conditions import Conditions
+from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
+from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest
 from harness.record import Level, Record, Sample
 from harness.scenario import PRECISION
-from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView, Verdict
+from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
@@ -85,21 +88,23 @@ def summarise_level(
     window = (level.window_start_s, level.window_end_s)
     good = began_in(table, level) & table.ok
     itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
-    made = metrics.level_summary(
+    made = level_summary(
         table,
         level,
+        Conditions(
+            gpus=facts.gpus,
+            replicas=facts.replicas,
+            slo=slo.per_request(facts.limits),
+            input_tokens=facts.input_tokens,
+            template_tokens=facts.template_tokens,
+            output_tokens=facts.output_tokens,
+            precision=facts.precision,
+            ceiling=facts.client.events_per_s_ceiling,
+            ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
+        ),
         server=_server(samples, table, window, itl),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
-        gpus=facts.gpus,
-        replicas=facts.replicas,
-        slo=slo.per_request(facts.limits),
-        ceiling=facts.client.events_per_s_ceiling,
-        ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
-        input_tokens_asked=facts.input_tokens,
-        template_tokens=facts.template_tokens,
-        output_tokens_asked=facts.output_tokens,
-        precision=facts.precision,
         stamps_late_s=telemetry.stamp_delay(samples, window),
     )
     made = msgspec.structs.replace(
@@ -138,17 +143,15 @@ def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list
         worker, _, _ = metric.rpartition("/")
         if metric == "slept_s":
             said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(Verdict("machine_slept", "invalid", said, "keep it awake, hold the level again", at))
+            out.append(invalid(Code.MACHINE_SLEPT, said, "keep it awake, hold the level again", at))
         elif metric == "parent_paused_s":
             said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(Verdict("parent_paused", "note", said, "the figures of server and GPU have a gap there", at))
+            out.append(note(Code.PARENT_PAUSED, said, "the figures of server and GPU have a gap there", at))
         else:
             harm = client.limited or client.timestamp_source == "user"
-            grave = "invalid" if harm and seconds > PAUSED * window else "doubt"
+            judge = invalid if harm and seconds > PAUSED * window else doubt
             said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(
-                Verdict("worker_paused", grave, said, "give it a processor of its own, hold the level again", at)
-            )
+            out.append(judge(Code.WORKER_PAUSED, said, "give it a processor of its own, hold the level again", at))
     return out
 
 
@@ -159,7 +162,7 @@ def _said(records: Sequence[Record], level: Level) -> list[Verdict]:
         if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
-        Verdict(f"said_{kind}", "note", f"{kind}: {text}", "", level.concurrency or level.rate)
+        Verdict(f"{Code.SAID}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
         for kind, text in sorted(words.items())
     ]
 

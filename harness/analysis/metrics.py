@@ -1,25 +1,17 @@
-"""One level's figures from the records (docs/definitions.md, levels[]).
+"""The figures of requests and levels, formula by formula (docs/definitions.md, levels[]).
 
-Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the
-requests that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an
-SLO is met (analysis.slo), whose limits on one request are counted here as goodput.
+Left out: which requests and tokens of a level count (`figures`), and whether an SLO is met (`slo`), whose limits on one
+request are counted here as goodput.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 
-from harness.analysis import verdicts, window
-from harness.analysis.stats import batch_means, fit_error, spread
-from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
-from harness.analysis.window import began_in, in_flight, little
+from harness.analysis.table import Bools, Floats, Table, placed_tokens
 from harness.record import Level
-from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
 
 
 def ttft(sent: Floats, first: Floats) -> Floats:
@@ -89,180 +81,20 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     return found | {"icl": stalls(table)} if stalled else found
 
 
-def level_summary(
-    table: Table,
-    level: Level,
-    *,
-    gpus: int | None = None,
-    replicas: int = 1,
-    slo: Mapping[str, float] | None = None,
-    server: ServerView | None = None,
-    client: ClientView | None = None,
-    gpu: GpuView | None = None,
-    ceiling: float | None = None,
-    ceiling_is_lower_bound: bool = False,
-    input_tokens_asked: float | None = None,
-    template_tokens: float = 0.0,
-    output_tokens_asked: float | None = None,
-    precision: float | None = None,
-    stamps_late_s: float = 0.0,
-) -> LevelSummary:
-    """Everything the records say of one level whose window is closed; `table` holds the whole run.
+def stalls(table: Table) -> Floats:
+    """The longest gap between two token-carrying chunks of each request; seconds, shape [requests], nan below two."""
+    later = np.flatnonzero(np.diff(table.owner) == 0)
+    longest = np.full(len(table.chunks), np.nan)
+    np.fmax.at(longest, table.owner[later], np.diff(table.arrival)[later])
+    return longest
 
-    `slo` maps ttft, ttfat, tpot (or itl, its other name for one request), icl (its stall) and e2e to seconds a
-    request; `ceiling` is the events per second that the load generator is known to follow; `precision` the half-width
-    at which the window might end, where it had no length of its own; `stamps_late_s` how late the clock's stamps were
-    on average (0 for the kernel's).
-    """
-    if level.window_start_s is None or level.window_end_s is None:
-        raise ValueError(f"level {level.index} has no closed window")
-    start, end = level.window_start_s, level.window_end_s
-    T = end - start
 
-    began = began_in(table, level)
-    good = began & table.ok
-    failed = began & table.failed
-    cancelled = began & table.cancelled
-    counted = int(began.sum()) - int(cancelled.sum())
-    errors = Counter(table.error[row] for row in np.flatnonzero(failed))
-
-    # Latencies, of the requests that began in the window and succeeded.
-    with_arrival = placed_tokens(table)
-    output = np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens)
-    shape = table.first[good], table.last[good], output[good], table.first_tokens[good]
-    of_all = figures(table, level, stalled="icl" in (slo or {}))
-    of_good = {name: values[good] for name, values in of_all.items()}
-    e2e = spread(of_good["e2e"])
-    lag = (table.sent - table.scheduled)[good]
-    chunks = int(table.chunks[good].sum())
-    lumped = int(table.lumped[good].sum()) / chunks if chunks else 0.0
-    icls = gaps(table, good)
-    events = _events_at_once(table, good)
-    if lumps := lumped > verdicts.LUMPED:  # what the server sends at once is one chunk, and has no gap within
-        icls = icls[icls > 0]
-    independent = steps(icls, T, replicas)
-    icl = spread(icls, independent)
-    tokens_per_chunk = float(with_arrival[good].sum()) / chunks if chunks else None
-    itl_mean = mean_itl(*shape)
-    itl = Spread(itl_mean, None, None, None, None, None, independent)
-    if tokens_per_chunk is not None and tokens_per_chunk <= verdicts.TOKENS_PER_CHUNK and not lumps:
-        itl = msgspec.structs.replace(icl, mean=itl_mean)
-
-    # Rates, of everything that arrived in the window.
-    inside = (table.arrival >= start) & (table.arrival < end)
-    void = table.failed[table.owner]
-    arrival = table.arrival[inside & ~void]
-    tokens = table.tokens[inside & ~void].astype(np.float64)
-    rate = batch_means(arrival, tokens, start, end, e2e.mean)
-    if gpu is not None and gpu.energy_j is not None and rate.mean and gpus in (None, gpu.gpus):
-        gpu = msgspec.structs.replace(gpu, joules_per_output_token=gpu.energy_j / (rate.mean * T))
-    done = table.ok & (table.done >= start) & (table.done < end)
-    answer_s = spread((table.last - table.first)[good]).mean
-    se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()), answer_s)
-    if se is not None and rate.mean:
-        se = math.hypot(se, rate.mean * window.phase_error(table, level, e2e.mean))
-    firsts = ~table.failed & (table.first >= start) & (table.first < end)
-    prompts = _known(table.input_tokens[firsts])
-    hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
-    cached = float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None
-    if cached is None and server is not None:
-        cached = server.prefix_hit_fraction
-    client = client or ClientView()
-    if client.merged_fraction is None and chunks:
-        merged = int(table.merged[good].sum()) / chunks - lumped
-        client = msgspec.structs.replace(client, merged_fraction=merged, lumped_fraction=lumped)
-    if level.concurrency and client.late_fraction is None:
-        late = late_share(table, level, start, end)
-        if stamps_late_s and e2e.mean:  # by the clock: an end that was read late was sent after as late
-            late += (1 - late) * min(1.0, stamps_late_s / e2e.mean)
-        client = msgspec.structs.replace(client, late_fraction=late)
-
-    if ceiling:
-        arrived = int(inside.sum())  # failed requests' too
-        client = msgspec.structs.replace(client, ceiling_fraction=arrived / T / ceiling)
-
-    placed = good & ~np.isnan(table.output_tokens)
-    usage = float(table.output_tokens[placed].sum())
-    met = meets(slo, of_good, len(of_good["e2e"])) if slo else None
-    N = little(table, level, start, end)
-    summary = LevelSummary(
-        concurrency=level.concurrency,
-        rate=level.rate,
-        offered_requests_per_s=counted / T if level.rate is not None else None,
-        from_send=_from_send(table, good) if level.rate is not None else None,
-        repeat=level.repeat,
-        in_flight=in_flight(table, start, end),
-        little_in_flight=N.by_law,
-        window_s=T,
-        window=(start, end),
-        requests=int(began.sum()),
-        errors=int(failed.sum()),
-        error_rate=float(failed.sum()) / counted if counted else None,
-        errors_by_type=dict(errors.most_common()),
-        cancelled=int(cancelled.sum()),
-        output_tokens_per_s=rate,
-        output_tokens_per_s_se=se,
-        output_tokens_per_s_se_assumed=assumed,
-        output_tokens_per_s_per_gpu=rate.mean / gpus if gpus and rate.mean is not None else None,
-        tokens_per_s_per_user=1 / itl_mean if itl_mean else None,
-        peak_output_tokens_per_s=peak_rate(arrival, tokens, start, end),
-        input_tokens_per_s=batch_means(table.first[firsts], prompts, start, end, e2e.mean)
-        if prompts is not None
-        else Estimate(None),
-        cached_input_fraction=cached,
-        decode_tokens_per_s=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / T,
-        prefill_tokens_per_s=None,
-        requests_per_s=batch_means(table.done[done], np.ones(int(done.sum())), start, end, e2e.mean),
-        discarded_tokens_per_s=float(table.tokens[inside & void].sum()) / T,
-        unplaced_tokens=round(usage - float(with_arrival[placed].sum())),
-        input_tokens_mean=_mean(table.input_tokens[good]),
-        output_tokens_mean=_mean(output[good]),
-        ttft_s=spread(of_good["ttft"]),
-        ttfat_s=spread(of_good["ttfat"]),
-        itl_s=itl,
-        icl_s=icl,
-        tpot_s=spread(of_good["tpot"]),
-        e2e_s=e2e,
-        lag_s=spread(lag),
-        goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
-        goodput_tokens_per_s=float(output[good][met].sum()) / T if met is not None else None,
-        slo_met_fraction=float(met.sum()) / counted if met is not None and counted else None,
-        tokens_per_chunk=tokens_per_chunk,
-        server=server,
-        client=client,
-        gpu=gpu,
-        input_tokens_asked=level.input_tokens,
-        reason=level.reason,
-        verdicts=[],
-    )
-    trend = window.trend(table, start, end) if level.rate is not None else None
-    if trend is not None and trend.rising:
-        summary = _without_steady_state(summary)
-    known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
-    if client.late_fraction is not None or any(value is not None for value in known):
-        limited = verdicts.client_limited(summary, client) is not None
-        summary = msgspec.structs.replace(summary, client=msgspec.structs.replace(client, limited=limited))
-    late_reads = verdicts.late_reads(summary)
-    summary = _without_late_reads(summary)
-    found = verdicts.of_level(
-        summary,
-        little=N,
-        ceiling_is_lower_bound=ceiling_is_lower_bound,
-        trend=trend,
-        late_reads=late_reads,
-        events_at_once=events if lumps else None,
-        gaps=len(icls),
-        median_lag_s=float(np.median(lag)) if len(lag) else None,
-        notes=level.notes,
-        precision=precision,
-        drift=window.drift(arrival, tokens, start, end, e2e.mean),
-        assumed_error=assumed,
-        usage_tokens=usage,
-        input_tokens_asked=level.input_tokens or input_tokens_asked,
-        template_tokens=template_tokens,
-        output_tokens_asked=output_tokens_asked,
-    )
-    return msgspec.structs.replace(summary, verdicts=found)
+def steps(icls: Floats, T: float, replicas: int) -> int:
+    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica."""
+    if not len(icls):
+        return 0
+    median = float(np.median(icls))
+    return min(len(icls), int(T / median * replicas)) if median > 0 else len(icls)
 
 
 def late_share(table: Table, level: Level, start: float, end: float) -> float:
@@ -277,65 +109,3 @@ def late_share(table: Table, level: Level, start: float, end: float) -> float:
     until = np.minimum(table.sent[late] - np.nan_to_num(table.connect[late]), end)
     empty = np.maximum(until - np.maximum(table.scheduled[late], start), 0.0)
     return float(empty.sum() / (level.concurrency * (end - start)))
-
-
-def _events_at_once(table: Table, rows: Bools) -> float | None:
-    """How many token-carrying events came with one stamp, on average over the marked rows."""
-    every = int(table.chunks[rows].sum())
-    together = int((gaps(table, rows) == 0).sum())
-    return every / (every - together) if every > together else None
-
-
-def _without_late_reads(s: LevelSummary) -> LevelSummary:
-    """Without the percentiles that late reads have spoilt (verdicts.spoilt)."""
-    changes = {}
-    for name, lost in verdicts.spoilt(s).items():
-        spread = getattr(s, name)
-        gone = {f"p{q}": None for q in lost} | ({"max": None} if len(lost) == len(verdicts.PERCENTILES) else {})
-        changes[name] = msgspec.structs.replace(spread, **gone)
-    return msgspec.structs.replace(s, **changes)
-
-
-def stalls(table: Table) -> Floats:
-    """The longest gap between two token-carrying chunks of each request; seconds, shape [requests], nan below two."""
-    later = np.flatnonzero(np.diff(table.owner) == 0)
-    longest = np.full(len(table.chunks), np.nan)
-    np.fmax.at(longest, table.owner[later], np.diff(table.arrival)[later])
-    return longest
-
-
-def _from_send(table: Table, good: Bools) -> FromSend:
-    sent = table.sent
-    return FromSend(
-        ttft_s=spread(ttft(sent, table.first)[good]),
-        ttfat_s=spread(ttft(sent, table.first_content)[good]),
-        e2e_s=spread((table.done - sent)[good]),
-    )
-
-
-def _without_steady_state(s: LevelSummary) -> LevelSummary:
-    """An open loop above what the server sustains: its latencies are those of the window's length, not the server's."""
-    nothing = Spread(None, None, None, None, None, None, 0)
-    names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
-    return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
-
-
-def steps(icls: Floats, T: float, replicas: int) -> int:
-    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica."""
-    if not len(icls):
-        return 0
-    median = float(np.median(icls))
-    return min(len(icls), int(T / median * replicas)) if median > 0 else len(icls)
-
-
-def _known(values: Floats) -> Floats | None:
-    """Nans (requests that we cut before their usage came) at the mean of the rest; None where none is known."""
-    missing = np.isnan(values)
-    if missing.all():
-        return None
-    return np.where(missing, values[~missing].mean(), values)
-
-
-def _mean(values: Floats) -> float | None:
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else None

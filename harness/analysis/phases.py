@@ -22,12 +22,14 @@ import numpy as np
 
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
+from harness.analysis.validity import Purpose, usable
+from harness.judgement import Code, Verdict, note
 from harness.manifest import Roof as Roof
 from harness.manifest import RoofWindow
 from harness.predict.model import Model
 from harness.predict.roofline import Deployment, step_cost
 from harness.predict.step import work_of
-from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
+from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own
 
@@ -52,65 +54,67 @@ def of_probe(
     input_tokens: float,
     roof: Roof | None = None,
 ) -> tuple[Phases | None, list[Verdict]]:
-    """The phase that the run probed, and what is to be said of it; None of a run that is no probe.
+    """The phase that the run probed, with its verdicts; None of a run that is no probe.
 
     `levels` are all of the run, `curve` the fit to those of its ramp, `input_tokens` the asked prompt length.
     """
-    found: list[Verdict] = []
     if probe == "prefill":
-        return Phases(prefill=prefill(levels, curve, input_tokens=input_tokens, roof=roof, say=found)), found
+        prompts, verdicts = prefill(levels, curve, input_tokens=input_tokens, roof=roof)
+        return Phases(prefill=prompts), verdicts
     if probe == "decode":
-        return Phases(decode=decode(levels, curve, roof=roof, say=found)), found
-    return None, found
+        tokens, verdicts = decode(levels, curve, roof=roof)
+        return Phases(decode=tokens), verdicts
+    return None, []
 
 
 def prefill(
-    levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None, say: list[Verdict]
-) -> PrefillPhase:
+    levels: Sequence[LevelSummary], curve: Curve | None, *, input_tokens: float, roof: Roof | None
+) -> tuple[PrefillPhase, list[Verdict]]:
     """Capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from that slope.
 
     MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the asked P: the FLOP of one prompt token more over those that
-    the GPUs could have done in its time. What is to be said of it is added to `say`.
+    the GPUs could have done in its time.
     """
-    alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and _counts(s)]
+    alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and usable(s, Purpose.POINT)]
     P = np.array([_prompt(s, input_tokens) for s in alone])
     t = np.array([s.ttft_s.mean for s in alone], dtype=np.float64)
     rise = fit(P, t, np.array([_error(s) for s in alone]))
-    at = input_tokens
+    at, verdicts = input_tokens, []
     if rise is None:
         message = f"{len(np.unique(P))} prompt lengths with a TTFT at one request in flight: no slope"
-        say.append(Verdict("prefill_slope_unknown", "note", message, "it takes two or more; see the errors, if any"))
+        verdicts.append(note(Code.PREFILL_SLOPE_UNKNOWN, message, "it takes two or more; see the errors, if any"))
     elif at < rise.begins:
         at = rise.begins
         message = f"TTFT does not grow with the prompt below {at:.0f} tokens; its slope is quoted there"
-        say.append(Verdict("prefill_flat", "note", message, "ask for longer prompts: --input-tokens"))
+        verdicts.append(note(Code.PREFILL_FLAT, message, "ask for longer prompts: --input-tokens"))
     slope = rise.slope(at) if rise is not None else Value(None)
-    capacity, shown = _plateau(levels, curve, "prefill", say)
+    capacity, shown, missed = _plateau(levels, curve, "prefill")
     requests = sum(s.requests for s in shown) or 1
     prompt = sum(_prompt(s, input_tokens) * s.requests for s in shown) / requests
     answer = sum((s.output_tokens_mean or 1.0) * s.requests for s in shown) / requests
-    return PrefillPhase(
+    found = PrefillPhase(
         tokens_per_s=_times(capacity, prompt / answer if answer else 0.0),
         seconds_per_token=slope,
         ttft_base_s=rise.base() if rise is not None else Value(None),
         mfu=_share(roof.token(at), slope) if roof is not None else None,
         lengths=sorted(zip(P.tolist(), t.tolist(), strict=True)),
     )
+    return found, verdicts + missed
 
 
 def decode(
-    levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None, say: list[Verdict]
-) -> DecodePhase:
+    levels: Sequence[LevelSummary], curve: Curve | None, *, roof: Roof | None
+) -> tuple[DecodePhase, list[Verdict]]:
     """Capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
 
     MBU = (W(1) + (ctx + 1) kv) / (BW ITL), ctx = P + G/2: the bandwidth that was reached, over the data sheet's. A
     step's launch and scheduling are in ITL and at one request in flight cannot be told from its reading, so they
     lower this MBU below the share of its bandwidth at which the GPU reads while it does.
     """
-    capacity, shown = _plateau(levels, curve, "decode", say)
+    capacity, shown, missed = _plateau(levels, curve, "decode")
     whole = sum((s.output_tokens_per_s.mean or 0.0) * s.window_s for s in shown)
     later = sum((s.decode_tokens_per_s or 0.0) * s.window_s for s in shown)
-    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and _counts(s)]
+    alone = [s for s in levels if s.concurrency == 1 and s.itl_s.mean and usable(s, Purpose.POINT)]
     itl = sum(s.itl_s.mean or 0.0 for s in alone) / len(alone) if alone else None
     mbu = None
     if roof is not None and itl is not None:
@@ -118,7 +122,7 @@ def decode(
         error = math.sqrt(sum(_relative_error(s) ** 2 for s in alone)) / len(alone)
         ends = (itl * (1 - Z95 * error), itl * (1 + Z95 * error))
         mbu = _share(roof.step(context), Value(itl, ends))
-    return DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu)
+    return DecodePhase(tokens_per_s=_times(capacity, later / whole if whole else 0.0), itl_s=itl, mbu=mbu), missed
 
 
 # ---- TTFT over the length of the prompt ------------------------------------------------------------------
@@ -233,11 +237,6 @@ def _with_interval(made: _Fit) -> Rise:
     return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
 
 
-def _counts(s: LevelSummary) -> bool:
-    """Whether a level's times are the server's: below what was asked in flight they still are."""
-    return not any(v.level == "invalid" and v.code != "in_flight_low" for v in s.verdicts)
-
-
 def _prompt(s: LevelSummary, asked: float) -> float:
     """Prompt tokens of a level's requests, as they were counted, else as they were asked."""
     return float(s.input_tokens_mean or s.input_tokens_asked or asked)
@@ -261,27 +260,23 @@ def _relative_error(s: LevelSummary) -> float:
 
 
 def _plateau(
-    levels: Sequence[LevelSummary], curve: Curve | None, phase: str, say: list[Verdict]
-) -> tuple[Value, list[LevelSummary]]:
-    """Output tok/s of the ramp's plateau, else of its best level, which is then said; and the levels that bear it."""
-    ramp = [s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and _counts(s)]
+    levels: Sequence[LevelSummary], curve: Curve | None, phase: str
+) -> tuple[Value, list[LevelSummary], list[Verdict]]:
+    """Output tok/s of the ramp's plateau, else of its best level and with a note; and the levels that bear it."""
+    ramp = [
+        s for s in levels if s.input_tokens_asked is None and s.output_tokens_per_s.mean and usable(s, Purpose.POINT)
+    ]
     if not ramp:
-        return Value(None), []
+        return Value(None), [], []
     if curve is not None and curve.plateau_reached and curve.plateau_tokens_per_s.value is not None:
         hinge = curve.hinge_concurrency.value or 0.0
         above = [s for s in ramp if (s.in_flight or s.concurrency or 0.0) >= hinge]
-        return curve.plateau_tokens_per_s, above or ramp
+        return curve.plateau_tokens_per_s, above or ramp, []
     best = max(ramp, key=lambda s: s.output_tokens_per_s.mean or 0.0)
     where = f"C = {best.concurrency}" if best.concurrency is not None else f"{best.rate:g} req/s"
-    say.append(
-        Verdict(
-            "phase_plateau_not_reached",
-            "note",
-            f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more",
-            "measure higher levels: --max-concurrency",
-        )
-    )
-    return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best]
+    message = f"the {phase} ramp reached no plateau: its capacity is that of its best level, {where}, or more"
+    missed = note(Code.PHASE_PLATEAU_NOT_REACHED, message, "measure higher levels: --max-concurrency")
+    return Value(best.output_tokens_per_s.mean, best.output_tokens_per_s.ci95), [best], [missed]
 
 
 def _times(value: Value, factor: float) -> Value:

@@ -16,6 +16,8 @@ import numpy as np
 from harness.analysis.hyperbolas import CAPPED, COEFFICIENTS, HYPERBOLA, least_squares
 from harness.analysis.stats import ASSUMED, FLOOR, Z95, between, t_quantile
 from harness.analysis.table import Bools, Floats, Ints
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.judgement import Code
 from harness.summary import LevelSummary
 
 _PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
@@ -67,7 +69,7 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
-    """The measured levels as points; a level that is invalid for anything but in flight is not valid.
+    """The measured levels as points, each valid where the level may be used as one.
 
     Levels of an open loop are none: what is in flight there follows from the rate and wanders. Nor are those that a
     probe holds before its ramp, whose prompts have lengths of their own.
@@ -76,15 +78,14 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
     for s in levels:
         if s.concurrency is None or s.input_tokens_asked is not None:
             continue
-        codes = {v.code for v in s.verdicts if v.level == "invalid"}
         out.append(
             Point(
                 s.concurrency,
                 s.in_flight,
                 s.output_tokens_per_s.mean or math.nan,
                 s.output_tokens_per_s_se,
-                valid=not codes - {"in_flight_low"},
-                in_flight_ok="in_flight_low" not in codes,
+                valid=usable(s, Purpose.POINT),
+                in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(s),
                 assumed=s.output_tokens_per_s_se_assumed,
             )
         )

@@ -25,8 +25,11 @@ from harness import units
 from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
 from harness.analysis.table import Floats, Ints, Table, placed_tokens
-from harness.analysis.verdicts import LUMPED, TOKENS_PER_CHUNK
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.verdicts.server import LUMPED
+from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import began_in
+from harness.judgement import Code, Outcome
 from harness.record import Level
 from harness.summary import Attainment, LevelSummary, Value
 
@@ -36,11 +39,6 @@ _BLOCKS, _REQUEST_TIMES = 10, 2
 _CORRELATED = 0.2  # lag-1 correlation above which blocks are doubled, likewise
 _AGREE = 1.5  # variances of blocks and of independent samples that are closer than this agree, likewise
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
-_STILL_A_MISS = {
-    "errors_above_1_percent",
-    "in_flight_low",
-    "unstable",
-}  # overload is invalid for a curve, not for an SLO
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -92,9 +90,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
     request misses as many as the others have on average. Gaps of ITL are known only where a chunk is a token: else
     the attainment is unresolved, with samples but without a fraction.
     """
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    start, end = level.window_start_s, level.window_end_s
+    start, end = level.window
     counted = began_in(table, level) & ~table.cancelled
     good = counted & table.ok
     origin = table.began if level.rate is None else table.scheduled
@@ -119,7 +115,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
 
     def gaps(limit: Limit) -> Attainment:
         if limit.figure == "itl" and chunked:
-            return Attainment(str(limit), limit.needed, 0, len(gap), None, None, "unresolved")
+            return Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
         if not good.any():
             return _judged(str(limit), limit.needed, 0, int(counted.sum()), 1.0)
         met = gap <= limit.seconds
@@ -180,8 +176,8 @@ def _judged(limit: str, needed: float, met: int, n: int, effect: float) -> Attai
     """Wilson's interval for n/effect independent samples: its z is √effect wider, which is the same."""
     ci95 = wilson(met, n, Z95 * math.sqrt(effect))
     if ci95 is None:
-        return Attainment(limit, needed, met, n, None, None, "unresolved")
-    outcome = "met" if ci95[0] >= needed else "missed" if ci95[1] < needed else "unresolved"
+        return Attainment(limit, needed, met, n, None, None, Outcome.UNRESOLVED)
+    outcome = Outcome.MET if ci95[0] >= needed else Outcome.MISSED if ci95[1] < needed else Outcome.UNRESOLVED
     return Attainment(limit, needed, met, n, met / n, ci95, outcome)
 
 
@@ -208,10 +204,10 @@ def enough(attainment: Attainment) -> int | None:
     return math.ceil(independent * a.n / _independent(a) - 1e-6)
 
 
-def outcome(attainments: Sequence[Attainment]) -> str:
+def outcome(attainments: Sequence[Attainment]) -> Outcome:
     """Of all limits together: missed if one is, else unresolved if one is (or there is none), else met."""
-    outcomes = {each.outcome for each in attainments} or {"unresolved"}
-    return next(each for each in ("missed", "unresolved", "met") if each in outcomes)
+    outcomes = {each.outcome for each in attainments} or {Outcome.UNRESOLVED}
+    return next(each for each in Outcome if each in outcomes)
 
 
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
@@ -244,15 +240,15 @@ def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], flo
     overloaded = set()
     for level in levels:
         at = load(level)
-        void = {verdict.code for verdict in level.verdicts if verdict.level == "invalid"}
-        if at is None or level.input_tokens_asked is not None or void - _STILL_A_MISS:
+        if at is None or level.input_tokens_asked is not None:
             continue
-        if not void:
+        misses = Code.UNSTABLE in invalid_by(level) or outcome(level.slo) == Outcome.MISSED
+        if usable(level, Purpose.ANSWER):
             for each in level.slo:
                 counts[at][each.limit].append(each)
-        elif "unstable" in void or outcome(level.slo) == "missed":
+        elif misses and usable(level, Purpose.MISS):
             overloaded.add(at)
     outcomes = {at: outcome([pooled(each) for each in by_limit.values()]) for at, by_limit in counts.items()}
-    missed = min(overloaded | {at for at, each in outcomes.items() if each == "missed"}, default=math.inf)
-    met = max((at for at, each in outcomes.items() if each == "met" and at < missed), default=None)
+    missed = min(overloaded | {at for at, each in outcomes.items() if each == Outcome.MISSED}, default=math.inf)
+    met = max((at for at, each in outcomes.items() if each == Outcome.MET and at < missed), default=None)
     return None if met is None else Value(float(met), (float(met), float(missed) if missed < math.inf else None))

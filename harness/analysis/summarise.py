@@ -9,9 +9,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import curve, gap, grade, phases, slo, verdicts
+from harness.analysis import curve, gap, grade, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.verdicts.curve import dip_confirmed, drift
+from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
 from harness.predict import rules
 from harness.results.result import Result
@@ -28,7 +31,6 @@ from harness.summary import (
     Prediction,
     RampStep,
     Summary,
-    Verdict,
 )
 
 
@@ -47,11 +49,11 @@ def summarise(run: Result) -> Summary:
     phase, of_phase = _phases(run, levels, fitted)
     found = _of_run(run)
     if fitted:
-        found += [*fitted.verdicts, *filter(None, [verdicts.dip_confirmed(fitted, of_ramp)])]
+        found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
-        verdicts=[*found, *of_phase, *filter(None, [verdicts.drift(of_ramp)])],
+        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
         knee_concurrency=_knee(knees, fitted, asked=bool(facts.limits)),
         levels=levels,
         curve=fitted,
@@ -131,8 +133,8 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
     levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
-    invalid = any(v.level == "invalid" for level in levels for v in level.verdicts)
-    if invalid or any(v.level == "invalid" for v in summary.verdicts):
+    sound = all(usable(level, Purpose.ANSWER) for level in levels)
+    if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):
         return 3
     return 99 if slo_fail and summary.knees.slo is None and summary.knees.slo_rate is None else 0
 
@@ -146,14 +148,11 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen, codes = role_of(s.reason) not in (None, Role.GIVEN), _invalid(s)
-        return not (codes and (chosen or (last[s.repeat] is s and "errors_above_1_percent" in codes)))
+        chosen = role_of(s.reason) not in (None, Role.GIVEN)
+        failed = Code.ERRORS_ABOVE_1_PERCENT in invalid_by(s)
+        return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 
     return [s for s in levels if counts(s)]
-
-
-def _invalid(s: LevelSummary) -> set[str]:
-    return {v.code for v in s.verdicts if v.level == "invalid"}
 
 
 def _beside(
@@ -176,32 +175,30 @@ def _of_run(run: Result) -> list[Verdict]:
         why = sessions[-1].ended if sessions else None
         message = f"the run ended early: {held} of the {begun} levels begun are finished"
         advice = "the finished levels stand; `knee run --resume` goes on with the rest"
-        out.append(Verdict("incomplete", "doubt", f"{message} ({why})" if why else message, advice))
+        out.append(doubt(Code.INCOMPLETE, f"{message} ({why})" if why else message, advice))
     if run.damage:
         advice = "every level that is finished before it stands; `knee run --resume` holds the others again"
-        out.append(Verdict("spool_damaged", "doubt", run.damage, advice))
+        out.append(doubt(Code.SPOOL_DAMAGED, run.damage, advice))
     if void:
         at = ", ".join(str(level.concurrency or f"{level.rate:g} req/s") for level in void)
         message = (
             f"measured in {max(1, len(sessions))} sittings; the levels that the earlier ones broke off are void: {at}"
         )
-        out.append(Verdict("resumed", "note", message))
+        out.append(note(Code.RESUMED, message))
     servers = [session.server for session in sessions if session.server is not UNSET]
     changed = sorted({key for server in servers for key in server if server[key] != servers[0].get(key)})
     if changed:
         message = f"the server was another one in a later sitting: {', '.join(changed)}"
-        out.append(Verdict("server_changed", "doubt", message, "measure all levels anew on one of them"))
+        out.append(doubt(Code.SERVER_CHANGED, message, "measure all levels anew on one of them"))
     if missing := lost(run):
         message = f"{missing} requests that were sent have no record"
         advice = "they were in flight, or not yet written, when a process was lost; no finished level counts on them"
-        out.append(Verdict("requests_lost", "note" if run.complete else "doubt", message, advice))
+        out.append((note if run.complete else doubt)(Code.REQUESTS_LOST, message, advice))
     if not any(level.finished for level in run.levels):
-        out.append(
-            Verdict("nothing_measured", "invalid", "no level is finished: there is no answer", "give the run more time")
-        )
+        out.append(invalid(Code.NOTHING_MEASURED, "no level is finished: there is no answer", "give the run more time"))
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
     said = [*run.manifest.notes, *dict.fromkeys(stops)]
-    return out + [Verdict("run_note", "note", text) for text in said]
+    return out + [note(Code.RUN_NOTE, text) for text in said]
 
 
 def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:

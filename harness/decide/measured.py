@@ -12,6 +12,7 @@ import msgspec
 
 from harness.analysis import gap, slo
 from harness.analysis.summarise import summarise
+from harness.analysis.validity import Purpose, usable
 from harness.errors import HarnessError
 from harness.manifest import Machine
 from harness.predict import served, tune
@@ -35,7 +36,7 @@ def valid(summary: Summary) -> list[LevelSummary]:
         if level.concurrency is not None
         and level.input_tokens_asked is None
         and level.output_tokens_per_s.mean
-        and not any(verdict.level == "invalid" for verdict in level.verdicts)
+        and usable(level, Purpose.ANSWER)
     ]
 
 

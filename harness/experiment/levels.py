@@ -16,7 +16,7 @@ import msgspec
 
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
-from harness.analysis.verdicts import CPU
+from harness.analysis.verdicts.client import CPU
 from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, words_for

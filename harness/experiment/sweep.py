@@ -33,6 +33,7 @@ from harness.experiment import run as experiment
 from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
+from harness.judgement import rank
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result
@@ -356,8 +357,7 @@ def _knee(summary: Summary) -> Value | None:
 def _codes(summary: Summary) -> list[str]:
     """Codes of all verdicts, the gravest first, each once."""
     found = [*summary.verdicts, *(verdict for level in summary.levels for verdict in level.verdicts)]
-    order = ("invalid", "doubt", "note")
-    return list(dict.fromkeys(v.code for v in sorted(found, key=lambda v: order.index(v.level))))
+    return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
 def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:

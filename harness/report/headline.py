@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis.validity import Purpose, usable
+from harness.judgement import Code, Outcome
 from harness.report.format import interval, listed, load_of, number, percent, plain
 from harness.summary import (
     BEYOND,
@@ -31,7 +33,7 @@ from harness.summary import (
 from harness.units import span
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
-REASONS = ("plateau_not_reached", "knee_not_identifiable")  # verdicts that repeat why the answer is not found
+REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts that repeat why the answer is not found
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -166,7 +168,7 @@ def _limited_knee(summary: Summary) -> Fact:
         return Fact("Knee", f"{number(knee.value)} requests in flight keep the limits, {number(missed)} miss them")
     judged = [level for level in summary.levels if level.slo]
     lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
-    if lowest is not None and any(each.outcome == "missed" for each in lowest.slo):
+    if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
         return Fact("Knee", f"below {number(lowest.concurrency)} in flight: the limits are missed there already")
     return Fact("Knee", "not measurable: no level has enough requests to decide the limits")
 
@@ -269,7 +271,7 @@ def _single_stream(curve: Curve | None, levels: Sequence[LevelSummary]) -> list[
 
 
 def _invalid(level: LevelSummary) -> bool:
-    return any(verdict.level == "invalid" for verdict in level.verdicts)
+    return not usable(level, Purpose.ANSWER)
 
 
 def _of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from harness.analysis import slo
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.search.decision import Part
 from harness.summary import LevelSummary, Spread
@@ -65,7 +67,6 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
     search goes on, and a resumed run shall see the same later.
     """
     assert level.end_s is not None
-    invalid = {v.code for v in summary.verdicts if v.level == "invalid"}
     seconds = level.end_s - level.begin_s
     return MeasuredLevel(
         concurrency=level.concurrency,
@@ -78,11 +79,11 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         seconds=seconds,
         requests=round(summary.requests * seconds / summary.window_s),
         request_s=summary.e2e_s.mean,
-        valid=not invalid - {"in_flight_low"},
-        in_flight_ok="in_flight_low" not in invalid,
+        valid=usable(summary, Purpose.POINT),
+        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(summary),
         ttft_p99_s=_p99_at_least(summary.ttft_s),
         slo=slo.outcome(summary.slo) if summary.slo else None,
-        unstable="unstable" in invalid,
+        unstable=Code.UNSTABLE in invalid_by(summary),
         stalled=LevelNote.STALLED in level.notes,
     )
 

@@ -1,0 +1,21 @@
+"""Under what the levels of a run were measured, as far as that bears on their figures and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of a level and what served it; by default nothing is known, and nothing asked."""
+
+    gpus: int | None = None
+    replicas: int = 1  # engines that serve side by side
+    slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e
+    input_tokens: float | None = None  # a request, as asked
+    template_tokens: float = 0.0  # of these, that every prompt begins with
+    output_tokens: float | None = None  # likewise
+    precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
+    ceiling: float | None = None  # events per second that the load generator is known to follow
+    ceiling_is_lower_bound: bool = False

@@ -1,0 +1,317 @@
+"""One level's summary from the records (docs/definitions.md, levels[]).
+
+Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the requests
+that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an SLO is met
+(`slo`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from harness.analysis import window
+from harness.analysis.conditions import Conditions
+from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
+from harness.analysis.stats import batch_means, fit_error, spread
+from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
+from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
+from harness.analysis.verdicts.level import Evidence, of_level
+from harness.analysis.verdicts.server import LUMPED
+from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
+from harness.analysis.window import Little, began_in, in_flight, little
+from harness.record import Level
+from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+
+
+def level_summary(
+    table: Table,
+    level: Level,
+    conditions: Conditions = Conditions(),
+    *,
+    server: ServerView | None = None,
+    client: ClientView = ClientView(),
+    gpu: GpuView | None = None,
+    stamps_late_s: float = 0.0,
+) -> LevelSummary:
+    """Everything the records say of one level whose window is closed, with its verdicts; `table` holds the whole run.
+
+    `stamps_late_s`: how late the clock's stamps were on average, 0 for the kernel's.
+    """
+    start, end = level.window
+    requests = _requests(table, level, conditions.slo)
+    chunks = _chunks(table, requests, end - start, conditions.replicas)
+    rates = _rates(table, level, requests)
+    if gpu is not None and gpu.energy_j is not None and rates.output.mean and conditions.gpus in (None, gpu.gpus):
+        joules = gpu.energy_j / (rates.output.mean * (end - start))
+        gpu = msgspec.structs.replace(gpu, joules_per_output_token=joules)
+    client = _with_lateness(client, table, level, chunks, requests.e2e.mean, stamps_late_s)
+    if conditions.ceiling:
+        share = rates.events / (end - start) / conditions.ceiling
+        client = msgspec.structs.replace(client, ceiling_fraction=share)
+    made = _summary(table, level, conditions, requests, chunks, rates)
+    made = msgspec.structs.replace(made, server=server, client=client, gpu=gpu)
+    if made.cached_input_fraction is None and server is not None:
+        made = msgspec.structs.replace(made, cached_input_fraction=server.prefix_hit_fraction)
+
+    trend = window.trend(table, start, end) if level.rate is not None else None
+    if trend is not None and trend.rising:
+        made = _without_steady_state(made)
+    known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
+    if client.late_fraction is not None or any(value is not None for value in known):
+        limited = client_limited(made, client) is not None
+        made = msgspec.structs.replace(made, client=msgspec.structs.replace(client, limited=limited))
+    seen = Evidence(
+        little=requests.little,
+        trend=trend,
+        drift=rates.drift,
+        late_reads=late_reads(made),
+        events_at_once=chunks.at_once,
+        gaps=chunks.gaps,
+        median_lag_s=float(np.median(requests.lag)) if len(requests.lag) else None,
+        usage_tokens=requests.usage_tokens,
+    )
+    made = _without_late_reads(made)
+    return msgspec.structs.replace(made, verdicts=of_level(made, level, conditions, seen))
+
+
+class _Requests(msgspec.Struct, frozen=True):
+    """The requests that began in the window."""
+
+    began: Bools  # shape [requests], like the next two
+    good: Bools  # those that succeeded: latencies are theirs
+    failed: Bools
+    figures: dict[str, Floats]  # of the good ones
+    lag: Floats  # of the good ones, from schedule to send
+    counted: int  # without what we cut
+    output_tokens: Floats  # of every request, by usage, else as many as have an arrival
+    usage_tokens: float  # of the good ones whose usage came
+    unplaced_tokens: float  # of these, without an arrival
+    e2e: Spread
+    little: Little
+
+
+def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests:
+    began = began_in(table, level)
+    good = began & table.ok
+    with_arrival = placed_tokens(table)
+    known = good & ~np.isnan(table.output_tokens)
+    usage = float(table.output_tokens[known].sum())
+    of_good = {name: values[good] for name, values in figures(table, level, stalled="icl" in slo).items()}
+    return _Requests(
+        began=began,
+        good=good,
+        failed=began & table.failed,
+        figures=of_good,
+        lag=(table.sent - table.scheduled)[good],
+        counted=int(began.sum()) - int((began & table.cancelled).sum()),
+        output_tokens=np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens),
+        usage_tokens=usage,
+        unplaced_tokens=usage - float(with_arrival[known].sum()),
+        e2e=spread(of_good["e2e"]),
+        little=little(table, level, *level.window),
+    )
+
+
+class _Chunks(msgspec.Struct, frozen=True):
+    """How the chunks of the good requests came."""
+
+    itl: Spread
+    icl: Spread
+    tokens_per_chunk: float | None
+    merged: float | None  # share of them that shared a read because it came late
+    lumped: float  # share of them that the server sent together with others
+    at_once: float | None  # how many the server sends at once; None: one
+    gaps: int
+
+
+def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chunks:
+    good = requests.good
+    chunks = int(table.chunks[good].sum())
+    lumped = int(table.lumped[good].sum()) / chunks if chunks else 0.0
+    icls = gaps(table, good)
+    if lumps := lumped > LUMPED:  # what the server sends at once is one chunk, and has no gap within
+        icls = icls[icls > 0]
+    independent = steps(icls, T, replicas)
+    icl = spread(icls, independent)
+    tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
+    mean = mean_itl(table.first[good], table.last[good], requests.output_tokens[good], table.first_tokens[good])
+    itl = Spread(mean, None, None, None, None, None, independent)
+    if tokens_per_chunk is not None and tokens_per_chunk <= TOKENS_PER_CHUNK and not lumps:
+        itl = msgspec.structs.replace(icl, mean=mean)
+    return _Chunks(
+        itl=itl,
+        icl=icl,
+        tokens_per_chunk=tokens_per_chunk,
+        merged=int(table.merged[good].sum()) / chunks - lumped if chunks else None,
+        lumped=lumped,
+        at_once=_events_at_once(table, good) if lumps else None,
+        gaps=len(icls),
+    )
+
+
+class _Rates(msgspec.Struct, frozen=True):
+    """What arrived in the window, whosever it is: per second, and how sure that is."""
+
+    output: Estimate
+    output_se: float | None
+    se_assumed: bool
+    drift: float | None
+    peak: float | None
+    input: Estimate
+    requests: Estimate
+    decode: float
+    discarded: float
+    cached: float | None  # share of the input tokens
+    events: int  # that arrived, failed requests' too
+
+
+def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
+    (start, end), request_s = level.window, requests.e2e.mean
+    inside = (table.arrival >= start) & (table.arrival < end)
+    void = table.failed[table.owner]
+    arrival = table.arrival[inside & ~void]
+    tokens = table.tokens[inside & ~void].astype(np.float64)
+    output = batch_means(arrival, tokens, start, end, request_s)
+    done = table.ok & (table.done >= start) & (table.done < end)
+    answer_s = spread((table.last - table.first)[requests.good]).mean
+    se, assumed = fit_error(arrival, tokens, start, end, request_s, int(done.sum()), answer_s)
+    if se is not None and output.mean:
+        se = math.hypot(se, output.mean * window.phase_error(table, level, request_s))
+    firsts = ~table.failed & (table.first >= start) & (table.first < end)
+    prompts = _known(table.input_tokens[firsts])
+    hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
+    return _Rates(
+        output=output,
+        output_se=se,
+        se_assumed=assumed,
+        drift=window.drift(arrival, tokens, start, end, request_s),
+        peak=peak_rate(arrival, tokens, start, end),
+        input=Estimate(None) if prompts is None else batch_means(table.first[firsts], prompts, start, end, request_s),
+        requests=batch_means(table.done[done], np.ones(int(done.sum())), start, end, request_s),
+        decode=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / (end - start),
+        discarded=float(table.tokens[inside & void].sum()) / (end - start),
+        cached=float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None,
+        events=int(inside.sum()),
+    )
+
+
+def _with_lateness(
+    client: ClientView, table: Table, level: Level, chunks: _Chunks, request_s: float | None, stamps_late_s: float
+) -> ClientView:
+    """With what the records say of the load generator, where its telemetry does not: late reads and late sends."""
+    if client.merged_fraction is None and chunks.merged is not None:
+        client = msgspec.structs.replace(client, merged_fraction=chunks.merged, lumped_fraction=chunks.lumped)
+    if level.concurrency and client.late_fraction is None:
+        late = late_share(table, level, *level.window)
+        if stamps_late_s and request_s:  # by the clock: an end that was read late was sent after as late
+            late += (1 - late) * min(1.0, stamps_late_s / request_s)
+        client = msgspec.structs.replace(client, late_fraction=late)
+    return client
+
+
+def _summary(
+    table: Table, level: Level, conditions: Conditions, requests: _Requests, chunks: _Chunks, rates: _Rates
+) -> LevelSummary:
+    """The figures under their names; what client, server and GPU say is filled in later, and the verdicts."""
+    T, good, gpus = level.window[1] - level.window[0], requests.good, conditions.gpus
+    errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
+    met = meets(conditions.slo, requests.figures, int(good.sum())) if conditions.slo else None
+    latencies = {name: spread(requests.figures[name]) for name in ("ttft", "ttfat", "tpot")}
+    return LevelSummary(
+        concurrency=level.concurrency,
+        rate=level.rate,
+        offered_requests_per_s=requests.counted / T if level.rate is not None else None,
+        from_send=_from_send(table, good) if level.rate is not None else None,
+        repeat=level.repeat,
+        in_flight=in_flight(table, *level.window),
+        little_in_flight=requests.little.by_law,
+        window_s=T,
+        window=level.window,
+        requests=int(requests.began.sum()),
+        errors=int(requests.failed.sum()),
+        error_rate=float(requests.failed.sum()) / requests.counted if requests.counted else None,
+        errors_by_type=dict(errors.most_common()),
+        cancelled=int(requests.began.sum()) - requests.counted,
+        output_tokens_per_s=rates.output,
+        output_tokens_per_s_se=rates.output_se,
+        output_tokens_per_s_se_assumed=rates.se_assumed,
+        output_tokens_per_s_per_gpu=rates.output.mean / gpus if gpus and rates.output.mean is not None else None,
+        tokens_per_s_per_user=1 / chunks.itl.mean if chunks.itl.mean else None,
+        peak_output_tokens_per_s=rates.peak,
+        input_tokens_per_s=rates.input,
+        cached_input_fraction=rates.cached,
+        decode_tokens_per_s=rates.decode,
+        prefill_tokens_per_s=None,
+        requests_per_s=rates.requests,
+        discarded_tokens_per_s=rates.discarded,
+        unplaced_tokens=round(requests.unplaced_tokens),
+        input_tokens_mean=_mean(table.input_tokens[good]),
+        output_tokens_mean=_mean(requests.output_tokens[good]),
+        ttft_s=latencies["ttft"],
+        ttfat_s=latencies["ttfat"],
+        itl_s=chunks.itl,
+        icl_s=chunks.icl,
+        tpot_s=latencies["tpot"],
+        e2e_s=requests.e2e,
+        lag_s=spread(requests.lag),
+        goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
+        goodput_tokens_per_s=float(requests.output_tokens[good][met].sum()) / T if met is not None else None,
+        slo_met_fraction=float(met.sum()) / requests.counted if met is not None and requests.counted else None,
+        tokens_per_chunk=chunks.tokens_per_chunk,
+        server=None,
+        client=ClientView(),
+        input_tokens_asked=level.input_tokens,
+        reason=level.reason,
+        verdicts=[],
+    )
+
+
+def _events_at_once(table: Table, rows: Bools) -> float | None:
+    """How many token-carrying events came with one stamp, on average over the marked rows."""
+    every = int(table.chunks[rows].sum())
+    together = int((gaps(table, rows) == 0).sum())
+    return every / (every - together) if every > together else None
+
+
+def _without_late_reads(s: LevelSummary) -> LevelSummary:
+    """Without the percentiles that late reads have spoilt (`spoilt`)."""
+    changes = {}
+    for name, lost in spoilt(s).items():
+        spread = getattr(s, name)
+        gone = {f"p{q}": None for q in lost} | ({"max": None} if len(lost) == len(PERCENTILES) else {})
+        changes[name] = msgspec.structs.replace(spread, **gone)
+    return msgspec.structs.replace(s, **changes)
+
+
+def _from_send(table: Table, good: Bools) -> FromSend:
+    sent = table.sent
+    return FromSend(
+        ttft_s=spread(ttft(sent, table.first)[good]),
+        ttfat_s=spread(ttft(sent, table.first_content)[good]),
+        e2e_s=spread((table.done - sent)[good]),
+    )
+
+
+def _without_steady_state(s: LevelSummary) -> LevelSummary:
+    """An open loop above what the server sustains: its latencies are those of the window's length, not the server's."""
+    nothing = Spread(None, None, None, None, None, None, 0)
+    names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
+    return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
+
+
+def _known(values: Floats) -> Floats | None:
+    """Nans (requests that we cut before their usage came) at the mean of the rest; None where none is known."""
+    missing = np.isnan(values)
+    if missing.all():
+        return None
+    return np.where(missing, values[~missing].mean(), values)
+
+
+def _mean(values: Floats) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None

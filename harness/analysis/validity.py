@@ -1,0 +1,56 @@
+"""Which levels may be used for what: an invalid level is void for most purposes and good enough for some.
+
+Left out: what makes a level invalid (`verdicts`), and whether it has the figure that is wanted of it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from harness.judgement import Code, Gravity
+from harness.summary import LevelSummary
+
+
+class Purpose(enum.Enum):
+    """What a level is wanted for; `usable` says what each excuses."""
+
+    ANSWER = enum.auto()
+    POINT = enum.auto()
+    TOP = enum.auto()
+    MISS = enum.auto()
+
+
+_EXCUSED: dict[Purpose, set[str]] = {
+    Purpose.ANSWER: set(),
+    Purpose.POINT: {Code.IN_FLIGHT_LOW},
+    Purpose.TOP: {Code.IN_FLIGHT_LOW, Code.CLIENT_LIMITED, Code.WORKER_PAUSED},
+    Purpose.MISS: {Code.IN_FLIGHT_LOW, Code.ERRORS_ABOVE_1_PERCENT, Code.UNSTABLE},
+}
+
+
+def usable(level: LevelSummary, for_: Purpose) -> bool:
+    """Whether a level may be used for a purpose: no verdict on it is invalid but those that the purpose excuses.
+
+    ======  ==========================================================  ============================================
+    for_    what the level is wanted for                                excused
+    ======  ==========================================================  ============================================
+    ANSWER  its own figures: a grade above the lowest, exit status 0,   nothing
+            the headline, an SLO that is met, beside a prediction, to
+            calibrate one, in place of one
+    POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: it holds for as many as were
+            the single stream beside its prediction                     in flight
+    TOP     the highest level beside its prediction                     in_flight_low, client_limited,
+                                                                        worker_paused: then the client ended the
+                                                                        ramp, which is what is to be found
+    MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
+                                                                        unstable: overload is a miss too
+    ======  ==========================================================  ============================================
+
+    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, and need no leave.
+    """
+    return invalid_by(level) <= _EXCUSED[for_]
+
+
+def invalid_by(level: LevelSummary) -> set[str]:
+    """Codes of the verdicts that make a level invalid; empty for a valid one."""
+    return {verdict.code for verdict in level.verdicts if verdict.level == Gravity.INVALID}

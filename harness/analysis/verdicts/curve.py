@@ -1,0 +1,99 @@
+"""What several levels show together: of the fitted curve, its dip, and of a level that was measured again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.analysis.hyperbolas import PAST
+from harness.analysis.verdicts.server import KV_FULL
+from harness.judgement import Code, Verdict, doubt, note
+from harness.summary import Curve, LevelSummary
+
+
+def plateau_not_reached(reasons: Sequence[str], last: float) -> Verdict:
+    return note(
+        Code.PLATEAU_NOT_REACHED,
+        f"plateau not reached up to {last:.4g} in flight: {'; '.join(reasons)}",
+        "raise --max-concurrency, or hold the levels above the knee longer",
+    )
+
+
+def knee_not_identifiable(levels: int) -> Verdict:
+    return note(
+        Code.KNEE_NOT_IDENTIFIABLE,
+        f"knee not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least 6 are needed",
+        "measure more levels, some of them around the bend",
+    )
+
+
+def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
+    """The curve that fits best falls past its hinge, but that may be chance; depth: share lost at the last level."""
+    lost = "" if depth is None else f", by {depth:.0%} at the last level"
+    return note(
+        Code.DIP_UNCONFIRMED,
+        f"throughput seems to fall past the knee{lost}; not confirmed: {'; '.join(reasons)}",
+        "measure more levels past the knee, and each of them twice",
+    )
+
+
+def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
+    """What a confirmed dip costs, and what the server said of itself past the hinge that it did not up to it."""
+    hinge = curve.hinge_concurrency.value
+    if curve.dip is None or curve.dip.value is None or hinge is None:
+        return None
+    seen = [s for s in levels if s.concurrency is not None and s.server is not None]
+    past = [s for s in seen if (s.concurrency or 0) >= PAST * hinge]
+    below = [s for s in seen if s not in past]
+    signs = []
+    preempted = _largest(past, "preemptions")
+    if preempted and preempted > 2 * (_largest(below, "preemptions") or 0.0):
+        signs.append(f"up to {preempted:.4g} preemptions in a window")
+    if (used := _largest(past, "kv_usage") or 0.0) >= KV_FULL:
+        signs.append(f"KV cache {used:.0%} full")
+    if (waiting := _largest(past, "waiting") or 0.0) >= 1:
+        signs.append(f"up to {waiting:.4g} requests waiting")
+    if signs:
+        why = f"past the knee the server reported {', '.join(signs)}"
+    elif past:
+        why = "nothing that the server reported past the knee explains it"
+    else:
+        why = "the server reported nothing of itself"
+    if preempted:
+        advice = "lower its batch limit or give its KV cache more memory: preempted work is done twice"
+    else:
+        advice = f"keep concurrency near {hinge:.4g}, or limit the batch there"
+    return note(
+        Code.DIP_CONFIRMED,
+        f"throughput falls by {curve.dip.value:.0%} from the knee at {hinge:.4g} to the last level; {why}",
+        advice,
+    )
+
+
+def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
+    found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
+    return max(found, default=None)
+
+
+def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
+    """A doubt where one concurrency, measured again, differs by > 5 % and by > 3 of its standard errors."""
+    worst: tuple[float, LevelSummary, LevelSummary] | None = None
+    seen: dict[int | float | None, LevelSummary] = {}
+    for s in levels:
+        first = seen.setdefault(s.load, s)
+        x, y = first.output_tokens_per_s.mean, s.output_tokens_per_s.mean
+        if first is s or not x or y is None:
+            continue
+        error = math.hypot(first.output_tokens_per_s_se or 0.0, s.output_tokens_per_s_se or 0.0)
+        change = y / x - 1
+        if abs(change) > max(0.05, 3 * error / x) and (worst is None or abs(change) > abs(worst[0])):
+            worst = change, first, s
+    if worst is None:
+        return None
+    change, first, s = worst
+    return doubt(
+        Code.DRIFT,
+        f"{first.output_tokens_per_s.mean:.4g} tok/s, measured again {s.output_tokens_per_s.mean:.4g} ({change:+.1%})",
+        "look for other load, a warming cache or a throttling GPU",
+        s.load,
+    )

@@ -1,0 +1,94 @@
+"""What the server, or a GPU under it, did to a level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.window import Trend
+from harness.judgement import Code, Verdict, doubt, invalid, note
+from harness.record import LevelNote
+from harness.summary import GpuView, LevelSummary
+
+ERROR_RATE = 0.01
+LUMPED = 0.05  # of the events, above which the server is said to send several at a time
+KV_FULL = 0.95  # from here on the KV cache holds no more
+THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
+
+
+def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
+    if s.error_rate is None or s.error_rate <= ERROR_RATE:
+        return None
+    kinds = ", ".join(f"{kind} {n}" for kind, n in s.errors_by_type.items())
+    return invalid(
+        Code.ERRORS_ABOVE_1_PERCENT,
+        f"{s.errors} of {s.requests} requests failed ({s.error_rate:.1%}): {kinds}",
+        "find out what the server refuses; its throughput here is not that of the asked load",
+        s.load,
+    )
+
+
+def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
+    if LevelNote.STALLED not in notes:
+        return None
+    return invalid(
+        Code.STALLED,
+        f"no token arrived for so long that the level was ended; {s.in_flight or 0:.0f} requests were waiting",
+        "see the server's log; measure again once it answers",
+        s.load,
+    )
+
+
+def unstable(s: LevelSummary, trend: Trend | None) -> Verdict | None:
+    if trend is None or not trend.rising:
+        return None
+    return invalid(
+        Code.UNSTABLE,
+        f"requests in flight rose by {trend.slope:.3g} a second over the whole window: the rate is above what the "
+        "server sustains, and there are no latencies of a steady state",
+        "lower the rate; offered and completed requests per second stand",
+        s.load,
+    )
+
+
+def server_lumps(s: LevelSummary, events_at_once: float | None) -> Verdict | None:
+    """Events that came in one segment: the server's doing, or that of a proxy before it."""
+    if events_at_once is None:
+        return None
+    return note(
+        Code.SERVER_LUMPS,
+        f"the server sends {events_at_once:.3g} events at a time: ICL is that of the lumps, ITL percentiles are left "
+        "out, throughput stands",
+        "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
+        s.load,
+    )
+
+
+def gpu_throttled(s: LevelSummary) -> Verdict | None:
+    """Heat and power brakes; the ordinary power cap only has a note."""
+    if s.gpu is None or s.gpu.throttled_fraction is None or s.gpu.throttled_fraction <= THROTTLED:
+        return None
+    reasons = [f"{name} {share:.0%}" for name, share in (s.gpu.throttle or {}).items() if name != "sw_power_cap"]
+    return doubt(
+        Code.GPU_THROTTLED,
+        f"a GPU was slowed down in {s.gpu.throttled_fraction:.0%} of the window ({', '.join(reasons)}){_clock(s.gpu)}",
+        "look at its cooling and its power supply: another card of its kind would be faster",
+        s.load,
+    )
+
+
+def gpu_power_capped(s: LevelSummary) -> Verdict | None:
+    share = (s.gpu.throttle or {}).get("sw_power_cap", 0.0) if s.gpu else 0.0
+    if s.gpu is None or share <= THROTTLED:
+        return None
+    return note(
+        Code.GPU_POWER_CAPPED,
+        f"a GPU was at its power limit in {share:.0%} of the window{_clock(s.gpu)}",
+        "usual under full load; compare with cards of the same power limit only",
+        s.load,
+    )
+
+
+def _clock(gpu: GpuView) -> str:
+    if gpu.sm_clock_hz is None or gpu.sm_clock_min_hz is None:
+        return ""
+    return f"; SM clock {gpu.sm_clock_hz / 1e6:.0f} MHz on average, {gpu.sm_clock_min_hz / 1e6:.0f} at least"
