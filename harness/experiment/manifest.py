@@ -48,10 +48,8 @@ async def first(
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)
-    if profile is not None:
-        deployed = (profile.model, profile.deployment)
-    else:
-        deployed = served.deployed(scenario.hardware, found.card, launch.cache_config)
+    of_card = None if profile else served.deployed(scenario.hardware, found.card, launch.cache_config)
+    deployed = (profile.model, profile.deployment) if profile else of_card
     if deployed is None:
         notes.append("no prediction: it needs --gpu and --model-config")
     made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile)) if deployed else None
