@@ -29,7 +29,7 @@ _PROBES = 6  # tries to meet the asked prompt length
 _NEAR = 0.005  # of the asked length: near enough where words are all there is to make it of
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
-_SEVERAL = 1.2  # tokens a word above which that is said
+_SEVERAL = 1.2  # tokens a word above which that is noted
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
     "temperature": "left out, and the server samples as it likes",

@@ -6,15 +6,18 @@ import asyncio
 import enum
 import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from harness.errors import HarnessError
-from harness.experiment.levels import Levels
-from harness.experiment.signals import Signals
-from harness.load.driver import Done
-from harness.load.workers import Workers
-from harness.observe.gpu import Gpus
+
+if TYPE_CHECKING:
+    from harness.experiment.levels import Levels
+    from harness.experiment.signals import Signals
+    from harness.load.driver import Done
+    from harness.load.workers import Workers
+    from harness.observe.gpu import Gpus
 
 
 class RunEnd(enum.Enum):

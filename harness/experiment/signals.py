@@ -8,9 +8,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from harness.experiment.levels import Levels
+if TYPE_CHECKING:
+    from harness.experiment.levels import Levels
 
 _MOMENT_S = 0.5  # that a run may still take to finish after a signal
 _ONE_PRESS_S = 1.0  # between two signals that are meant as one

@@ -71,9 +71,9 @@ async def _unreachable(error: httpx.TransportError, place: str, where: Address, 
             f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
         )
     if isinstance(error, httpx.ConnectError):
-        look = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
+        command = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
         return HarnessError(
-            f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {look}"
+            f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {command}"
         )
     if await speaks_tls(where, wire):
         return is_https(place)
