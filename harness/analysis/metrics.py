@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from harness.analysis import verdicts, window
-from harness.analysis.stats import batch_means, fit_error, spread
+from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.window import began_in, in_flight, little
 from harness.record import Level
 from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+
+_ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company
 
 
 def ttft(sent: Floats, first: Floats) -> Floats:
@@ -159,9 +161,17 @@ def level_summary(
     done = table.ok & (table.done >= start) & (table.done < end)
     answer_s = spread((table.last - table.first)[good]).mean
     se, assumed = fit_error(arrival, tokens, start, end, e2e.mean, int(done.sum()), answer_s)
-    if se is not None and rate.mean:
-        se = math.hypot(se, rate.mean * window.phase_error(table, level, e2e.mean))
+    requests_rate = batch_means(table.done[done], np.ones(int(done.sum())), start, end, e2e.mean)
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
+    decoded: float | None = float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / T
+    even = window.even_rate(table, level, output) if "stalled" not in level.notes else None
+    if even is not None:
+        requests_rate = _estimate(window.even_rate(table, level, np.ones(len(output))))
+        if rate.mean and se and abs(rate.mean / even - 1) <= _ALIKE:
+            se = math.hypot(se, rate.mean - even)
+        else:
+            rate, se, assumed = _estimate(even), _short_error(table, start, end, even), True
+            decoded = _estimate(window.even_rate(table, level, output - table.first_tokens)).mean
     prompts = _known(table.input_tokens[firsts])
     hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
     cached = float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None
@@ -210,9 +220,9 @@ def level_summary(
         if prompts is not None
         else Estimate(None),
         cached_input_fraction=cached,
-        decode_tokens_per_s=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / T,
+        decode_tokens_per_s=decoded,
         prefill_tokens_per_s=None,
-        requests_per_s=batch_means(table.done[done], np.ones(int(done.sum())), start, end, e2e.mean),
+        requests_per_s=requests_rate,
         discarded_tokens_per_s=float(table.tokens[inside & void].sum()) / T,
         unplaced_tokens=round(usage - float(with_arrival[placed].sum())),
         input_tokens_mean=_mean(table.input_tokens[good]),
@@ -263,6 +273,17 @@ def level_summary(
         output_tokens_asked=output_tokens_asked,
     )
     return msgspec.structs.replace(summary, verdicts=found)
+
+
+def _estimate(rate: float | None) -> Estimate:
+    """A rate without an interval."""
+    return Estimate(None if rate is None or math.isnan(rate) else rate)
+
+
+def _short_error(table: Table, start: float, end: float, rate: float) -> float | None:
+    """One standard error of the rate in a part of a request, assumed by how many requests touch it."""
+    touching = int((table.ok & (table.sent < end) & (table.done > start)).sum())
+    return rate * max(ASSUMED, 1 / math.sqrt(touching)) if touching and not math.isnan(rate) else None
 
 
 def late_share(table: Table, level: Level, start: float, end: float) -> float:

@@ -141,7 +141,7 @@ def held(made: LevelSummary, level: Level) -> ramp.Held:
         seconds=seconds,
         requests=round(made.requests * seconds / made.window_s),
         request_s=made.e2e_s.mean,
-        valid=not invalid - {"in_flight_low"},
+        valid=not invalid - {"in_flight_low"} and made.output_tokens_per_s.mean is not None,
         in_flight_ok="in_flight_low" not in invalid,
         ttft_p99_s=_p99_at_least(made.ttft_s),
         slo=slo.outcome(made.slo) if made.slo else None,
