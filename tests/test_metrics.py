@@ -12,7 +12,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
 from harness.analysis.table import Table, gaps
-from harness.record import Level, Record
+from harness.record import Level, Record, arrivals_of
 from harness.summary import ClientView, LevelSummary, ServerView
 from tests.records import request, steady
 
@@ -351,3 +351,37 @@ def test_a_slot_that_stood_empty_until_after_the_window_counts_as_far_as_it_lies
     after = request(4.0, [9.0, 9.5], sent_s=8.0)  # due when the one before had ended, sent 4 s later
     s = level_summary(Table.of([first, after]), Level(0, 1, 0, 0.0, 0.0, 6.0, 10.0))
     assert s.client.late_fraction == pytest.approx(2 / 6)
+
+
+def in_step(C: int) -> list[Record]:
+    """Slots in step: nothing for 1 s, then 60 tokens in 1 s, ten times."""
+    seen = [[begin + 1 + (i + 1) / 60 for i in range(60)] for begin in range(0, 20, 2)]
+    return [request(round(arrivals[-1] - 2, 6), arrivals) for arrivals in seen for _ in range(C)]
+
+
+def seconds(record: Record) -> list[float]:
+    return [stamp * 1e-9 for stamp in arrivals_of(record)]
+
+
+@pytest.mark.parametrize("start", [6.1, 6.5, 7.1, 7.4])
+def test_a_window_within_a_request_of_slots_in_step_has_the_throughput_of_the_whole_request(start: float) -> None:
+    s = level(in_step(4), start, start + 0.5, 4)
+    assert s.output_tokens_per_s.mean == pytest.approx(4 * 60 / 2, rel=0.01)
+    assert s.requests_per_s.mean == pytest.approx(4 / 2, rel=0.01)
+    assert s.decode_tokens_per_s == pytest.approx(4 * 59 / 2, rel=0.01)
+    assert s.output_tokens_per_s_se_assumed
+    assert s.output_tokens_per_s_se == pytest.approx(0.5 * 120, rel=0.01), "four requests"
+
+
+def test_a_window_within_a_request_of_slots_out_of_step_has_its_own_count() -> None:
+    s = level(steady(40, 20.0), 6.0, 6.5, 40)
+    counted = sum(6.0 <= t < 6.5 for record in steady(40, 20.0) for t in seconds(record))
+    assert s.output_tokens_per_s.mean == counted / 0.5
+
+
+def test_throughput_is_missing_where_every_request_of_a_short_window_was_cut() -> None:
+    cut = [request(0.0, [1.2, 1.3, 1.4], error="cancelled", done=1.5) for _ in range(4)]
+    s = level(cut, 0.5, 1.5, 4)
+    assert s.output_tokens_per_s.mean is None
+    assert s.output_tokens_per_s_se is None
+    assert s.requests_per_s.mean is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,9 +15,9 @@ from harness.analysis.window import (
     bin_width,
     bins,
     drift,
+    even_rate,
     in_flight,
     little,
-    phase_error,
     truncation,
     whole_requests,
 )
@@ -166,9 +168,27 @@ def test_a_window_is_left_as_it_is_where_it_holds_many_requests_or_none_or_runs_
         assert whole_requests(table, level) == level
 
 
-def test_a_window_within_a_request_is_unsure_by_its_place_where_slots_are_in_step() -> None:
-    half = Level(0, 64, 0, 0.0, 10.0, 11.0, 14.0)
-    together = phase_error(in_step(64, 20.0), half, REQUEST_S)
-    assert together == pytest.approx((0.4 / 0.6) ** 0.5, rel=0.05)  # the share of a request without a token is 0.4
-    assert phase_error(Table.of(steady(64, 20.0)), half, 1.1) < 0.1 * together
-    assert phase_error(in_step(64, 20.0), Level(0, 64, 0, 0.0, 10.0, 12.0, 14.0), REQUEST_S) == 0.0
+@pytest.mark.parametrize("begin", [10.0, 10.3, 10.9, 11.4])
+def test_within_a_part_of_a_request_tokens_count_evenly_over_each_request(begin: float) -> None:
+    C, table = 8, in_step(8, 20.0)
+    level = Level(0, C, 0, 0.0, begin, begin + 0.4, 14.0)
+    assert even_rate(table, level, table.output_tokens) == pytest.approx(C * TOKENS / REQUEST_S)
+    assert even_rate(table, level, np.ones(len(table.sent))) == pytest.approx(C / REQUEST_S)
+
+
+def test_an_even_rate_is_only_for_windows_within_a_request_of_a_closed_loop() -> None:
+    table = in_step(8, 20.0)
+    assert even_rate(table, Level(0, 8, 0, 0.0, 10.0, 12.0, 14.0), table.output_tokens) is None
+    assert even_rate(table, Level(0, None, 0, 0.0, 10.0, 10.4, 14.0, rate=4.0), table.output_tokens) is None
+    assert even_rate(table, Level(1, 8, 0, 0.0, 90.0, 90.4, 91.0), table.output_tokens) is None, "nothing was in flight"
+
+
+def test_an_even_rate_is_not_known_where_most_requests_were_cut() -> None:
+    level = Level(0, 2, 0, 0.0, 10.0, 11.0, 12.0)
+    whole, cut = request(9.0, [13.0]), request(9.5, [11.5], error="cancelled")
+    table = Table.of([whole, cut])
+    assert even_rate(table, level, table.output_tokens) == pytest.approx(2 * 1 / 4.0), (
+        "the other is taken to be like it"
+    )
+    table = Table.of([whole, cut, cut])
+    assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)

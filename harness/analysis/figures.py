@@ -17,15 +17,17 @@ import numpy as np
 from harness.analysis import window
 from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
-from harness.analysis.stats import batch_means, fit_error, spread
+from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
 from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
 from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.verdicts.server import LUMPED
 from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import Little, began_in, in_flight, little
-from harness.record import Level
+from harness.record import Level, LevelNote
 from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+
+_ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company
 
 
 def level_summary(
@@ -164,7 +166,7 @@ class _Rates(msgspec.Struct, frozen=True):
     peak: float | None
     input: Estimate
     requests: Estimate
-    decode: float
+    decode: float | None
     discarded: float
     cached: float | None  # share of the input tokens
     events: int  # that arrived, failed requests' too
@@ -176,17 +178,14 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     void = table.failed[table.owner]
     arrival = table.arrival[inside & ~void]
     tokens = table.tokens[inside & ~void].astype(np.float64)
-    output = batch_means(arrival, tokens, start, end, request_s)
     done = table.ok & (table.done >= start) & (table.done < end)
-    answer_s = spread((table.last - table.first)[requests.good]).mean
-    se, assumed = fit_error(arrival, tokens, start, end, request_s, int(done.sum()), answer_s)
-    if se is not None and output.mean:
-        se = math.hypot(se, output.mean * window.phase_error(table, level, request_s))
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
     hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
-    return _Rates(
-        output=output,
+    answer_s = spread((table.last - table.first)[requests.good]).mean
+    se, assumed = fit_error(arrival, tokens, start, end, request_s, int(done.sum()), answer_s)
+    counted = _Rates(
+        output=batch_means(arrival, tokens, start, end, request_s),
         output_se=se,
         se_assumed=assumed,
         drift=window.drift(arrival, tokens, start, end, request_s),
@@ -198,6 +197,37 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
         cached=float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None,
         events=int(inside.sum()),
     )
+    return (
+        counted
+        if LevelNote.STALLED in level.notes
+        else _within_a_request(counted, table, level, requests.output_tokens)
+    )
+
+
+def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:
+    """The rates of a window that is only a part of a request (`window.even_rate`); of any other, those counted."""
+    even = window.even_rate(table, level, output_tokens)
+    if even is None:
+        return counted
+    ended = _estimate(window.even_rate(table, level, np.ones(len(output_tokens))))
+    output = counted.output.mean
+    if output and counted.output_se and abs(output / even - 1) <= _ALIKE:
+        return msgspec.structs.replace(counted, output_se=math.hypot(counted.output_se, output - even), requests=ended)
+    start, end = level.window
+    touching = int((table.ok & (table.sent < end) & (table.done > start)).sum())
+    return msgspec.structs.replace(
+        counted,
+        output=_estimate(even),
+        output_se=None if math.isnan(even) else even * max(ASSUMED, 1 / math.sqrt(touching)),
+        se_assumed=True,
+        decode=_estimate(window.even_rate(table, level, output_tokens - table.first_tokens)).mean,
+        requests=ended,
+    )
+
+
+def _estimate(rate: float | None) -> Estimate:
+    """A rate without an interval."""
+    return Estimate(None if rate is None or math.isnan(rate) else rate)
 
 
 def _with_lateness(

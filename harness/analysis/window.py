@@ -23,6 +23,7 @@ _REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
 _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
+_KNOWN = 0.5  # of the time in flight in a short window, whose requests' ends must be known
 
 
 class Truncation(msgspec.Struct, frozen=True):
@@ -163,25 +164,29 @@ def whole_requests(table: Table, level: Level) -> Level:
     return msgspec.structs.replace(level, window_start_s=start, window_end_s=start + length)
 
 
-def phase_error(table: Table, level: Level, request_s: float | None) -> float:
-    """Standard error of throughput, as a share of it, that a window shorter than a request time has by its place.
+def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
+    """What requests made a second in a window shorter than a request time; None where the window holds a whole one.
 
-    Where slots are in step (`whole_requests`), they send nothing for the share q of a request that its first token
-    takes, all at once: over all places of a short window throughput then scatters by √(q/(1 − q)). By the share to
-    which they are: the length of the mean of e^(2πi·t/R) over the starts of one request time R, 1 in step and about
-    1/√N out of it.
+    Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
+    counted within a part of a request is anything between nothing and twice the truth. So `amounts` (one a request)
+    are spread evenly over each one's time, from send to end: the sum of amount / time, weighted by how long each was
+    in flight in the window. Successes only; what else was in flight is taken to be like them, and the rate is nan
+    where that is most of it, because we cut it. None in open loop, and where all that was in flight failed.
     """
     start, end = level.window_start_s, level.window_end_s
     assert start is not None
     assert end is not None
-    if level.concurrency is None or not request_s or end - start >= _WHOLE * request_s:
-        return 0.0
-    starts = table.sent[(table.sent >= end - request_s) & (table.sent < end)]
-    good = began_in(table, level) & table.ok
-    if not len(starts) or not good.any():
-        return 0.0
-    waits = min(0.9, max(0.0, float((table.first - table.sent)[good].mean()) / request_s))
-    return float(abs(np.exp(2j * np.pi * starts / request_s).mean())) * math.sqrt(waits / (1 - waits))
+    inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
+    there = (inside > 0) & ~table.failed
+    if level.concurrency is None or not there.any():
+        return None
+    good = there & table.ok & ~np.isnan(amounts)
+    took = (table.done - table.sent)[good]
+    if float(inside[good].sum()) < _KNOWN * float(inside[there].sum()):
+        return math.nan
+    if end - start >= _WHOLE * float(took.mean()):
+        return None
+    return float((inside[good] * amounts[good] / took).sum() / inside[good].sum() * inside[there].sum()) / (end - start)
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:

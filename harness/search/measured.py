@@ -79,7 +79,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         seconds=seconds,
         requests=round(summary.requests * seconds / summary.window_s),
         request_s=summary.e2e_s.mean,
-        valid=usable(summary, Purpose.POINT),
+        valid=usable(summary, Purpose.POINT) and summary.output_tokens_per_s.mean is not None,
         in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(summary),
         ttft_p99_s=_p99_at_least(summary.ttft_s),
         slo=slo.outcome(summary.slo) if summary.slo else None,
