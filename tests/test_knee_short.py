@@ -16,7 +16,7 @@ from harness.analysis.ramp import Next, Role
 from harness.experiment.summarise import summarise
 from harness.summary import Value
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 import knee_published
 import knee_short

@@ -21,7 +21,7 @@ from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
 from harness.predict.roofline import Workload, predict
 
-CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves.csv"
+CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
 
 # What the publications say of their setup: our model and card, precision, GPUs together, answers' mean length.
 SETUPS: dict[str, dict[str, Any]] = {

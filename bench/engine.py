@@ -271,7 +271,7 @@ def main() -> None:
         asked.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(f"scripts/bench/engine {' '.join(sys.argv[1:])}".rstrip())
+    print(f"bench/engine {' '.join(sys.argv[1:])}".rstrip())
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {len(processors())} processors "
         f"(server on the first, client on the last), load {os.getloadavg()[0]:.2f}\n"
