@@ -7,8 +7,10 @@ from harness.errors import HarnessError
 from harness.predict import deployment as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import check, deployment, divisors, kv_capacity, kv_per_gpu, room, weights_per_gpu
+from harness.predict.limits import caps
 from harness.predict.model import model, weight_bytes
-from harness.predict.roofline import Workload, caps, predict
+from harness.predict.roofline import predict
+from harness.predict.step import Workload
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")

@@ -21,8 +21,10 @@ from harness.cli import cli
 from harness.errors import HarnessError
 from harness.predict import question, tune
 from harness.predict.batching import Machine, Request
-from harness.predict.roofline import Workload, batch_cap, caps, predict, steady_state, step_cost
-from harness.predict.step import decode_time
+from harness.predict.limits import batch_cap, caps
+from harness.predict.roofline import predict
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
 from harness.sim.process import running, serving
 from harness.sim.profile import Pace, Profile, Reference, profile, reference

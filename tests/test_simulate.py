@@ -13,9 +13,11 @@ from harness.errors import HarnessError
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
-from harness.predict.roofline import batch_cap, caps, predict, steady_state
+from harness.predict.roofline import predict
 from harness.predict.simulate import arriving, closed_loop, held, open_loop
+from harness.predict.steady import steady_state
 from harness.predict.step import Workload, decode_time, prefill_time, step_cost, workload
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

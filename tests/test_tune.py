@@ -9,8 +9,11 @@ import pytest
 from harness.errors import HarnessError
 from harness.predict import tune
 from harness.predict.catalog import Gpu, gpu, model_config
+from harness.predict.deployment import deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
-from harness.predict.roofline import Workload, batch_cap, caps, deployment, steady_state, step_cost
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, step_cost
 from harness.predict.tune import Calibration, Measured, Rms, UnseenError, apply, decode, encode, line_then_flat
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.predict.question import Answer, Question
-    from harness.predict.roofline import Workload
+    from harness.predict.step import Workload
     from harness.report.predicted import Section
     from harness.summary import Prediction, SteppedLevel
 

@@ -26,7 +26,7 @@ from harness.predict.model import (
     parameters,
     parameters_in,
 )
-from harness.predict.roofline import prefill_time, step_cost
+from harness.predict.step import prefill_time, step_cost
 
 _BW = 3.35e12  # H100 SXM, bytes/s
 _KV = 131_072  # bytes/token of an 8B with 8 KV heads in bf16 (G7)

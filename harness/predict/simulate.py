@@ -20,10 +20,11 @@ from typing import NamedTuple
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict import roofline
 from harness.predict.batching import Machine, Request, Stride
 from harness.predict.deployment import Deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
+from harness.predict.steady import steady_state
 from harness.predict.step import Workload, step_cost
 from harness.summary import PredictedLevel, Spread, SteppedLevel
 
@@ -164,8 +165,8 @@ def arriving(
 
     Replicas share the requests evenly. A rate far beyond what is sustained is refused.
     """
-    cap = roofline.batch_cap(roofline.caps(model, where, workload))
-    full = roofline.steady_state(step_cost(model, where), workload, cap, cap)
+    cap = batch_cap(caps(model, where, workload))
+    full = steady_state(step_cost(model, where), workload, cap, cap)
     request = full.ttft + workload.output_tokens * full.itl
     found = []
     for rate in rates:

@@ -20,8 +20,11 @@ import msgspec
 
 from harness import decoding
 from harness.errors import HarnessError
+from harness.predict.deployment import Deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
-from harness.predict.roofline import Deployment, Workload, batch_cap, caps, steady_state, step_cost
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, step_cost
 
 FORMAT = 1
 USUAL = (1, 16)  # levels to fit on, where none are named
