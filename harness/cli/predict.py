@@ -162,12 +162,12 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
 def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any]) -> list[SteppedLevel]:
     """What the step machine says of the levels, or of the rates in their place."""
     from harness.predict import question as asking
-    from harness.predict import simulate
+    from harness.predict import stepped
 
     asked = asking.setup(question)
     if flags["rate"] is None:
-        return simulate.held(*asked, prediction.levels)
-    return simulate.arriving(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
+        return stepped.at_levels(*asked, prediction.levels)
+    return stepped.at_rates(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
 
 
 def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
