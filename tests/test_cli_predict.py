@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness.cli import cli
-from harness.predict import golden
+from harness.decide import golden
+from harness.decide.golden import Row
 from harness.predict.catalog import model_config
-from harness.predict.golden import Row
 from harness.summary import Prediction
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
@@ -116,7 +116,7 @@ def test_the_golden_table_names_every_case_and_ends_with_0() -> None:
 
 
 def test_a_golden_case_that_is_not_met_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "table", lambda money: [Row("G0", "one", 1.0, 1.0, 0.0), Row("G9", "", 2.0, 1.0, 0.1)])
+    monkeypatch.setattr(golden, "table", lambda: [Row("G0", "one", 1.0, 1.0, 0.0), Row("G9", "", 2.0, 1.0, 0.1)])
     got = knee("--golden")
     assert got.exit_code == 1
     assert "NO" in got.output

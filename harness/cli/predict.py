@@ -70,11 +70,10 @@ def _golden(*, as_json: bool) -> None:
     """The golden table; it has failed where a row has."""
     import msgspec
 
-    from harness.decide import cost
-    from harness.predict import golden
+    from harness.decide import golden
     from harness.report import predicted
 
-    rows = golden.table(cost)
+    rows = golden.table()
     if as_json:
         met = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
         output.print_json(msgspec.json.encode(met).decode())

@@ -18,8 +18,8 @@ from harness.summary import Band, Calibrated, PredictedLevel, Prediction, Spread
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.decide.golden import Row
     from harness.predict.choice import Choice
-    from harness.predict.golden import Row
     from harness.predict.limits import Limit
     from harness.predict.question import Answer
     from harness.predict.tune import Calibration
