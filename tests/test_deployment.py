@@ -71,7 +71,7 @@ def test_a_peak_that_was_measured_can_be_exceeded():
     [
         (
             {"draft_tokens": 3},
-            "--draft-tokens: nothing says how many of 3 drafted tokens hold; add --acceptance, the share that does",
+            "--draft-tokens: it is not said what share of 3 drafted tokens is accepted; add --acceptance",
         ),
         ({"acceptance": 0.7}, "--acceptance: no tokens are drafted; add --draft-tokens, how many a step"),
         ({"draft_s": 0.001}, "--draft-time: no tokens are drafted; add --draft-tokens, how many a step"),

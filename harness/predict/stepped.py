@@ -62,7 +62,7 @@ def at_rates(
     found = []
     for rate in rates:
         if rate > _FLOOD * where.dp * full.requests_per_s:
-            fact = f"{rate:g} requests/s, of which {where.dp * full.requests_per_s:.3g} are sustained"
+            fact = f"{rate:g} requests/s are far above the {where.dp * full.requests_per_s:.3g} that can be served"
             raise HarnessError(fact, place="--rate", way_out=f"give at most {_FLOOD:g} times that")
         share = rate / where.dp
         seconds = max(_WINDOW * request, _ARRIVALS / share)
@@ -75,7 +75,7 @@ def at_rates(
 def _machine(model: Model, where: Deployment, workload: Workload) -> Machine:
     if not workload.output_tokens:
         way_out = "leave it out: a batch of prompts is one pass, which the closed form has"
-        raise HarnessError("nothing is decoded", place="--simulate", way_out=way_out)
+        raise HarnessError("the workload has no output tokens", place="--simulate", way_out=way_out)
     return Machine(model, where, workload.context)
 
 

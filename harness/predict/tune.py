@@ -144,7 +144,7 @@ def tune(
     measured = _averaged(points)
     named = [_named(measured, C) for C in dict.fromkeys(on)]
     if not workload.output_tokens:
-        fact = "nothing is decoded, so no levels tell MBU from overhead"
+        fact = "without output tokens MBU cannot be told from overhead"
         raise HarnessError(fact, place="calibrate model", way_out="measure a workload with output tokens")
     cap = batch_cap(caps(model, deployment, workload))
 
@@ -184,7 +184,7 @@ def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Dep
     if asked != held:
         these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (held, asked))
         way_out = "calibrate on that one, or leave --calibration out"
-        raise HarnessError(f"it holds for {these}, not for {those}", place="--calibration", way_out=way_out)
+        raise HarnessError(f"it was made for {these}, not for {those}", place="--calibration", way_out=way_out)
     return msgspec.structs.replace(
         deployment, o_step=calibration.o_step, **{name: getattr(calibration, name) for name in RANGES}
     )

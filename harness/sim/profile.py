@@ -66,15 +66,15 @@ def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = 
     """
     pace = pace or Pace()
     if pace.ttft_s < 0:
-        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="at least 0")
+        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="give at least 0")
     if pace.itl_s <= 0:
-        raise HarnessError(f"tokens {pace.itl_s:g} s apart never end", place="--pace-itl", way_out="above 0")
+        raise HarnessError(f"{pace.itl_s:g} s between tokens", place="--pace-itl", way_out="give a time above 0")
     if pace.groups < 1:
-        raise HarnessError(f"{pace.groups} groups hold no stream", place="--pace-groups", way_out="at least 1")
+        raise HarnessError(f"{pace.groups} groups", place="--pace-groups", way_out="give at least 1")
     if pace.flood < 0:
-        raise HarnessError(f"{pace.flood} tokens a write are none", place="--flood", way_out="at least 1; 0 is paced")
+        raise HarnessError(f"{pace.flood} tokens a write", place="--flood", way_out="give at least 1, or 0 for a pace")
     if pace.lump < 1:
-        raise HarnessError(f"{pace.lump} tokens a chunk are none", place="--lump", way_out="at least 1")
+        raise HarnessError(f"{pace.lump} tokens a chunk", place="--lump", way_out="give at least 1")
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
@@ -112,10 +112,10 @@ def served(
         raise HarnessError(f"{made.name} is an encoder: it streams no tokens", place=place, way_out="name another")
     where = deployment(card, **figures)
     if where.max_num_seqs < 1:
-        fact = f"{where.max_num_seqs} sequences serve nobody"
-        raise HarnessError(fact, place="--max-num-seqs", way_out="at least 1")
+        fact = f"{where.max_num_seqs} sequences at once"
+        raise HarnessError(fact, place="--max-num-seqs", way_out="give at least 1")
     if not 0 < where.speed < math.inf:
-        raise HarnessError(f"a clock at {where.speed:g} times never ticks", place="--speed", way_out="above 0")
+        raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
     machine = Machine(made, where)
     if where.dp > 1:
         way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
