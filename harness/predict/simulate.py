@@ -36,7 +36,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in the window of a simulation; seconds and tokens/s.
 
     Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
-    it; None where more comes than the server sustains, for then they only say for how long it was watched.
+    it; None where the server falls behind, for then they only say for how long it was watched.
     """
 
     seconds: float  # the window
