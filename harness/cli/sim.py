@@ -31,8 +31,8 @@ def sim(
 ) -> None:
     """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU.
 
-    Which ones --profile says, or --model-config and --gpu: with these it is what `knee predict` predicts by the same
-    options, one replica of it.
+    --profile names the model and the GPU, or --model-config and --gpu do. By the same options it is one replica of what
+    `knee predict` predicts.
     """
     from harness.sim import endpoint
 

@@ -78,8 +78,16 @@ def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = 
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
-def profile(text: str = DEFAULT, *, max_num_seqs: int = 16, speed: float = 4.0, **asked: Any) -> Profile:
-    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `asked` see `served`.
+def profile(
+    text: str = DEFAULT,
+    *,
+    max_num_seqs: int = 16,
+    speed: float = 4.0,
+    seed: int = 0,
+    api_key: str | None = None,
+    **more: Any,
+) -> Profile:
+    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `more` see `served`.
 
     >>> profile("llama-3.1-8b/H100-SXM").name
     'llama-3.1-8b/h100-sxm'
@@ -88,7 +96,8 @@ def profile(text: str = DEFAULT, *, max_num_seqs: int = 16, speed: float = 4.0, 
     which, slash, card = text.rpartition("/")
     if not slash or not which:
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
-    return served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **asked)
+    made = served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **more)
+    return msgspec.structs.replace(made, seed=seed, api_key=api_key)
 
 
 def served(
@@ -99,8 +108,6 @@ def served(
     place: str = "--model-config",
     dtype: str = "auto",
     kv_dtype: str = "auto",
-    seed: int = 0,
-    api_key: str | None = None,
     **figures: Any,
 ) -> Profile:
     """A profile of any model on any card, with `figures` of its Deployment; HarnessError where nothing could be served.
@@ -128,6 +135,4 @@ def served(
         model=made,
         deployment=where,
         max_model_len=min(made.max_context, machine.num_blocks * machine.block_size),
-        seed=seed,
-        api_key=api_key,
     )
