@@ -59,11 +59,6 @@ class Parameters(msgspec.Struct, frozen=True):
     total: int  # what lies in memory: N_total
     matmul: int  # what a token is multiplied with: N_mm; the input embedding is only looked up
 
-    @property
-    def active(self) -> int:
-        """What a token is multiplied with before the head: of the experts only its own few."""
-        return self.matmul - self.head
-
 
 def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_dtype: str = "auto") -> Model:
     """The figures of a config.json; an explicit head_dim beats hidden_size / num_attention_heads.
