@@ -24,8 +24,8 @@ from harness.analysis.curve import Point
 from harness.analysis.ramp import Held, Search, next_level
 from harness.predict.batching import Machine, Request
 from harness.predict.catalog import gpu, model_config
-from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import model
+from harness.predict.roofline import Deployment, deployment
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Hold = Callable[[int, np.random.Generator], Held]  # a concurrency in, the level that was held out

@@ -22,7 +22,7 @@ import msgspec
 
 from harness.analysis.phases import Roof
 from harness.analysis.verdicts import KV_FULL
-from harness.predict.limits import batch_cap
+from harness.predict.roofline import batch_cap
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction, ServerView
 
 AGREES = (0.75, 1.15)  # measured over predicted that still agrees

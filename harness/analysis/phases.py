@@ -22,9 +22,9 @@ import numpy as np
 
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
-from harness.predict.deployment import Deployment
 from harness.predict.model import Model
-from harness.predict.step import WindowCost, step_cost, work_of
+from harness.predict.roofline import Deployment, step_cost
+from harness.predict.step import WindowCost, work_of
 from harness.summary import Curve, DecodePhase, LevelSummary, Phases, PrefillPhase, Value, Verdict
 
 _ASSUMED = 0.02  # relative error of a TTFT whose level has no error of its own

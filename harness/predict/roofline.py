@@ -16,15 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from harness.predict.catalog import doubts
-from harness.predict.deployment import Deployment as Deployment  # with what a prediction takes, offered here as well
+from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
 from harness.predict.deployment import deployment as deployment
 from harness.predict.deployment import kv_capacity, room, smallest_tp
-from harness.predict.limits import batch_cap, binding_cap, bound_by, caps, hinges, stops_of
+from harness.predict.limits import Limit as Limit
+from harness.predict.limits import batch_cap as batch_cap
+from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import usd_per_million
 from harness.predict.steady import Point, meets, steady_state
-from harness.predict.step import StepCost, decode_time, prefill_compute, prefill_time, step_cost, weights_read, work_of
+from harness.predict.step import StepCost, decode_time, prefill_compute, prefill_time, weights_read, work_of
 from harness.predict.step import Workload as Workload
+from harness.predict.step import step_cost as step_cost
 from harness.summary import Band, PredictedLevel, Prediction
 
 _LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}

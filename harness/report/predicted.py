@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from harness.decide.golden import Row
     from harness.predict.choice import Choice
-    from harness.predict.limits import Limit
     from harness.predict.question import Answer
+    from harness.predict.roofline import Limit
     from harness.predict.tune import Calibration
 
 _OVERTAKEN = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
