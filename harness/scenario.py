@@ -10,7 +10,6 @@ to the manifest) when the run meets the server. Distributions of lengths and dat
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -117,7 +116,6 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _HEADER_VALUE = re.compile(r"[\t -~]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
-_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
 PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, where none is asked
@@ -454,27 +452,18 @@ def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
 
 def to_toml(scenario: Scenario) -> str:
     """The scenario as TOML that `load` reads back to the same value; None is left out."""
-    lines = [f"name = {_value(scenario.name)}"]
-    for field in msgspec.structs.fields(scenario)[1:]:
-        section = msgspec.to_builtins(getattr(scenario, field.name))
-        body = [f"{_name(key)} = {_value(value)}" for key, value in section.items() if value not in (None, {}, [])]
-        if body:
-            lines += ["", f"[{field.name}]", *body]
-    return "\n".join(lines) + "\n"
+    import tomli_w
 
-
-def _name(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _value(key)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        raise HarnessError("null cannot be written in TOML", place="--print-scenario", way_out="leave the field out")
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_name(k)} = {_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    sections = {
+        name: {key: each for key, each in section.items() if each not in (None, {}, [])}
+        for name, section in msgspec.to_builtins(scenario).items()
+        if name != "name"
+    }
+    try:
+        return tomli_w.dumps({"name": scenario.name} | {name: section for name, section in sections.items() if section})
+    except TypeError:  # of what JSON has, TOML lacks null alone
+        fact = "null cannot be written in TOML"
+        raise HarnessError(fact, place="--print-scenario", way_out="leave the field out") from None
 
 
 def digest(scenario: Scenario) -> str:

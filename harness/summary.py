@@ -235,7 +235,7 @@ class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
 class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
     """One load as the step machine serves it on its virtual clock, all replicas together.
 
-    Latencies are those of the fullest replica, None where more comes than is served; percentiles of the gaps between
+    Latencies are those of the fullest replica, None where it falls behind what arrives; percentiles of the gaps between
     tokens also None where speculation brings several tokens at once.
     """
 
@@ -253,7 +253,7 @@ class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
     itl_s: Spread | None
     e2e_s: Spread | None
     over_closed_form: float | None = None  # output tokens/s over the closed form's; None in open loop
-    unstable: bool = False  # more comes than is served: requests_per_s is what is sustained
+    unstable: bool = False  # it falls behind what arrives: requests_per_s is what is sustained
 
 
 class Calibrated(msgspec.Struct, frozen=True, kw_only=True):

@@ -130,7 +130,6 @@ TABLE = (
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
     Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-"), _a),
-    Expression("scenario.py", "[A-Za-z0-9_-]+", scenario._BARE.fullmatch, times("a", after="."), _a),
     Expression("scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1"), _a),
     Expression("scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a, _words),
     Expression("secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a"), times("Ab")),

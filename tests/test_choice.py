@@ -4,8 +4,11 @@ import pytest
 from harness.errors import HarnessError
 from harness.predict.catalog import gpu, gpus, model_config
 from harness.predict.choice import choose
+from harness.predict.deployment import deployment
+from harness.predict.limits import caps
 from harness.predict.model import model
-from harness.predict.roofline import Workload, caps, deployment, predict
+from harness.predict.roofline import predict
+from harness.predict.step import Workload
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")

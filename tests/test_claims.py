@@ -7,9 +7,10 @@ import pytest
 from harness.predict import claims as module
 from harness.predict.catalog import gpu, model_config, models
 from harness.predict.claims import claims, facts, facts_of_run, holding, holds, notes
+from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.question import Question, predict, setup
-from harness.predict.roofline import Workload, deployment
+from harness.predict.step import Workload
 
 CHAT = Workload(1000, 200)
 SEVEN = model(model_config("llama-2-7b"), "llama-2-7b")

@@ -90,7 +90,7 @@ def test_the_terminal_shows_both_in_columns_of_their_own(file: str) -> None:
 def test_a_profile_of_another_card_is_refused(file: str) -> None:
     got = knee(*[word if word != "h100-sxm" else "l40s" for word in ASKED], "--calibration", file)
     assert got.exit_code == 1
-    assert got.output.startswith("error: --calibration: it holds for llama-3.1-8b (16.1 GB) on h100-sxm, not for")
+    assert got.output.startswith("error: --calibration: it was made for llama-3.1-8b (16.1 GB) on h100-sxm, not for")
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness.cli import cli
-from harness.predict import golden
+from harness.decide import golden
+from harness.decide.golden import Row
 from harness.predict.catalog import model_config
-from harness.predict.golden import Row
 from harness.summary import Prediction
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
@@ -116,7 +116,7 @@ def test_the_golden_table_names_every_case_and_ends_with_0() -> None:
 
 
 def test_a_golden_case_that_is_not_met_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "table", lambda money: [Row("G0", "one", 1.0, 1.0, 0.0), Row("G9", "", 2.0, 1.0, 0.1)])
+    monkeypatch.setattr(golden, "table", lambda: [Row("G0", "one", 1.0, 1.0, 0.0), Row("G9", "", 2.0, 1.0, 0.1)])
     got = knee("--golden")
     assert got.exit_code == 1
     assert "NO" in got.output
@@ -347,21 +347,24 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a count"),
         ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: 0 tokens are too few"),
-        ((*CHAT, "--mbu", "0"), "error: --mbu: 0 reaches nothing"),
-        ((*CHAT, "--price", "-1"), "error: --price: a price is not negative"),
+        ((*CHAT, "--mbu", "0"), "error: --mbu: 0 is not above 0"),
+        ((*CHAT, "--price", "-1"), "error: --price: a price is a number from 0 on"),
         ((*CHAT, "--slo", "itl"), "error: --slo: 'itl' has no '='"),
-        ((*CHAT, "--host-cpus", "0"), "error: --host-cpus: h100-sxm has no cores of this machine"),
+        ((*CHAT, "--host-cpus", "0"), "error: --host-cpus: it is for --gpu host, not for h100-sxm"),
         ((*CHAT, "--calibration", "none.json"), "error: none.json: No such file or directory"),
-        (("--model", "llama-3.1-8b", "--gpu", "all", "--tp", "2"), "error: --tp: every size is tried"),
-        ((*CHAT, "--rate", "5"), "error: --rate: it says nothing without --simulate"),
-        ((*CHAT, "--simulate", "--arrivals", "constant"), "error: --arrivals: it says nothing without --rate"),
+        (
+            ("--model", "llama-3.1-8b", "--gpu", "all", "--tp", "2"),
+            "error: --tp: several cards are tried in every size",
+        ),
+        ((*CHAT, "--rate", "5"), "error: --rate: it has no effect without --simulate"),
+        ((*CHAT, "--simulate", "--arrivals", "constant"), "error: --arrivals: it has no effect without --rate"),
         ((*CHAT, "--simulate", "--rate", "0"), "error: --rate: '0' names no rate above 0"),
         ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "gamma(0)"), "error: --arrivals: unknown arrivals 'gamma"),
         ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "trace"), "error: --arrivals: unknown arrivals 'trace'"),
-        ((*CHAT, "--simulate", "--rate", "1M"), "error: --rate: 1e+06 requests/s, of which"),
+        ((*CHAT, "--simulate", "--rate", "1M"), "error: --rate: 1e+06 requests/s are far above the"),
         ((*CHAT, "--draft-tokens", "-1"), "error: --draft-tokens: -1 drafted tokens are too few"),
-        (("--model", "bge-m3", "--gpu", "l4", "--simulate"), "error: --simulate: nothing is decoded"),
-        (("--model", "llama-3.1-8b", "--gpu", "all", "--simulate"), "error: --simulate: it is of one card"),
+        (("--model", "bge-m3", "--gpu", "l4", "--simulate"), "error: --simulate: the workload has no output tokens"),
+        (("--model", "llama-3.1-8b", "--gpu", "all", "--simulate"), "error: --simulate: it is for one card"),
         (("--model", "a b c", "--gpu", "l4", "--hub"), "error: --hub: no config.json of 'a b c'"),
     ],
 )
@@ -384,7 +387,7 @@ def test_without_a_model_or_a_card_it_is_a_usage_error() -> None:
 @pytest.mark.slow
 def test_a_prediction_imports_no_heavy_package() -> None:
     heavy = ["numpy", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "httpx", "psutil"]
-    heavy += ["harness.predict.simulate", "harness.predict.batching"]  # not asked for
+    heavy += ["harness.predict.simulate", "harness.predict.batching", "harness.predict.stepped"]  # not asked for
     script = (
         "import sys; from harness.cli import cli; cli(sys.argv[1:], standalone_mode=False);"
         f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"

@@ -7,8 +7,10 @@ from harness.errors import HarnessError
 from harness.predict import deployment as module
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import check, deployment, divisors, kv_capacity, kv_per_gpu, room, weights_per_gpu
+from harness.predict.limits import caps
 from harness.predict.model import model, weight_bytes
-from harness.predict.roofline import Workload, caps, predict
+from harness.predict.roofline import predict
+from harness.predict.step import Workload
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
@@ -69,7 +71,7 @@ def test_a_peak_that_was_measured_can_be_exceeded():
     [
         (
             {"draft_tokens": 3},
-            "--draft-tokens: nothing says how many of 3 drafted tokens hold; add --acceptance, the share that does",
+            "--draft-tokens: it is not said what share of 3 drafted tokens is accepted; add --acceptance",
         ),
         ({"acceptance": 0.7}, "--acceptance: no tokens are drafted; add --draft-tokens, how many a step"),
         ({"draft_s": 0.001}, "--draft-time: no tokens are drafted; add --draft-tokens, how many a step"),

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from harness.analysis import gap
 from harness.judgement import Cause
 from harness.predict import catalog
+from harness.predict.deployment import deployment
 from harness.predict.model import model
-from harness.predict.roofline import Workload, deployment, predict
+from harness.predict.roofline import predict
+from harness.predict.step import Workload
 from harness.summary import (
     Curve,
     Estimate,

@@ -12,7 +12,7 @@ import pytest
 
 from harness.summary import Value
 
-BENCH = Path(__file__).parents[1] / "scripts" / "bench"
+BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 import knee_accuracy as bench  # noqa: E402

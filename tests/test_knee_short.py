@@ -17,7 +17,7 @@ from harness.roles import Role
 from harness.search.decision import Reason, measure
 from harness.summary import Value
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 import knee_published
 import knee_short

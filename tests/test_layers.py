@@ -3,7 +3,7 @@ import doctest
 import pytest
 
 from harness.errors import HarnessError
-from harness.predict import layers
+from harness.predict import families, layers
 from harness.predict.catalog import model_config, models
 
 LLAMA = model_config("llama-3.1-8b")
@@ -31,7 +31,7 @@ def sparse(config, **figures):
 )
 def test_an_architecture_that_is_not_understood_is_refused_by_its_field(field, value):
     with pytest.raises(HarnessError, match=f"{field} of 'toy' .* is not predicted; "):
-        layers.family({**LLAMA, field: value}, "toy")
+        families.family({**LLAMA, field: value}, "toy")
 
 
 @pytest.mark.parametrize(

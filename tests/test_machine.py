@@ -63,9 +63,9 @@ def test_without_cores_by_name_the_first_of_those_allowed_are_measured():
 def test_cores_that_are_not_there_are_refused():
     with pytest.raises(HarnessError, match=r"--gpu host: no cores '100000' on this machine; they are numbered 0 to"):
         measure(cpus=[100_000])
-    with pytest.raises(HarnessError, match=r"100000 cores to measure; this process may use"):
+    with pytest.raises(HarnessError, match=r"100000 cores cannot be measured; this process may use"):
         measure(100_000)
-    with pytest.raises(HarnessError, match=r"0 cores to measure"):
+    with pytest.raises(HarnessError, match=r"0 cores cannot be measured"):
         measure(0)
     with pytest.raises(HarnessError, match=r"no cores ''"):
         measure(cpus=[])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHELL = [
     path
-    for folder in (ROOT / "scripts", ROOT / "scripts/bench")
+    for folder in (ROOT / "scripts", ROOT / "bench")
     for path in sorted(folder.iterdir())
     if path.name in ("_env", "_help") or (path.is_file() and path.read_bytes().startswith(b"#!"))
 ]

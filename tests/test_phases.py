@@ -14,7 +14,7 @@ from harness.analysis import phases
 from harness.analysis.table import Floats
 from harness.predict import catalog, roofline
 from harness.predict.model import Model, kv_bytes_per_token, model, parameters, weight_bytes_per_step, weights
-from harness.predict.step import prefill_compute
+from harness.predict.step import decode_time, prefill_compute, prefill_time, step_cost
 from harness.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread, Value, Verdict
 from tests import summaries
 
@@ -176,10 +176,10 @@ def test_a_probe_of_the_simulated_endpoint_returns_the_mfu_it_was_given(
     name: str, key: str, figures: dict[str, Any], asked: int
 ) -> None:
     made, where = on_gpu(name, key, **figures)
-    cost = roofline.step_cost(made, where)
+    cost = step_cost(made, where)
 
     def ttft(P: float) -> float:  # the step that admits the prompt also makes its first token
-        return roofline.prefill_time(cost, P) + roofline.decode_time(cost, 1, P) + cost.api
+        return prefill_time(cost, P) + decode_time(cost, 1, P) + cost.api
 
     levels = [held(P, ttft(P)) for P in sorted({*LENGTHS, asked})]
     found, said = prefill(levels, asked=asked, roof=phases.roof(made, where))
@@ -335,14 +335,14 @@ def test_a_step_of_one_request_reads_the_experts_of_one_token_and_no_more_than_a
     assert step == pytest.approx(read / 3.35e12)
     assert weight_bytes_per_step(made) > 1.5 * weights(made).always
     bare = msgspec.structs.replace(where, mbu=1.0, o_layer=0.0, o_step=0.0, o_req=0.0)
-    assert step == pytest.approx(roofline.decode_time(roofline.step_cost(made, bare), 1, 4096))
+    assert step == pytest.approx(decode_time(step_cost(made, bare), 1, 4096))
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b", "gemma-3-27b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("P", [100, 3000])
 def test_one_prompt_token_more_costs_the_slope_of_the_prefill(name: str, P: float) -> None:
     made, where = on_gpu(name, "h200-sxm", mfu_prefill=1.0)
-    cost = roofline.step_cost(made, where)
+    cost = step_cost(made, where)
     rise = (prefill_compute(cost, P + 1, 0.0) - prefill_compute(cost, P - 1, 0.0)) / 2
     assert phases.roof(made, where).token(P) == pytest.approx(rise)
 
@@ -352,7 +352,7 @@ def test_overhead_lowers_mbu_below_what_the_gpu_reads_at() -> None:
     bare = msgspec.structs.replace(where, o_layer=0.0, o_step=0.0, o_req=0.0)
     reached = []
     for each in (bare, where):
-        itl = roofline.decode_time(roofline.step_cost(made, each), 1, 32 + 128)
+        itl = decode_time(step_cost(made, each), 1, 32 + 128)
         found, _ = phases.of_probe("decode", [decoding(1, itl)], None, input_tokens=32.0, roof=phases.roof(made, each))
         assert found is not None
         assert found.decode is not None

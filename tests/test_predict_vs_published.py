@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts" / "bench"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 import predict_vs_published as bench
 

@@ -1,4 +1,4 @@
-"""The commands that the README shows run as shown."""
+"""The README's sentences are short, and the commands that it shows run as shown."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ def test_every_command_is_one_that_this_file_knows_how_to_run() -> None:
     for command in COMMANDS:
         if command.startswith("scripts/"):
             assert os.access(ROOT / command, os.X_OK)
+
+
+def sentences(page: str) -> list[str]:
+    """The sentences of a page's prose, without headings, tables, pictures and code; of a link its words."""
+    page = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    lines = ["" if line.startswith(("#", "|", "    ", "![")) else line for line in page.splitlines()]
+    items = re.split(r"\n\s*\n|\n(?=(?:\d+\.|-) )", "\n".join(lines))
+    prose = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"^\s*(\d+\.|-) ", "", item)) for item in items]
+    found = [each for item in prose for each in re.split(r"(?<=[.!?])\s+(?=[A-Z`*\d])", " ".join(item.split()))]
+    return [each for each in found if each]
+
+
+def test_a_page_s_sentences_are_its_prose_without_tables_and_code() -> None:
+    page = (
+        "# Head\n\nOne is short. Two has\na [link](x.md). 3 is `code`.\n\n    no prose\n\n| a |\n\n- Four.\n- Five.\n"
+    )
+    assert sentences(page) == ["One is short.", "Two has a link.", "3 is `code`.", "Four.", "Five."]
+
+
+def test_the_readme_s_sentences_are_short() -> None:
+    words = [len(each.split()) for each in sentences((ROOT / "README.md").read_text())]
+    assert len(words) > 60
+    assert sum(words) / len(words) < 20
+    assert max(words) <= 35
 
 
 @pytest.mark.slow

@@ -7,27 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
-from harness.predict import roofline
+from harness.predict import steady
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import deployment, kv_capacity
+from harness.predict.limits import batch_cap, caps, limits
 from harness.predict.model import model
-from harness.predict.roofline import (
-    Workload,
-    batch_cap,
-    caps,
-    decode_time,
-    deployment,
-    kv_capacity,
-    limits,
-    predict,
-    prefill_time,
-    recomputed,
-    roof,
-    steady_state,
-    step_cost,
-    with_think_time,
-)
+from harness.predict.roofline import predict, recomputed, roof
 from harness.predict.simulate import closed_loop
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, decode_time, prefill_time, step_cost
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -320,13 +309,6 @@ def test_a_price_makes_dollars_and_the_fast_end_is_the_cheap_one():
     assert level.requests_per_s.mid == pytest.approx(level.output_tokens_per_s.mid / 200)
 
 
-def test_users_who_think_are_fewer_in_flight():
-    cost = step_cost(LLAMA, H100)
-    C = with_think_time(cost, CHAT, 100, 10.0, 256)
-    assert C + steady_state(cost, CHAT, C, 256).requests_per_s * 10 == pytest.approx(100)
-    assert with_think_time(cost, CHAT, 100, 0.0, 256) == pytest.approx(100)
-
-
 def test_reserving_whole_answers_holds_fewer_requests():
     long = Workload(1000, 4000)
     assert caps(LLAMA, on_h100(reserve=True), long)["kv_memory"] < caps(LLAMA, H100, long)["kv_memory"]
@@ -371,7 +353,7 @@ def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
 
 
 def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(roofline).failed == 0
+    assert doctest.testmod(steady).failed == 0
 
 
 # ---- properties, over servers of every kind -------------------------------------------------------------

@@ -11,7 +11,6 @@ from harness.predict.rules import (
     ceiling0,
     closed_loop_throughput,
     kv_batch,
-    kv_share,
     mixed_step,
     prefill0,
     ridge,
@@ -97,13 +96,6 @@ def test_prefills_share_the_steps_with_decoding():
     assert 1 / slope == pytest.approx(4479, rel=1e-3)
     # a / b by hand: 6.82303 ms / (61.484 µs + 161.780 µs) = 30.560, quoted as 30.6
     assert bandwidth_floor(16e9, H100_BW * 0.7) / slope == pytest.approx(30.560, rel=1e-3)
-
-
-def test_what_memory_leaves_is_shared_by_the_users():
-    # 70B in fp8 on an 80 GB card: (72e9 - 70e9) / 50 users / 163,840 bytes a token in fp8, twice that in bf16
-    assert kv_share(80e9, 0.9, 70e9, 163_840, 50) == 244
-    assert kv_share(80e9, 0.9, 70e9, 327_680, 50) == 122
-    assert kv_share(80e9, 0.9, 140e9, 327_680, 50) == 0
 
 
 def test_the_examples_in_the_docstrings_hold():

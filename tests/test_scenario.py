@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness import scenario
@@ -66,6 +67,19 @@ def test_the_resolved_toml_reads_back_to_the_same_scenario() -> None:
     again = build(scenario.to_toml(first))
     assert again == first
     assert scenario.digest(again) == scenario.digest(first)
+
+
+def test_tables_within_tables_and_control_characters_read_back() -> None:
+    first = build('[target]\nextra_body = { a = { b = [{ c = 1 }, { d = "x\\u007f\\n" }], e = [] } }')
+    assert first.target.extra_body == {"a": {"b": [{"c": 1}, {"d": "x\x7f\n"}], "e": []}}
+    assert build(scenario.to_toml(first)) == first
+
+
+def test_null_is_refused_where_toml_would_have_to_say_it() -> None:
+    first = build("")
+    first = msgspec.structs.replace(first, target=msgspec.structs.replace(first.target, extra_body={"a": [None]}))
+    with pytest.raises(HarnessError, match="null cannot be written in TOML"):
+        scenario.to_toml(first)
 
 
 def test_limits_searches_and_level_maps_read_back_to_the_same_scenario() -> None:

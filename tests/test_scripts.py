@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (ROOT / "scripts", ROOT / "scripts/bench")
+FOLDERS = (ROOT / "scripts", ROOT / "bench")
 NAMES = [
     str(path.relative_to(ROOT))
     for folder in FOLDERS
@@ -21,11 +21,12 @@ PYTHONS = ("python", "python3", "python3.11", "python3.12", "python3.13")
 
 
 class Bare:
-    """A copy of scripts/ and pyproject.toml, on a machine whose every Python leaves a trace and fails."""
+    """A copy of scripts/, bench/ and pyproject.toml, on a machine whose every Python leaves a trace and fails."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in FOLDERS:
+            shutil.copytree(folder, root / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", root)
         (root / "bin").mkdir()
         for name in PYTHONS:
@@ -52,7 +53,7 @@ def bare(tmp_path: Path) -> Bare:
 
 
 def test_all_scripts_are_found() -> None:
-    assert {"scripts/test", "scripts/demo", "scripts/live-gpu", "scripts/schema", "scripts/bench/engine"} <= set(NAMES)
+    assert {"scripts/test", "scripts/demo", "scripts/live-gpu", "scripts/schema", "bench/engine"} <= set(NAMES)
     assert len(NAMES) >= 20
 
 
@@ -68,7 +69,7 @@ def test_help_is_the_usage_and_makes_nothing(bare: Bare, name: str, words: list[
 
 
 def test_help_is_found_by_a_relative_path_as_well(bare: Bare) -> None:
-    for folder, name in ((".", "scripts/test"), ("scripts", "test"), ("scripts/bench", "../live-vllm")):
+    for folder, name in ((".", "scripts/test"), ("scripts", "test"), ("bench", "../scripts/live-vllm")):
         run = bare.bash(folder, name, "--help")
         assert (run.returncode, run.stdout[:15], run.stderr) == (0, "usage: scripts/", "")
 

@@ -21,8 +21,10 @@ from harness.cli import cli
 from harness.errors import HarnessError
 from harness.predict import question, tune
 from harness.predict.batching import Machine, Request
-from harness.predict.roofline import Workload, batch_cap, caps, predict, steady_state, step_cost
-from harness.predict.step import decode_time
+from harness.predict.limits import batch_cap, caps
+from harness.predict.roofline import predict
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
 from harness.sim.process import running, serving
 from harness.sim.profile import Pace, Profile, Reference, profile, reference
@@ -719,8 +721,8 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
         (["--log", "/nowhere/at/all"], "/nowhere/at/all: cannot be written"),
         (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["--pace-ttft", "-1"], "--pace-ttft: -1 s is before the request"),
-        (["--pace-itl", "0"], "--pace-itl: tokens 0 s apart"),
-        (["--pace-groups", "0"], "--pace-groups: 0 groups hold no stream"),
+        (["--pace-itl", "0"], "--pace-itl: 0 s between tokens"),
+        (["--pace-groups", "0"], "--pace-groups: 0 groups; give at least 1"),
         (["--flood", "-1"], "--flood: -1 tokens a write"),
     ],
 )
@@ -878,12 +880,12 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--profile", "llama-3.1-8b/l4", "--gpu", "l4"], "--profile: it does not stand beside --gpu"),
-        (["--profile", "a/b", "--model-config", "c"], "--profile: it does not stand beside --model-config"),
+        (["--profile", "llama-3.1-8b/l4", "--gpu", "l4"], "--profile: it names a model and a card, as --gpu does"),
+        (["--profile", "a/b", "--model-config", "c"], "--profile: it names a model and a card, as --model-config does"),
         (["--profile", ""], "--profile: '' is not MODEL/GPU"),
-        (["--hub"], "--hub: it says nothing without --model-config"),
-        (["--host-cpus", "0"], "--host-cpus: it says nothing without --gpu"),
-        (["--gpu", "l4", "--host-cpus", "0"], "--host-cpus: l4 has no cores of this machine"),
+        (["--hub"], "--hub: it has no effect without --model-config"),
+        (["--host-cpus", "0"], "--host-cpus: it has no effect without --gpu"),
+        (["--gpu", "l4", "--host-cpus", "0"], "--host-cpus: it is for --gpu host, not for l4"),
         (["--model-config", "llama-3.1-9b"], "--model-config: unknown model 'llama-3.1-9b'"),
         (["--model-config", "bge-m3"], "--model-config: bge-m3 is an encoder"),
         (["--model-config", "llama-3.1-70b"], "--gpu: llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm"),
@@ -898,9 +900,12 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
             ["--max-num-batched-tokens", "2", "--draft-tokens", "4", "--acceptance", "0.5"],
             "--max-num-batched-tokens: a step of 2 tokens cannot verify the 5 of one request",
         ),
-        (["--speed", "nan"], "--speed: a clock at nan times never ticks"),
+        (["--speed", "nan"], "--speed: nan times real time"),
         (["--layer-overhead", "soon"], "--layer-overhead: 'soon' is not a duration"),
-        (["--gpu", "l40s", "--calibration", "FILE"], "--calibration: it holds for llama-3.1-8b (16.1 GB) on h200-sxm"),
+        (
+            ["--gpu", "l40s", "--calibration", "FILE"],
+            "--calibration: it was made for llama-3.1-8b (16.1 GB) on h200-sxm",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_one_line_and_status_1(arguments, line, calibration):

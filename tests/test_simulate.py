@@ -13,10 +13,13 @@ from harness.errors import HarnessError
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
-from harness.predict.roofline import batch_cap, caps, predict, steady_state
-from harness.predict.simulate import arriving, closed_loop, held, open_loop
+from harness.predict.roofline import predict
+from harness.predict.simulate import closed_loop, open_loop
+from harness.predict.steady import steady_state
 from harness.predict.step import Workload, decode_time, prefill_time, step_cost, workload
+from harness.predict.stepped import at_levels, at_rates
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
@@ -346,7 +349,7 @@ def test_a_window_in_which_nothing_is_served_is_an_error():
 
 
 def levels(there, shape, *users):
-    return held(LLAMA, there, shape, predict(LLAMA, there, shape, list(users)).levels)
+    return at_levels(LLAMA, there, shape, predict(LLAMA, there, shape, list(users)).levels)
 
 
 def test_the_levels_of_a_closed_form_stand_beside_it_with_the_tails_that_it_has_not():
@@ -384,7 +387,7 @@ def regular(rate):
 
 
 def test_requests_that_come_are_answered_up_to_what_is_sustained():
-    below, above = arriving(LLAMA, H100, PLAIN, [0.8 * sustainable(), 1.25 * sustainable()], regular)
+    below, above = at_rates(LLAMA, H100, PLAIN, [0.8 * sustainable(), 1.25 * sustainable()], regular)
     assert (below.concurrency, below.rate, below.unstable) == (None, 0.8 * sustainable(), False)
     assert below.requests_per_s == pytest.approx(below.offered_requests_per_s, rel=0.01)
     assert below.in_flight == pytest.approx(below.requests_per_s * below.e2e_s.mean, rel=0.02), "Little"
@@ -396,7 +399,7 @@ def test_requests_that_come_are_answered_up_to_what_is_sustained():
 
 def test_replicas_share_the_requests_that_come():
     two = msgspec.structs.replace(H100, dp=2, gpus=2)
-    (both,), (one,) = arriving(LLAMA, two, PLAIN, [10.0], regular), arriving(LLAMA, H100, PLAIN, [5.0], regular)
+    (both,), (one,) = at_rates(LLAMA, two, PLAIN, [10.0], regular), at_rates(LLAMA, H100, PLAIN, [5.0], regular)
     assert both.output_tokens_per_s == pytest.approx(2 * one.output_tokens_per_s)
     assert both.offered_requests_per_s == pytest.approx(2 * one.offered_requests_per_s)
     assert (both.in_flight, both.requests) == (pytest.approx(2 * one.in_flight), 2 * one.requests)
@@ -404,12 +407,12 @@ def test_replicas_share_the_requests_that_come():
 
 
 def test_a_flood_is_the_operators_mistake_and_says_what_is_sustained():
-    with pytest.raises(HarnessError, match=r"--rate: 1e\+06 requests/s, of which [0-9.]+ are sustained"):
-        arriving(LLAMA, H100, PLAIN, [1e6], regular)
+    with pytest.raises(HarnessError, match=r"--rate: 1e\+06 requests/s are far above the [0-9.]+ that can be served"):
+        at_rates(LLAMA, H100, PLAIN, [1e6], regular)
 
 
 def test_a_machine_without_steps_to_take_is_the_operators_mistake():
-    with pytest.raises(HarnessError, match="--simulate: nothing is decoded"):
+    with pytest.raises(HarnessError, match="--simulate: the workload has no output tokens"):
         levels(H100, Workload(512, 0), 1)
     narrow = msgspec.structs.replace(H100, max_num_batched_tokens=3, draft_tokens=3, acceptance=0.5)
     with pytest.raises(HarnessError, match="--max-num-batched-tokens: a step of 3 tokens cannot verify the 4"):

@@ -13,7 +13,7 @@ from test_run import knee
 
 from harness.predict import roofline, simulate
 from harness.predict.batching import Machine
-from harness.predict.roofline import Workload
+from harness.predict.step import Workload
 from harness.sim import profile as profiles
 
 P, G, SEATS = 256, 96, 24

@@ -20,7 +20,7 @@ def calibrate() -> None:
 
 
 @calibrate.command("client")
-@click.option("--quick", is_flag=True, help="Some 10 seconds instead of some 35.")
+@click.option("--quick", is_flag=True, help="Some 10 seconds in place of some 35.")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON on stdout.")
 def calibrate_client(quick: bool, as_json: bool) -> None:
     """Flood and pace the load generator by the reference endpoint, and keep the result for this host."""
@@ -43,16 +43,18 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
 @calibrate.command("model")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--on", metavar="1,16", default="1,16", show_default=True, help="Levels to fit on; all others judge.")
+@click.option(
+    "--on", metavar="1,16", default="1,16", show_default=True, help="Levels to fit to; the others test the fit."
+)
 @click.option("--out", metavar="FILE", help="The profile to write; default DIR/calibration.json.")
-@click.option("--model-config", "--model", metavar="PATH|NAME", help="Where the folder does not say it.")
-@click.option("--gpu", metavar="KEY|host", help="Likewise.")
+@click.option("--model-config", "--model", metavar="PATH|NAME", help="Model, if the folder does not name it.")
+@click.option("--gpu", metavar="KEY|host", help="GPU, if the folder does not name it.")
 @click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host.")
-@click.option("--gpus", type=int, help="Likewise.")
-@click.option("--tp", type=int, help="Likewise.")
-@click.option("--dtype", help="Likewise.")
-@click.option("--kv-dtype", help="Likewise.")
-@click.option("--max-num-seqs", type=int, help="Likewise.")
+@click.option("--gpus", type=int, help="How many GPUs, if the folder does not say it.")
+@click.option("--tp", type=int, help="GPUs that share every matrix, if the folder does not say it.")
+@click.option("--dtype", help="Weights as they were loaded, if the folder does not say it.")
+@click.option("--kv-dtype", help="KV cache of the server, if the folder does not say it.")
+@click.option("--max-num-seqs", type=int, help="Limit of running requests, if the folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile on stdout.")
 def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
     """Fit MBU, MFU and overheads to some levels of a result folder, and judge the fit on all the others.

@@ -24,25 +24,25 @@ _MODEL = (
 # By the names of predict.deployment.Deployment.
 _FIGURES = (
     click.option("--gpus", type=int, help="How many GPUs serve; default tp · pp · dp."),
-    click.option("--tp", type=int, help="GPUs that share every matrix."),
-    click.option("--pp", type=int, help="Stages of layers."),
-    click.option("--dp", type=int, help="Replicas side by side."),
-    click.option("--ep", type=int, help="GPUs that hold whole experts."),
+    click.option("--tp", type=int, help="GPUs that share every matrix (tensor parallel)."),
+    click.option("--pp", type=int, help="Stages of layers (pipeline parallel)."),
+    click.option("--dp", type=int, help="Replicas side by side (data parallel)."),
+    click.option("--ep", type=int, help="GPUs that hold whole experts (expert parallel)."),
     click.option("--max-num-seqs", type=int, help="Running requests of one replica, at most; default 256."),
     click.option("--max-num-batched-tokens", type=int, help="Tokens of one step, at most."),
     click.option("--gpu-memory-utilization", type=float, metavar="SHARE", help="Memory for the engine; default 0.9."),
     click.option("--kv-tokens", type=int, help="KV cache of one replica, where the server publishes it."),
-    click.option("--prefix-hit", type=float, metavar="SHARE", help="Prompt tokens whose KV is there already."),
-    click.option("--fused", type=float, metavar="SHARE", help="Steps in which prefill and decode run as one."),
-    click.option("--acceptance", type=float, metavar="SHARE", help="Speculative decoding: drafted tokens that hold."),
-    click.option("--draft-tokens", type=int, help="Speculative decoding: tokens drafted a step."),
-    click.option("--draft-time", "draft_s", metavar="TIME", help="Speculative decoding: to draft one."),
-    click.option("--mbu", type=float, metavar="SHARE", help="Bandwidth that is reached; default 0.8."),
-    click.option("--mfu", type=float, metavar="SHARE", help="FLOP/s that are reached; default by the card."),
-    click.option("--layer-overhead", "o_layer", metavar="TIME", help="A layer and step; default 32us."),
-    click.option("--step-overhead", "o_step", metavar="TIME", help="A step; default 126us."),
-    click.option("--request-overhead", "o_req", metavar="TIME", help="A running request and step; default 4.4us."),
-    click.option("--weight-bytes", type=float, metavar="BYTES", help="What the weights really take."),
+    click.option("--prefix-hit", type=float, metavar="SHARE", help="Share of prompt tokens whose KV is cached."),
+    click.option("--fused", type=float, metavar="SHARE", help="Share of steps in which prefill and decode run as one."),
+    click.option("--acceptance", type=float, metavar="SHARE", help="Speculative decoding: share of drafts accepted."),
+    click.option("--draft-tokens", type=int, help="Speculative decoding: tokens drafted in a step."),
+    click.option("--draft-time", "draft_s", metavar="TIME", help="Speculative decoding: time to draft one token."),
+    click.option("--mbu", type=float, metavar="SHARE", help="Share of the bandwidth that is reached; default 0.8."),
+    click.option("--mfu", type=float, metavar="SHARE", help="Share of the FLOP/s that is reached; default by card."),
+    click.option("--layer-overhead", "o_layer", metavar="TIME", help="Overhead of a layer in a step; default 32us."),
+    click.option("--step-overhead", "o_step", metavar="TIME", help="Overhead of a step; default 126us."),
+    click.option("--request-overhead", "o_req", metavar="TIME", help="Overhead of a request in a step; default 4.4us."),
+    click.option("--weight-bytes", type=float, metavar="BYTES", help="Size of the weights in memory."),
 )
 _CARD = (
     click.option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
@@ -85,10 +85,12 @@ def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
         given |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
     for name, value in given.items():
         if not abs(value) < units.BEYOND**2:
-            raise HarnessError("it is beyond reason", place=_flag(name), way_out="give one that a server could have")
+            raise HarnessError(
+                f"{value:g} is beyond reason", place=_flag(name), way_out="give what a server could have"
+            )
     for name, flag in _RATIOS.items():
         if name in given and not given[name] > 0:
-            raise HarnessError(f"{given[name]:g} reaches nothing", place=flag, way_out="give one above 0")
+            raise HarnessError(f"{given[name]:g} is not above 0", place=flag, way_out="give one above 0")
     return given
 
 
@@ -109,7 +111,7 @@ def card(key: str, cpus: str | None) -> Gpu:
     """The GPU of that key; "host" is measured now."""
     if key.lower() != "host":
         if cpus is not None:
-            raise HarnessError(f"{key} has no cores of this machine", place="--host-cpus", way_out="say --gpu host")
+            raise HarnessError(f"it is for --gpu host, not for {key}", place="--host-cpus", way_out="leave it out")
         from harness.predict import catalog
 
         return catalog.gpu(key)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness.predict.question import Answer, Question
-    from harness.predict.roofline import Workload
+    from harness.predict.step import Workload
     from harness.report.predicted import Section
     from harness.summary import Prediction, SteppedLevel
 
@@ -32,17 +32,21 @@ _ELSEWHERE = "give a place to write to by --plot"
 @click.option("--input-tokens", "--random-input-len", metavar="N", default="512", show_default=True)
 @click.option("--output-tokens", "--random-output-len", metavar="N", default="128", show_default=True)
 @click.option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256.")
-@click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, held against the means.")
+@click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, compared with the means.")
 @click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
-@click.option("--simulate", is_flag=True, help="Also serve them step by step on a virtual clock, by the data sheet.")
-@click.option("--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, not the levels.")
+@click.option("--simulate", is_flag=True, help="Also simulate the levels step by step, by the data sheet.")
+@click.option(
+    "--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."
+)
 @click.option("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson.")
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside.")
-@click.option("--measured", metavar="DIR", multiple=True, help="Result folder, in the place of its prediction.")
+@click.option(
+    "--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."
+)
 @click.option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost.")
-@click.option("--peak-flops", type=float, metavar="FLOP/s", help="What you take for the card's peak, to be checked.")
+@click.option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked.")
 @click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
-@click.option("--golden", is_flag=True, help="Check the golden cases instead; status 1 where one is not met.")
+@click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
 def predict(golden: bool, **flags: Any) -> None:
     """Predict the whole curve from a model's config and a GPU's name; --gpu all says which GPU.
@@ -56,10 +60,10 @@ def predict(golden: bool, **flags: Any) -> None:
         if flags[option] is None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
-        raise HarnessError("a price is not negative nor endless", place="--price", way_out="give USD per GPU and hour")
+        raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     for flag, of in (("rate", "simulate"), ("arrivals", "rate")):
         if flags[flag] is not None and not flags[of]:
-            raise HarnessError(f"it says nothing without --{of}", place=f"--{flag}", way_out=f"add --{of}")
+            raise HarnessError(f"it has no effect without --{of}", place=f"--{flag}", way_out=f"add --{of}")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         _choose(flags)
     else:
@@ -70,11 +74,10 @@ def _golden(*, as_json: bool) -> None:
     """The golden table; it has failed where a row has."""
     import msgspec
 
-    from harness.decide import cost
-    from harness.predict import golden
+    from harness.decide import golden
     from harness.report import predicted
 
-    rows = golden.table(cost)
+    rows = golden.table()
     if as_json:
         met = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
         output.print_json(msgspec.json.encode(met).decode())
@@ -162,12 +165,12 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
 def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any]) -> list[SteppedLevel]:
     """What the step machine says of the levels, or of the rates in their place."""
     from harness.predict import question as asking
-    from harness.predict import simulate
+    from harness.predict import stepped
 
     asked = asking.setup(question)
     if flags["rate"] is None:
-        return simulate.held(*asked, prediction.levels)
-    return simulate.arriving(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
+        return stepped.at_levels(*asked, prediction.levels)
+    return stepped.at_rates(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
 
 
 def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
@@ -195,11 +198,13 @@ def _choose(flags: Mapping[str, Any]) -> None:
     for flag in ("tp", "gpus"):
         if flags[flag] is not None:
             raise HarnessError(
-                "every size is tried", place=f"--{flag}", way_out="leave it out, or name one card by --gpu"
+                "several cards are tried in every size",
+                place=f"--{flag}",
+                way_out="leave it out, or name one card by --gpu",
             )
     for flag in ("plot", "calibration", "simulate"):
         if flags[flag]:
-            raise HarnessError("it is of one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
+            raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
     asked = _question(flags, cards[0])

@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 @click.option("--profile", metavar="MODEL/GPU", help="Default llama-3.1-8b/h100-sxm, with --max-num-seqs 16.")
 @deployed.options
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was.")
-@click.option("--speed", default=1.0, show_default=True, type=float, help="How much faster than life it runs.")
+@click.option(
+    "--speed", default=1.0, show_default=True, type=float, help="How many times faster than real time it runs."
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--log", metavar="FILE", help="Write log: a frame a request.")
+@click.option("--log", metavar="FILE", help="Log of when each token was written.")
 def sim(
     profile: str | None, calibration: str | None, speed: float, host: str, port: int, log: str | None, **flags: Any
 ) -> None:
     """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU.
 
-    Which ones --profile says, or --model-config and --gpu: with these it is what `knee predict` predicts by the same
-    options, one replica of it.
+    --profile names the model and the GPU, or --model-config and --gpu do. By the same options it is one replica of what
+    `knee predict` predicts.
     """
     from harness.sim import endpoint
 
@@ -60,13 +62,13 @@ def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Pro
     for flag, of in (("hub", "model-config"), ("host_cpus", "gpu")):
         if flags[flag] and flags[of.replace("-", "_")] is None:
             place = f"--{flag.replace('_', '-')}"
-            raise HarnessError(f"it says nothing without --{of}", place=place, way_out=f"add --{of}")
+            raise HarnessError(f"it has no effect without --{of}", place=place, way_out=f"add --{of}")
     asked = {**deployed.figures(flags), "speed": speed, "dtype": flags["dtype"], "kv_dtype": flags["kv_dtype"]}
     named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
     if not named:
         return profiles.profile(profiles.DEFAULT if profile is None else profile, **asked)
     if profile is not None:
-        fact = f"it does not stand beside --{named[0].replace('_', '-')}, for it names a model and a card"
+        fact = f"it names a model and a card, as --{named[0].replace('_', '-')} does"
         raise HarnessError(fact, place="--profile", way_out="leave one of them out")
     model, card = profiles.DEFAULT.split("/")
     path, name = deployed.model(flags["model_config"] or model, hub=flags["hub"])

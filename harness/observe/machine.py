@@ -45,7 +45,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
     allowed = sorted(os.sched_getaffinity(0))
     if cpus is None and not 1 <= cores <= len(allowed):
         way_out = f"this process may use {len(allowed)}: {_list(allowed)}"
-        raise HarnessError(f"{cores} cores to measure", place=_PLACE, way_out=way_out)
+        raise HarnessError(f"{cores} cores cannot be measured", place=_PLACE, way_out=way_out)
     chosen = tuple(allowed[:cores] if cpus is None else dict.fromkeys(cpus))
     there = range(os.cpu_count() or 1)
     if not chosen or any(cpu not in there for cpu in chosen):

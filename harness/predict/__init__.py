@@ -1,5 +1,6 @@
 """What the hardware should give: catalog, model, roofline, and one step machine with two clocks. Pure.
 
-question → catalog, model (layers, quantisation), deployment → step → roofline → the prediction
-beside it: rules (of thumb), golden (cases), claims (that go round), choice (which GPU), batching (the machine)
+question → catalog, model (families, layers, quantisation), deployment → step → steady, limits → roofline
+beside it: rules (of thumb), claims (that go round), choice (which GPU), batching (the machine) → simulate → stepped,
+tune (least_squares) → calibrated
 """

@@ -31,18 +31,9 @@ import msgspec
 from harness.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
-from harness.predict.step import (
-    StepCost,
-    decode_time,
-    prefill_compute,
-    prefill_time,
-    step_cost,
-    weights_read,
-    work_of,
-)
+from harness.predict.step import mixed_time, series, step_cost, times_alike
 
 _UNLIMITED = 2**53
-_LINEAR = 1e-13  # of a step time: what rounding may bend
 _WORTHWHILE = 4  # steps: fewer are as quick one by one
 
 
@@ -91,7 +82,7 @@ class Stride(NamedTuple):
 
     @property
     def duration(self) -> float:
-        return _series(self.first, self.growth, self.steps)
+        return series(self.first, self.growth, self.steps)
 
 
 class _Sequence:
@@ -233,10 +224,11 @@ class Machine:
         context = B * count + self._offsets
         steps = self._steps_alike(until, most, context) if calm and most != 1 else None
         if steps is None:
-            first, growth, n = _step_time(self.cost, B, context, chunks, len(joined), len(self._running)), 0.0, 1
+            first, growth, n = mixed_time(self.cost, B, context, chunks, len(joined), len(self._running)), 0.0, 1
         else:
             n, first, growth = steps
-            self._grant(count + n - 1)
+            self.free_blocks -= self._crossings(count + n - 1)
+            self._granted = count + n - 1
         self._steps += n
         self._count = math.floor(self._steps * self.cost.accepted + 1e-9)
         tokens = B * (self._count - count) - self._finish()
@@ -317,12 +309,12 @@ class Machine:
         if n < _WORTHWHILE or self.cost.verified > 1:
             return None
         n = self._steps_with_blocks(n)
-        n, first, growth = _arithmetic(self.cost, self._decoding, context, n)
-        if _series(first, growth, n) >= until:
+        n, first, growth = times_alike(self.cost, self._decoding, context, n)
+        if series(first, growth, n) >= until:
             low = 0  # the fewest that last as long
             while n - low > 1:
                 middle = (low + n) // 2
-                low, n = (low, middle) if _series(first, growth, middle) >= until else (middle, n)
+                low, n = (low, middle) if series(first, growth, middle) >= until else (middle, n)
         return n, first, growth
 
     def _steps_with_blocks(self, n: int) -> int:
@@ -387,10 +379,6 @@ class Machine:
         self._waiting[sequence.request.id] = sequence
         self._waiting.move_to_end(sequence.request.id, last=False)
 
-    def _grant(self, count: int) -> None:
-        self.free_blocks -= self._crossings(count)
-        self._granted = count
-
     def _crossings(self, count: int) -> int:
         """Blocks that those who decode need up to that count."""
         if self._reserve:
@@ -410,64 +398,3 @@ class Machine:
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
-
-
-# ---- step times -----------------------------------------------------------------------------------------
-
-
-def _step_time(
-    cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
-) -> float:
-    """One step: B decode, `joined` of them for the first time, beside the chunks of prompts; seconds.
-
-    t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
-    max(mem, comp + Σ comp_pre), where that is less.
-    """
-    if not chunks:
-        return decode_time(cost, B, context)
-    serial = (decode_time(cost, B, context) if B else cost.step) + _prefill_time(cost, chunks, running)
-    w = cost.fused * (B - joined) / B if B else 0.0
-    if not w:
-        return serial
-    work, m = work_of(cost, B, context), max(1.0, min(cost.micro, B))
-    computed = work.compute + sum(prefill_compute(cost, end, start) for start, end in chunks) / m
-    carried = sum(end - start for start, end in chunks) * cost.sync_token / m
-    return (1 - w) * serial + w * min(serial, work.all(max(work.memory, computed), carried))
-
-
-def _prefill_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int) -> float:
-    """Prompts one after the other, Σ t_pre; with a token budget in one pass, which reads the weights once; seconds."""
-    if len(chunks) == 1 or cost.chunk == math.inf:
-        return sum(prefill_time(cost, end, start, running) for start, end in chunks)
-    tokens = sum(end - start for start, end in chunks)
-    m = max(1.0, min(cost.micro, running))
-    roof = max(sum(prefill_compute(cost, end, start) for start, end in chunks), weights_read(cost, tokens))
-    return (roof + cost.sync + tokens * cost.sync_token) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
-
-
-def _arithmetic(cost: StepCost, B: int, context: int, n: int) -> tuple[int, float, float]:
-    """Of n steps without prefill those whose times are an arithmetic series: how many, the first, the growth.
-
-    A step time is convex in the context but where a window is full, so three points on a line mean that all are.
-    """
-    for window in cost.windows:
-        full = B * window.tokens
-        if context < full:
-            n = min(n, (full - context) // B + 1)
-    first = decode_time(cost, B, context)
-    while n > 1:
-        last = decode_time(cost, B, context + (n - 1) * B)
-        middle = decode_time(cost, B, context + (n - 1) * B / 2)
-        if n == 2 or abs(first + last - 2 * middle) <= _LINEAR * last:
-            return n, first, (last - first) / (n - 1)
-        n = (n + 1) // 2
-    return 1, first, 0.0
-
-
-def _series(first: float, growth: float, n: int) -> float:
-    """Sum of n terms.
-
-    >>> _series(1.0, 0.5, 3)
-    4.5
-    """
-    return n * first + growth * n * (n - 1) / 2

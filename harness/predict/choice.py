@@ -15,9 +15,11 @@ import msgspec
 from harness.errors import HarnessError, nearest
 from harness.predict.catalog import Gpu, doubts
 from harness.predict.deployment import deployment, divisors
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
-from harness.predict.roofline import Workload, batch_cap, caps, predict
+from harness.predict.roofline import predict
 from harness.predict.rules import usd_per_million
+from harness.predict.step import Workload
 from harness.summary import Band
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node

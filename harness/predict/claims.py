@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.predict import catalog, rules
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.roofline import Workload
+from harness.predict.step import Workload
 from harness.summary import Prediction
 
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"

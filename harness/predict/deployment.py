@@ -79,8 +79,8 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
         fact = f"{found.draft_tokens} drafted tokens are too few"
         raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")
     if found.draft_tokens and "acceptance" not in figures:
-        fact = f"nothing says how many of {found.draft_tokens} drafted tokens hold"
-        raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance, the share that does")
+        fact = f"it is not said what share of {found.draft_tokens} drafted tokens is accepted"
+        raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance")
     for place, given in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
         if given and not found.draft_tokens:
             raise HarnessError("no tokens are drafted", place=place, way_out="add --draft-tokens, how many a step")

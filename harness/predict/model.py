@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict import layers
-from harness.predict.layers import Attention, Experts, figure
+from harness.predict import families, layers
+from harness.predict.families import figure
+from harness.predict.layers import Attention, Experts
 from harness.predict.quantisation import PLAIN, Quantisation, kv_bits, quantisation
 
 _SENSES = ("vision_config", "audio_config", "vision_tower")
@@ -58,11 +59,6 @@ class Parameters(msgspec.Struct, frozen=True):
     total: int  # what lies in memory: N_total
     matmul: int  # what a token is multiplied with: N_mm; the input embedding is only looked up
 
-    @property
-    def active(self) -> int:
-        """What a token is multiplied with before the head: of the experts only its own few."""
-        return self.matmul - self.head
-
 
 def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_dtype: str = "auto") -> Model:
     """The figures of a config.json; an explicit head_dim beats hidden_size / num_attention_heads.
@@ -71,16 +67,16 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
     checkpoint as it is loaded. Weights stored in 32 bits count 16, for that is what servers cast them to.
     """
     name = name or str(config.get("_name_or_path") or config.get("model_type", ""))
-    text = layers.text_of(config)
-    family = layers.family(text, name)
+    text = families.text_of(config)
+    family = families.family(text, name)
     if dtype.lower().removeprefix("torch.") in ("float32", "fp32", "float"):
         way_out = "servers cast such weights down: say --dtype bfloat16"
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = figure(text, "hidden_size", name)
-    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else layers.heads(text, name)
+    n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else families.heads(text, name)
     mixture = layers.experts(text, name)
     longest = figure(text, "max_position_embeddings", name)
-    rows = longest + (layers.maybe(text, "type_vocab_size", name) or 0) if text["model_type"] in _LEARNT else 0
+    rows = longest + (families.maybe(text, "type_vocab_size", name) or 0) if text["model_type"] in _LEARNT else 0
     unseen = [field for field in _SENSES if config.get(field)]
     return Model(
         name=name,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError, nearest
-from harness.predict.layers import refused
+from harness.predict.families import refused
 
 PARTS = ("attention", "dense", "experts", "shared", "head")
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from harness.predict import claims, roofline, rules
+from harness.predict import claims, limits, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
+from harness.predict.limits import Limit
 from harness.predict.model import (
     Model,
     beyond_context,
@@ -24,7 +25,8 @@ from harness.predict.model import (
     weight_bytes,
     weight_bytes_per_step,
 )
-from harness.predict.roofline import Limit, Roof, Workload
+from harness.predict.roofline import Roof
+from harness.predict.step import Workload, prefill_time, step_cost
 from harness.summary import Prediction
 
 _LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -122,7 +124,7 @@ def answer(question: Question) -> Answer:
     prediction = _predict(question, made, where, workload)
     return Answer(
         prediction=prediction,
-        limits=roofline.limits(made, where, workload, question.slo or None),
+        limits=limits.limits(made, where, workload, question.slo or None),
         beside=beside(made, where, workload, question.slo) if workload.output_tokens else [],
         frontier=frontier(prediction),
         roof=roofline.roof(made, where, workload, question.levels),
@@ -144,11 +146,11 @@ def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str
     ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
-    cost, caps = roofline.step_cost(model, where), roofline.caps(model, where, workload, slo)
-    cap = roofline.batch_cap(caps)
+    cost, caps = step_cost(model, where), limits.caps(model, where, workload, slo)
+    cap = limits.batch_cap(caps)
 
     def throughput(C: float, cap: float = float("inf")) -> float:
-        return roofline.steady_state(cost, workload, C, cap).throughput
+        return steady.steady_state(cost, workload, C, cap).throughput
 
     far = 1e6
     rows = [
@@ -160,7 +162,7 @@ def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str
             "F·MFU / 2N",
             "prompt tok/s",
             rules.prefill0(F, where.mfu_prefill, parameters(model).matmul),
-            workload.input_tokens / roofline.prefill_time(cost, workload.input_tokens),
+            workload.input_tokens / prefill_time(cost, workload.input_tokens),
         ),
         Beside(
             "KV memory",
@@ -171,9 +173,9 @@ def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str
         ),
         Beside("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
-    token = [limit for name, limit in slo.items() if roofline.slo_figure(name) in ("itl", "tpot")]
+    token = [limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")]
     if token:
-        alone = roofline.slo_concurrency(cost, workload, cap, {"itl": min(token)})
+        alone = steady.slo_concurrency(cost, workload, cap, {"itl": min(token)})
         within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
         rows.append(Beside("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows

@@ -70,15 +70,6 @@ def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: 
     return max(0, math.floor((memory * utilization - weights) / (ctx * kv)))
 
 
-def kv_share(memory: float, utilization: float, weights: float, kv: float, users: float) -> int:
-    """Tokens of KV that each of so many users can have beside the weights; 0 where the weights alone are too large.
-
-    >>> kv_share(80e9, 0.9, 70e9, 163840, 50)  # 70B in fp8 with fp8 KV, 50 users on one H100
-    244
-    """
-    return max(0, math.floor((memory * utilization - weights) / (kv * users)))
-
-
 def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
     """Output tokens/s of C users who ask again at once, by Little's law. C G / (TTFT + (G - 1) TPOT).
 

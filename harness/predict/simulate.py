@@ -1,9 +1,9 @@
 """Predictions on a clock that jumps from step to step: what the closed form cannot say.
 
 Requests of any lengths, in a closed loop or as they arrive: queues, bursts, tails, preemption. The step machine of
-predict.batching does the serving, one replica of it; dp replicas are as many simulations at their share of the users
-or of the rate, which `held` and `arriving` put together. Lengths and arrival times come from outside, and with them
-all the luck there is. What it knows of hardware is what predict.roofline knows; it adds when, not how fast.
+predict.batching does the serving, one replica of it; predict.stepped puts replicas together. Lengths and arrival times
+come from outside, and with them all the luck there is. What it knows of hardware is what predict.roofline knows; it
+adds when, not how fast.
 
 Left out: replicas behind one queue, clients that give up, think time that varies.
 """
@@ -14,26 +14,19 @@ import heapq
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict import roofline
 from harness.predict.batching import Machine, Request, Stride
-from harness.predict.deployment import Deployment
-from harness.predict.model import Model
-from harness.predict.step import Workload, step_cost
-from harness.summary import PredictedLevel, Spread, SteppedLevel
+from harness.predict.step import Workload
+from harness.summary import Spread
 
 Lengths = Workload | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
 
-_CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
-_ROUNDS = 4  # of all users, in the window of a closed loop
-_WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch
-_ARRIVALS = 2000  # in its window, at least
-_FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to simulate
+CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
 _BINS = 20  # of the window, to see whether the number in flight grows
 _T95 = 1.729  # one-sided, _BINS - 1 degrees of freedom
 _DEFICIT = 0.02  # share of the arrivals that may be left over without being called growth
@@ -43,7 +36,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in the window of a simulation; seconds and tokens/s.
 
     Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
-    it; None where more comes than the server sustains, for then they only say for how long it was watched.
+    it; None where the server falls behind, for then they only say for how long it was watched.
     """
 
     seconds: float  # the window
@@ -130,88 +123,6 @@ def open_loop(
     offered = bisect_left(came, closed.now) - bisect_left(came, opened.now)
     rate = offered / (last - opened.now) if last > opened.now else None
     return msgspec.structs.replace(found, offered_per_s=rate, unstable=unstable)
-
-
-# ---- beside the closed form -----------------------------------------------------------------------------
-
-
-def held(model: Model, where: Deployment, workload: Workload, levels: Sequence[PredictedLevel]) -> list[SteppedLevel]:
-    """The closed form's levels in a closed loop, begun spread over one request time."""
-    found = []
-    for level in levels:
-        over = level.ttft_s + workload.output_tokens * (level.itl_s or 0.0)
-        each, more = divmod(level.concurrency, where.dp)
-        shares = [(each + 1, more), (each, where.dp - more)]  # of the users, and how many replicas have so many
-        parts = []
-        for C, replicas in shares:
-            if C and replicas:
-                machine, requests = _machine(model, where, workload), max(_CARRIED[0.99], _ROUNDS * C)
-                parts.append((replicas, closed_loop(machine, workload, C, requests=requests, stagger=over)))
-        stepped = _level(parts, concurrency=level.concurrency)
-        ratio = stepped.output_tokens_per_s / level.output_tokens_per_s.mid
-        found.append(msgspec.structs.replace(stepped, over_closed_form=ratio))
-    return found
-
-
-def arriving(
-    model: Model,
-    where: Deployment,
-    workload: Workload,
-    rates: Sequence[float],
-    arrivals: Callable[[float], Iterable[float]],
-) -> list[SteppedLevel]:
-    """Open loops at `rates` requests/s; `arrivals` has the times for a rate, endless, seconds.
-
-    Replicas share the requests evenly. A rate far beyond what is sustained is refused.
-    """
-    cap = roofline.batch_cap(roofline.caps(model, where, workload))
-    full = roofline.steady_state(step_cost(model, where), workload, cap, cap)
-    request = full.ttft + workload.output_tokens * full.itl
-    found = []
-    for rate in rates:
-        if rate > _FLOOD * where.dp * full.requests_per_s:
-            fact = f"{rate:g} requests/s, of which {where.dp * full.requests_per_s:.3g} are sustained"
-            raise HarnessError(fact, place="--rate", way_out=f"give at most {_FLOOD:g} times that")
-        share = rate / where.dp
-        seconds = max(_WINDOW * request, _ARRIVALS / share)
-        machine = _machine(model, where, workload)
-        seen = open_loop(machine, workload, arrivals(share), warm_up=_WARM_UP * request, seconds=seconds)
-        found.append(_level([(where.dp, seen)], rate=rate))
-    return found
-
-
-def _machine(model: Model, where: Deployment, workload: Workload) -> Machine:
-    if not workload.output_tokens:
-        way_out = "leave it out: a batch of prompts is one pass, which the closed form has"
-        raise HarnessError("nothing is decoded", place="--simulate", way_out=way_out)
-    return Machine(model, where, workload.context)
-
-
-def _level(
-    parts: Sequence[tuple[int, Simulation]], *, concurrency: int | None = None, rate: float | None = None
-) -> SteppedLevel:
-    """All replicas of a load: how many are like which simulation, the fullest first."""
-
-    def total(field: str) -> float:
-        return float(sum(replicas * getattr(seen, field) for replicas, seen in parts))
-
-    fullest = parts[0][1]
-    return SteppedLevel(
-        concurrency=concurrency,
-        rate=rate,
-        offered_requests_per_s=None if fullest.offered_per_s is None else total("offered_per_s"),
-        window_s=fullest.seconds,
-        requests=round(total("requests")),
-        output_tokens_per_s=total("throughput"),
-        requests_per_s=total("requests_per_s"),
-        in_flight=total("in_flight"),
-        running=total("running"),
-        preemptions=round(total("preemptions")),
-        ttft_s=fullest.ttft,
-        itl_s=fullest.itl,
-        e2e_s=fullest.e2e,
-        unstable=fullest.unstable,
-    )
 
 
 # ---- the clock ------------------------------------------------------------------------------------------
@@ -381,7 +292,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     n, ordered = len(values), sorted(values)
-    at = [ordered[math.ceil(share * n) - 1] if n >= need else None for share, need in _CARRIED.items()]
+    at = [ordered[math.ceil(share * n) - 1] if n >= need else None for share, need in CARRIED.items()]
     p50, p90, p95, p99 = at
     return Spread(mean=sum(values) / n, p50=p50, p90=p90, p95=p95, p99=p99, max=ordered[-1], n=n)
 
@@ -400,7 +311,7 @@ def _spread_of_gaps(gaps: Sequence[_Gaps], mean: float) -> Spread:
     n = len(values)
     at = [
         float(values[order[np.searchsorted(below, share * below[-1] * (1 - 1e-12))]]) if n >= need else None
-        for share, need in _CARRIED.items()
+        for share, need in CARRIED.items()
     ]
     p50, p90, p95, p99 = at
     return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99, max=float(values[order[-1]]), n=n)

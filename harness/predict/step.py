@@ -1,8 +1,8 @@
 """One step of a serving engine, in seconds: what is read, what is computed, what goes over links, and the rest.
 
 A model on a deployment becomes coefficients once (`step_cost`); from these a step of any batch follows
-(`decode_time`), and what a prompt adds to the step that admits it (`prefill_time`). The closed form and the
-step machine both stand on these functions, so they can only differ in how requests meet.
+(`decode_time`), what a prompt adds to the step that admits it (`prefill_time`), and a step of both (`mixed_time`). The
+closed form and the step machine both stand on these functions, so they can only differ in how requests meet.
 
 Letters as in predict.roofline.
 """
@@ -18,6 +18,7 @@ from harness.predict.deployment import Deployment, check, kv_share
 from harness.predict.model import Model, expert_hits, parameters, weights
 
 _B_ACT = 2  # bytes of an activation on a link
+_LINEAR = 1e-13  # of a step time: what rounding may bend
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -266,3 +267,61 @@ def weights_read(cost: StepCost, tokens: float) -> float:
     if not cost.experts:
         return cost.weights
     return cost.weights + cost.expert * expert_hits(cost.experts, cost.per_token, tokens)
+
+
+def mixed_time(
+    cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
+) -> float:
+    """One step: B decode, `joined` of them for the first time, beside the chunks of prompts; seconds.
+
+    t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
+    max(mem, comp + Σ comp_pre), where that is less.
+    """
+    if not chunks:
+        return decode_time(cost, B, context)
+    serial = (decode_time(cost, B, context) if B else cost.step) + _prompts_time(cost, chunks, running)
+    w = cost.fused * (B - joined) / B if B else 0.0
+    if not w:
+        return serial
+    work, m = work_of(cost, B, context), max(1.0, min(cost.micro, B))
+    computed = work.compute + sum(prefill_compute(cost, end, start) for start, end in chunks) / m
+    carried = sum(end - start for start, end in chunks) * cost.sync_token / m
+    return (1 - w) * serial + w * min(serial, work.all(max(work.memory, computed), carried))
+
+
+def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int) -> float:
+    """Prompts one after the other, Σ t_pre; with a token budget in one pass, which reads the weights once; seconds."""
+    if len(chunks) == 1 or cost.chunk == math.inf:
+        return sum(prefill_time(cost, end, start, running) for start, end in chunks)
+    tokens = sum(end - start for start, end in chunks)
+    m = max(1.0, min(cost.micro, running))
+    roof = max(sum(prefill_compute(cost, end, start) for start, end in chunks), weights_read(cost, tokens))
+    return (roof + cost.sync + tokens * cost.sync_token) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
+
+
+def times_alike(cost: StepCost, B: int, context: int, n: int) -> tuple[int, float, float]:
+    """Of n steps without prefill those whose times are an arithmetic series: how many, the first, the growth.
+
+    A step time is convex in the context but where a window is full, so three points on a line mean that all are.
+    """
+    for window in cost.windows:
+        full = B * window.tokens
+        if context < full:
+            n = min(n, (full - context) // B + 1)
+    first = decode_time(cost, B, context)
+    while n > 1:
+        last = decode_time(cost, B, context + (n - 1) * B)
+        middle = decode_time(cost, B, context + (n - 1) * B / 2)
+        if n == 2 or abs(first + last - 2 * middle) <= _LINEAR * last:
+            return n, first, (last - first) / (n - 1)
+        n = (n + 1) // 2
+    return 1, first, 0.0
+
+
+def series(first: float, growth: float, n: int) -> float:
+    """Sum of n terms.
+
+    >>> series(1.0, 0.5, 3)
+    4.5
+    """
+    return n * first + growth * n * (n - 1) / 2

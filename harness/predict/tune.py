@@ -20,8 +20,12 @@ import msgspec
 
 from harness import decoding
 from harness.errors import HarnessError
+from harness.predict.deployment import Deployment
+from harness.predict.least_squares import Span, least_squares, standard_errors
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
-from harness.predict.roofline import Deployment, Workload, batch_cap, caps, steady_state, step_cost
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, step_cost
 
 FORMAT = 1
 USUAL = (1, 16)  # levels to fit on, where none are named
@@ -30,9 +34,6 @@ _SIGMA = 0.01  # relative error of a measured figure: what levels of half a minu
 _OPEN = 0.5  # a figure is left open unless the levels at least halve what is not known of it beforehand
 _CONTRADICTS = 9.0  # by how much χ² rises where a figure goes back to three standard errors from where it fits
 _FLOOR = 1e-9  # seconds; an overhead that small is none
-
-
-Residuals = Callable[[Mapping[str, float]], list[float]]  # of the figures' logarithms
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ RANGES = {
     "o_req": Range(_FLOOR, 1.0, 4.4e-6, 1.1),
     "o_api": Range(_FLOOR, 60.0, 1e-3, 1.5),
 }
+
+_SPANS = {name: Span(math.log(each.low), math.log(each.high), each.width) for name, each in RANGES.items()}
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +144,7 @@ def tune(
     measured = _averaged(points)
     named = [_named(measured, C) for C in dict.fromkeys(on)]
     if not workload.output_tokens:
-        fact = "nothing is decoded, so no levels tell MBU from overhead"
+        fact = "without output tokens MBU cannot be told from overhead"
         raise HarnessError(fact, place="calibrate model", way_out="measure a workload with output tokens")
     cap = batch_cap(caps(model, deployment, workload))
 
@@ -181,7 +184,7 @@ def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Dep
     if asked != held:
         these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (held, asked))
         way_out = "calibrate on that one, or leave --calibration out"
-        raise HarnessError(f"it holds for {these}, not for {those}", place="--calibration", way_out=way_out)
+        raise HarnessError(f"it was made for {these}, not for {those}", place="--calibration", way_out=way_out)
     return msgspec.structs.replace(
         deployment, o_step=calibration.o_step, **{name: getattr(calibration, name) for name in RANGES}
     )
@@ -314,19 +317,19 @@ def _settled(
     def held(at: Mapping[str, float]) -> list[float]:
         return residuals(at) + [(value - start[name]) / RANGES[name].width for name, value in at.items()]
 
-    here, cost = _least_squares(held, start)
+    here, cost = least_squares(held, start, _SPANS)
     while here:
-        left = {name: s / RANGES[name].width for name, s in _spread(held, here).items()}
+        left = {name: s / RANGES[name].width for name, s in standard_errors(held, here, _SPANS).items()}
         free = [name for name in sorted(here, key=lambda name: -left[name]) if left[name] > _OPEN]
         allowed = cost + _CONTRADICTS * max(1.0, cost / len(residuals(here)))
         for name in free:
-            rest, higher = _least_squares(held, {each: x for each, x in here.items() if each != name})
+            rest, higher = least_squares(held, {each: x for each, x in here.items() if each != name}, _SPANS)
             if higher <= allowed:
                 break
         else:
             break
         here, cost, kept[name] = rest, higher, _why(left[name])
-    here, _ = _least_squares(residuals, here)
+    here, _ = least_squares(residuals, here, _SPANS)
     return {name: _rounded(math.exp(here[name])) for name in here}, kept
 
 
@@ -361,84 +364,3 @@ def _at_bounds(found: Mapping[str, float]) -> Iterable[str]:
             yield f"{name} is at its most, {value:g}: the hardware is faster than stated, or did less than was counted"
         elif value <= 1.001 * RANGES[name].low:
             yield f"{name} is at its least, {value:g}: other figures explain all that it could"
-
-
-def _slopes(f: Residuals, at: Mapping[str, float], widths: float) -> dict[str, list[float]]:
-    """df/d(ln figure), by central differences of so many widths of each figure."""
-    out = {}
-    for name, x in at.items():
-        d = widths * RANGES[name].width
-        ends = zip(f({**at, name: x + d}), f({**at, name: x - d}), strict=True)
-        out[name] = [(up - down) / (2 * d) for up, down in ends]
-    return out
-
-
-def _least_squares(f: Residuals, start: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """Where Σ f² is least, within the ranges, and how much it is there.
-
-    Gauss-Newton, damped as by Levenberg and Marquardt. A figure at that end of its range which it would leave stands
-    still for the step.
-    """
-    ends = {name: (math.log(RANGES[name].low), math.log(RANGES[name].high)) for name in start}
-    here = {name: min(max(x, ends[name][0]), ends[name][1]) for name, x in start.items()}
-    r = f(here)
-    cost, damping = _dot(r, r), 1e-3
-    for _ in range(60):
-        J = _slopes(f, here, 1e-4)
-        uphill = {name: _dot(J[name], r) for name in here}
-        moving = [
-            name
-            for name, x in here.items()
-            if not (x <= ends[name][0] and uphill[name] > 0) and not (x >= ends[name][1] and uphill[name] < 0)
-        ]
-        A = [[_dot(J[i], J[j]) * (1 + damping * (i == j)) + 1e-12 * (i == j) for j in moving] for i in moving]
-        step = dict(zip(moving, _solve(A, [-uphill[name] for name in moving]), strict=True))
-        there = {
-            name: min(max(x + max(-1.0, min(1.0, step.get(name, 0.0))), ends[name][0]), ends[name][1])
-            for name, x in here.items()
-        }
-        r_there = f(there)
-        if (lower := _dot(r_there, r_there)) < cost:
-            gained, here, r, cost, damping = cost - lower, there, r_there, lower, damping / 5
-            if gained <= 1e-9 * cost + 1e-12:
-                break
-        elif damping > 1e9:
-            break
-        else:
-            damping *= 4
-    return here, cost
-
-
-def _spread(f: Residuals, at: Mapping[str, float]) -> dict[str, float]:
-    """Standard error of each figure's logarithm where f are residuals in their own: √diag (JᵀJ)⁻¹.
-
-    The slopes are those over half of what is not known: a fit likes to end where reading takes as long as computing,
-    and right there neither seems to matter.
-    """
-    J = _slopes(f, at, 0.5)
-    A = [[_dot(J[i], J[j]) for j in at] for i in at]
-    units = ([float(i == k) for i in range(len(A))] for k in range(len(A)))
-    return {name: math.sqrt(_solve(A, unit)[k]) for k, (name, unit) in enumerate(zip(at, units, strict=True))}
-
-
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
-
-
-def _solve(A: Sequence[Sequence[float]], b: Sequence[float]) -> list[float]:
-    """x of A x = b, by elimination with the largest pivot first.
-
-    >>> _solve([[0.0, 2.0], [4.0, 2.0]], [6.0, 10.0])
-    [1.0, 3.0]
-    """
-    rows, n = [[*row, y] for row, y in zip(A, b, strict=True)], len(b)
-    for k in range(n):
-        pivot = max(range(k, n), key=lambda i: abs(rows[i][k]))
-        rows[k], rows[pivot] = rows[pivot], rows[k]
-        for i in range(k + 1, n):
-            factor = rows[i][k] / rows[k][k]
-            rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k], strict=True)]
-    x = [0.0] * n
-    for k in reversed(range(n)):
-        x[k] = (rows[k][n] - _dot(rows[k][k + 1 : n], x[k + 1 :])) / rows[k][k]
-    return x

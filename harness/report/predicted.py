@@ -18,8 +18,8 @@ from harness.summary import Assumptions, Band, Calibrated, PredictedLevel, Predi
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.decide.golden import Row
     from harness.predict.choice import Choice
-    from harness.predict.golden import Row
     from harness.predict.question import Answer
     from harness.predict.roofline import Limit
     from harness.predict.tune import Calibration

@@ -66,20 +66,28 @@ def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = 
     """
     pace = pace or Pace()
     if pace.ttft_s < 0:
-        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="at least 0")
+        raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="give at least 0")
     if pace.itl_s <= 0:
-        raise HarnessError(f"tokens {pace.itl_s:g} s apart never end", place="--pace-itl", way_out="above 0")
+        raise HarnessError(f"{pace.itl_s:g} s between tokens", place="--pace-itl", way_out="give a time above 0")
     if pace.groups < 1:
-        raise HarnessError(f"{pace.groups} groups hold no stream", place="--pace-groups", way_out="at least 1")
+        raise HarnessError(f"{pace.groups} groups", place="--pace-groups", way_out="give at least 1")
     if pace.flood < 0:
-        raise HarnessError(f"{pace.flood} tokens a write are none", place="--flood", way_out="at least 1; 0 is paced")
+        raise HarnessError(f"{pace.flood} tokens a write", place="--flood", way_out="give at least 1, or 0 for a pace")
     if pace.lump < 1:
-        raise HarnessError(f"{pace.lump} tokens a chunk are none", place="--lump", way_out="at least 1")
+        raise HarnessError(f"{pace.lump} tokens a chunk", place="--lump", way_out="give at least 1")
     return Reference(pace=pace, seed=seed, api_key=api_key)
 
 
-def profile(text: str = DEFAULT, *, max_num_seqs: int = 16, speed: float = 4.0, **asked: Any) -> Profile:
-    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `asked` see `served`.
+def profile(
+    text: str = DEFAULT,
+    *,
+    max_num_seqs: int = 16,
+    speed: float = 4.0,
+    seed: int = 0,
+    api_key: str | None = None,
+    **more: Any,
+) -> Profile:
+    """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `more` see `served`.
 
     >>> profile("llama-3.1-8b/H100-SXM").name
     'llama-3.1-8b/h100-sxm'
@@ -88,7 +96,8 @@ def profile(text: str = DEFAULT, *, max_num_seqs: int = 16, speed: float = 4.0, 
     which, slash, card = text.rpartition("/")
     if not slash or not which:
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
-    return served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **asked)
+    made = served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **more)
+    return msgspec.structs.replace(made, seed=seed, api_key=api_key)
 
 
 def served(
@@ -99,8 +108,6 @@ def served(
     place: str = "--model-config",
     dtype: str = "auto",
     kv_dtype: str = "auto",
-    seed: int = 0,
-    api_key: str | None = None,
     **figures: Any,
 ) -> Profile:
     """A profile of any model on any card, with `figures` of its Deployment; HarnessError where nothing could be served.
@@ -112,10 +119,10 @@ def served(
         raise HarnessError(f"{made.name} is an encoder: it streams no tokens", place=place, way_out="name another")
     where = deployment(card, **figures)
     if where.max_num_seqs < 1:
-        fact = f"{where.max_num_seqs} sequences serve nobody"
-        raise HarnessError(fact, place="--max-num-seqs", way_out="at least 1")
+        fact = f"{where.max_num_seqs} sequences at once"
+        raise HarnessError(fact, place="--max-num-seqs", way_out="give at least 1")
     if not 0 < where.speed < math.inf:
-        raise HarnessError(f"a clock at {where.speed:g} times never ticks", place="--speed", way_out="above 0")
+        raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
     machine = Machine(made, where)
     if where.dp > 1:
         way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
@@ -128,6 +135,4 @@ def served(
         model=made,
         deployment=where,
         max_model_len=min(made.max_context, machine.num_blocks * machine.block_size),
-        seed=seed,
-        api_key=api_key,
     )

@@ -210,7 +210,7 @@ def main() -> None:
                 for row in rows if given.each else ():
                     print(json.dumps({"case": case.name, **row._asdict()}), file=sys.stderr, flush=True)
     rows = [row for each in found.values() for row in each]
-    print(f"scripts/bench/disturbed {' '.join(sys.argv[1:])}".rstrip())
+    print(f"bench/disturbed {' '.join(sys.argv[1:])}".rstrip())
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {len(cpus)} processors, load {load:.2f} "
         f"before; disturbed at priority {', '.join(map(str, priorities)) or '–'}; {time.monotonic() - began:.0f} s\n"

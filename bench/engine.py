@@ -8,6 +8,7 @@ it is to reach exits 1, unless docs/engine.md holds its profile under a heading 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import resource
@@ -36,6 +37,7 @@ from harness.sim.writelog import entries
 
 DOCS = Path("docs/engine.md")
 STREAMS, ANSWER = 512, 120  # 40 tok/s a stream: requests of 3.2 s
+FAST, LONG = Pace(ttft_s=0.2, itl_s=0.005, groups=64), 500
 SMOOTH, ONE_STEP = Pace(ttft_s=0.2, itl_s=0.025, groups=64), Pace(ttft_s=0.2, itl_s=0.025, groups=1)
 
 
@@ -50,9 +52,30 @@ class Row(NamedTuple):
     trials: int = 0  # 0: as many as asked on the command line
 
 
-def cost(trial: Trial) -> tuple[float, str]:
+def load() -> tuple[float, str]:
+    """CPU of the load as `knee run` sends it, over the machine's own floor."""
+    trial, bare = smooth(running_usage=True), floor()
+    return trial.cpu_s_per_million / bare, f"{trial.cpu_s_per_million:.1f} CPU s/M over {bare:.1f}"
+
+
+def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
+    """CPU seconds per million tokens, with the floor of as many streams beside it."""
+    trial, bare = smooth(streams=streams, **changes), floor(streams)
     off = errors(trial.inside, trial.entries, trial.origin_ns)[0]
-    return trial.cpu_s_per_million, f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
+    beside = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
+    return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {beside}"
+
+
+def floor(streams: int = STREAMS, answer: int = ANSWER, pace: Pace = SMOOTH) -> float:
+    """What receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
+    script = Path(__file__).with_name("engine_floor.py")
+    with serving(reference(pace), cpu=processors()[0]) as served:
+        command = [
+            sys.executable, str(script), "--url", served.url, "--streams", str(streams), "--answer", str(answer),
+            "--seconds", "6", "--spread", str(pace.ttft_s + pace.itl_s * answer), "--cpu", str(processors()[-1]),
+        ]  # fmt: skip
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return float(found["cpu_s"] / found["tokens"] * 1e6)
 
 
 def p99(values: np.ndarray) -> float:
@@ -71,7 +94,7 @@ def arrival_error(pace: Pace) -> tuple[float, str]:
     trial = smooth(pace=pace)
     off = np.abs(errors(trial.inside, trial.entries, trial.origin_ns)[0]) * 1e6
     p50, high, most = np.percentile(off, [50, 99, 100])
-    return float(high), f"p50 {p50:.1f}, max {most:.0f}, {len(off):,} tokens, {trial.cpu_s_per_million:.1f} CPU s/M"
+    return float(high), f"p50 {p50:.1f}, max {most:.0f}, {len(off):,} tokens"
 
 
 def ttft_error() -> tuple[float, str]:
@@ -82,13 +105,12 @@ def ttft_error() -> tuple[float, str]:
 
 
 def fast() -> Trial:
-    pace = Pace(ttft_s=0.2, itl_s=0.005, groups=64)
-    return smooth(pace=pace, output_tokens=500, spread_s=2.7, seconds=5.0)
+    return smooth(pace=FAST, output_tokens=LONG, spread_s=2.7, seconds=5.0)
 
 
 def fast_rate() -> tuple[float, str]:
-    trial = fast()
-    return trial.tokens_per_s, f"{trial.cpu_s_per_million:.1f} CPU s/M, {merged(trial):.1%} merged"
+    trial, bare = fast(), floor(STREAMS, LONG, FAST)
+    return trial.tokens_per_s, f"{trial.cpu_s_per_million:.1f} CPU s/M, floor {bare:.1f}; {merged(trial):.1%} merged"
 
 
 def fast_gaps() -> tuple[float, str]:
@@ -194,18 +216,14 @@ def summary() -> tuple[float, str]:
     return seconds, f"{tokens:,} tokens, {megabytes:,.0f} MB; packed at the run's end in {packed:.1f} s"
 
 
-def httpx_cost() -> tuple[float, str]:
-    trial = smooth(streams=32, transport="httpx", seconds=4.0)
-    return cost(trial)
-
-
 def processors() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
 def rows() -> list[Row]:
     return [
-        Row("cpu", 10.0, True, "CPU s/M, 512 streams × 40 tok/s, smooth", lambda: cost(smooth())),
+        Row("load", None, True, "× the floor: CPU of the load as knee run sends it, 512 streams × 40 tok/s", load),
+        Row("cpu", 10.0, True, "CPU s/M, 512 streams × 40 tok/s, smooth", cost),
         Row("error-smooth", 20.0, True, "µs, p99 arrival error, smooth", lambda: arrival_error(SMOOTH)),
         Row("error-step", 20.0, True, "µs, p99 arrival error, all 512 in one step", lambda: arrival_error(ONE_STEP)),
         Row("ttft", 0.1, True, "ms, p99 of TTFT against first write − send, 512 streams", ttft_error),
@@ -219,9 +237,10 @@ def rows() -> list[Row]:
         Row("open-loop", 1.0, True, "ms, p99 of send − scheduled, 2,000 requests/s", open_loop),
         Row("summary", 10.0, True, "s, report on 10 M tokens", summary, 1),
         Row("memory", 2048, True, "MB of the worker, 512 answers of 32,000 tokens", long_answers, 1),
-        Row("cpu-usage", None, True, "CPU s/M, count in every chunk", lambda: cost(smooth(running_usage=True)), 1),
-        Row("cpu-64", None, True, "CPU s/M, 64 streams", lambda: cost(smooth(streams=64)), 1),
-        Row("httpx", None, True, "CPU s/M, --transport httpx, 32 streams", httpx_cost, 1),
+        Row("cpu-usage", None, True, "CPU s/M, count in every chunk", lambda: cost(running_usage=True), 1),
+        Row("cpu-64", None, True, "CPU s/M, 64 streams", lambda: cost(64), 1),
+        Row("httpx", None, True, "CPU s/M, --transport httpx, 32 streams",
+            lambda: cost(32, transport="httpx", seconds=4.0), 1),
     ]  # fmt: skip
 
 
@@ -271,7 +290,7 @@ def main() -> None:
         asked.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(f"scripts/bench/engine {' '.join(sys.argv[1:])}".rstrip())
+    print(f"bench/engine {' '.join(sys.argv[1:])}".rstrip())
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {len(processors())} processors "
         f"(server on the first, client on the last), load {os.getloadavg()[0]:.2f}\n"

@@ -1,18 +1,18 @@
 """The golden cases: figures with a source, and what this package makes of the same inputs.
 
-Each row is worked out by the functions that every prediction uses, never by arithmetic of its own, so the table
-fails with them. Money and fleets are decide's: whoever prints the table hands its functions in. Where a source's
-own figure is rounded or wrong, the expected value is the right one and the note says so.
+Each row is worked out by the functions that every prediction and every price uses, never by arithmetic of its own, so
+the table fails with them. Where a source's own figure is rounded or wrong, the expected value is the right one and the
+note says so. docs/method.md, Golden cases, has the table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
 
 import msgspec
 
+from harness.decide import cost
 from harness.errors import HarnessError
 from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
@@ -26,24 +26,11 @@ from harness.predict.model import (
     parameters,
     parameters_in,
 )
-from harness.predict.roofline import prefill_time, step_cost
+from harness.predict.step import prefill_time, step_cost
 
 _BW = 3.35e12  # H100 SXM, bytes/s
 _KV = 131_072  # bytes/token of an 8B with 8 KV heads in bf16 (G7)
 _EXACT = 1e-12
-
-
-class Money(Protocol):
-    """The functions of decide.cost that the table needs."""
-
-    def Tokens(self, amount: float, counts: str, /) -> Any: ...  # noqa: N802 (a class there)
-    def usd_per_million_tokens(self, usd_per_hour: float, tokens_per_s: float, /) -> float: ...
-    def usd_per_request(self, usd_per_million: float, tokens: float, /) -> float: ...
-    def tco(self, gpus: int, usd_per_gpu_hour: float, hours: float, /, *others: float) -> float: ...
-    def break_even(self, usd: float, usd_saved_per_month: float, /) -> float: ...
-    def system_tokens_per_s(self, users: float, tokens_per_s_per_user: float, /) -> float: ...
-    def requests_per_s(self, output_tokens_per_s: float, output_tokens: float, /) -> float: ...
-    def replicas_with_factor(self, rps: float, each: Any, X: Any, u: float, redundancy: float, /) -> float: ...
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -62,9 +49,9 @@ class Row(msgspec.Struct, frozen=True):
         return math.isclose(self.value, self.expected, rel_tol=self.tolerance)
 
 
-def table(money: Money) -> list[Row]:
-    """Every golden case, in order; `money` is harness.decide.cost."""
-    rows = [*_rules(), *_money(money), *_models(), *_steps()]
+def table() -> list[Row]:
+    """Every golden case, in order."""
+    rows = [*_rules(), *_money(), *_models(), *_steps()]
     return sorted(rows, key=lambda row: int(row.id[1:].rstrip("b")))  # G33b follows G33
 
 
@@ -102,32 +89,31 @@ def _rules() -> Iterator[Row]:
     yield Row("G20", "ridge, dense 989e12 / 3.35e12", rules.ridge(989e12, _BW), 295, 0.002, "FLOP/B", sparse)
 
 
-def _money(money: Money) -> Iterator[Row]:
+def _money() -> Iterator[Row]:
     at_slo = rules.x0(rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7), 16e9, 2000, _KV, _BW, 0.7)
-    yield Row("G16", "$2/h, 6,000 tok/s", money.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
-    yield Row("G16", "$2/h at the model's own knee", money.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M")
-    yield Row("G23", "$3/h, 5,000 tok/s", money.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
-    yield Row("G24", "$0.17/1M, 500 + 200 tokens", money.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
-    tco = money.tco(10, 3, 720, 500, 1000, 500, 5000)
+    yield Row("G16", "$2/h, 6,000 tok/s", cost.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
+    yield Row("G16", "$2/h at the model's own knee", cost.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M")
+    yield Row("G23", "$3/h, 5,000 tok/s", cost.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
+    yield Row("G24", "$0.17/1M, 500 + 200 tokens", cost.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
+    tco = cost.tco(10, 3, 720, 500, 1000, 500, 5000)
     yield Row("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")
-    yield Row("G26", "$50,000 / $10,000 a month", money.break_even(50_000, 10_000), 5, _EXACT, "months")
-    yield Row("G27", "10 users × 50 tok/s", money.system_tokens_per_s(10, 50), 500, _EXACT, "tok/s")
-    Tokens = money.Tokens
-    total = money.replicas_with_factor(10, Tokens(700, "total"), Tokens(5000, "total"), 0.7, 1.25)
+    yield Row("G26", "$50,000 / $10,000 a month", cost.break_even(50_000, 10_000), 5, _EXACT, "months")
+    yield Row("G27", "10 users × 50 tok/s", cost.system_tokens_per_s(10, 50), 500, _EXACT, "tok/s")
+    total = cost.replicas_with_factor(10, cost.Tokens(700, "total"), cost.Tokens(5000, "total"), 0.7, 1.25)
     yield Row("G28", "10 rps, 500 + 200, X_total 5,000, u 0.7, ×1.25", total, 2.5, _EXACT, "replicas")
     yield Row("G28", "rounded up", math.ceil(total), 3, _EXACT, "replicas")
-    output = Tokens(6000, "output")
-    fleet = money.replicas_with_factor(100, Tokens(200, "output"), output, 0.7, 1.25)
+    output = cost.Tokens(6000, "output")
+    fleet = cost.replicas_with_factor(100, cost.Tokens(200, "output"), output, 0.7, 1.25)
     yield Row("G29", "100 rps, G 200, X_out 6,000, u 0.7, ×1.25", fleet, 5.95, 0.005, "replicas")
-    all_ = money.replicas_with_factor(100, Tokens(700, "total"), Tokens(6000 * 700 / 200, "total"), 0.7, 1.25)
+    all_ = cost.replicas_with_factor(100, cost.Tokens(700, "total"), cost.Tokens(6000 * 700 / 200, "total"), 0.7, 1.25)
     yield Row("G29", "the same in total tokens, X_total 21,000", all_, 5.95, 0.005, "replicas")
     try:
-        money.replicas_with_factor(100, Tokens(700, "total"), output, 0.7, 1.25)
+        cost.replicas_with_factor(100, cost.Tokens(700, "total"), output, 0.7, 1.25)
         refused = False
     except HarnessError:
         refused = True
     yield Row("G29", "total tokens over X_out is refused", float(refused), 1, _EXACT, "", "mixed, it gives 20.8")
-    yield Row("G30", "X 6,000, G 200", money.requests_per_s(6000, 200), 30, _EXACT, "requests/s")
+    yield Row("G30", "X 6,000, G 200", cost.requests_per_s(6000, 200), 30, _EXACT, "requests/s")
 
 
 def _models() -> Iterator[Row]:

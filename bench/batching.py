@@ -18,18 +18,12 @@ import msgspec
 
 from harness.predict.batching import Machine
 from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import Deployment, deployment
+from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, model
-from harness.predict.roofline import (
-    Deployment,
-    Point,
-    Workload,
-    batch_cap,
-    caps,
-    deployment,
-    steady_state,
-    step_cost,
-)
 from harness.predict.simulate import Simulation, closed_loop
+from harness.predict.steady import Point, steady_state
+from harness.predict.step import Workload, step_cost
 
 FASTER = 100.0  # times real time, at least
 IN_FLIGHT = (1, 16, 64, 256)

@@ -433,7 +433,7 @@ def main() -> None:
     chosen = given.rows.split(",")
     if unknown := set(chosen) - set(ROWS):
         asked.error(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
-    command = f"scripts/bench/knee_accuracy {' '.join(sys.argv[1:])}".rstrip()
+    command = f"bench/knee_accuracy {' '.join(sys.argv[1:])}".rstrip()
     about = f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
     cores = sorted(os.sched_getaffinity(0))
     talk = sys.stderr if given.json else sys.stdout

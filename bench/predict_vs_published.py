@@ -19,9 +19,10 @@ from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
-from harness.predict.roofline import Workload, predict
+from harness.predict.roofline import predict
+from harness.predict.step import Workload
 
-CURVES = Path(__file__).parents[2] / "tests" / "data" / "measured_curves.csv"
+CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
 
 # What the publications say of their setup: our model and card, precision, GPUs together, answers' mean length.
 SETUPS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from harness.results import frames
 from harness.results.spool import Spool, header
 from harness.summary import FOUND, PROVISIONAL, Curve, Value
 
-DATA = Path(__file__).parents[2] / "tests" / "data" / "published_sweeps.csv"
+DATA = Path(__file__).parents[1] / "tests" / "data" / "published_sweeps.csv"
 WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; of the others nobody says, and so long it may have been
 WINDOW_S = 60.0
 FLAT = ("sixteen_seats",)  # whose tail is so flat that they are to be found, not only provisional

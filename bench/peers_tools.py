@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".live" / "peers"
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 100
 MODEL = "reference"
@@ -61,7 +61,7 @@ class InstallError(Exception):
 
 def constraints(tool: Tool) -> Path:
     """The frozen list of all that belongs into a tool's environment."""
-    return ROOT / "scripts" / "bench" / f"peers-constraints-{tool.home.name}.txt"
+    return ROOT / "bench" / f"peers-constraints-{tool.home.name}.txt"
 
 
 def interpreter(version: str) -> str:

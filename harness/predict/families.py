@@ -1,0 +1,150 @@
+"""The fields of a config.json, and what the family of a model implies without saying so there.
+
+Only families whose fields are known are read: the same field name means different things in different ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from harness.errors import HarnessError, nearest
+
+PLACE = "--model-config"
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model_type implies without saying so in its config.json."""
+
+    matrices: int = 3  # of an MLP: 3 when gated (gate, up, down), else 2
+    tied: bool = False  # embeddings are tied when the config does not say
+    generates: bool = True  # False: an encoder, which answers with a vector
+    pattern: int = 0  # every so-manieth layer looks at everything, the others at a window; 0: all alike
+    expert_width: str = "moe_intermediate_size"
+    dense_width: str = "intermediate_size"
+    defaults: dict[str, int] = {}  # fields that published configs of the family leave out
+
+
+_GEMMA3 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+}
+_PLAIN, _TIED, _UNGATED = Family(), Family(tied=True), Family(matrices=2)
+_WIDE_EXPERTS = Family(expert_width="intermediate_size")
+FAMILIES = {
+    "bert": Family(matrices=2, tied=True, generates=False),
+    "cohere": _TIED,
+    "cohere2": Family(tied=True, pattern=4),
+    "deepseek_v2": _PLAIN,
+    "deepseek_v3": _PLAIN,
+    "gemma": _TIED,
+    "gemma2": Family(tied=True, pattern=2),
+    "gemma3_text": Family(tied=True, pattern=6, defaults=_GEMMA3),
+    "glm4": _PLAIN,
+    "glm4_moe": _PLAIN,
+    "gpt_neox": _UNGATED,
+    "gpt_oss": _WIDE_EXPERTS,
+    "granite": _PLAIN,
+    "granitemoe": _WIDE_EXPERTS,
+    "kimi_k2": _PLAIN,
+    "llama": _PLAIN,
+    "llama4_text": Family(pattern=4, expert_width="intermediate_size", dense_width="intermediate_size_mlp"),
+    "mistral": _PLAIN,
+    "mixtral": _WIDE_EXPERTS,
+    "modernbert": Family(tied=True, generates=False),
+    "nemotron_h": Family(matrices=2),
+    "olmo2": _PLAIN,
+    "olmo3": _PLAIN,
+    "olmoe": _WIDE_EXPERTS,
+    "phi3": _PLAIN,
+    "phimoe": _WIDE_EXPERTS,
+    "qwen2": _PLAIN,
+    "qwen2_5_vl": _PLAIN,
+    "qwen2_5_vl_text": _PLAIN,
+    "qwen2_moe": _PLAIN,
+    "qwen2_vl": _PLAIN,
+    "qwen3": _PLAIN,
+    "qwen3_moe": _PLAIN,
+    "qwen3_next": _PLAIN,
+    "qwen3_vl_moe_text": _PLAIN,
+    "qwen3_vl_text": _PLAIN,
+    "roberta": Family(matrices=2, tied=True, generates=False),
+    "smollm3": _TIED,
+    "starcoder2": Family(matrices=2, tied=True),
+    "xlm-roberta": Family(matrices=2, tied=True, generates=False),
+}
+_REFUSED = {
+    "is_encoder_decoder": "an encoder-decoder",
+    "mamba_d_state": "a state-space hybrid of another kind",
+    "cross_attention_layers": "layers that attend to images",
+    "attention_pattern": "a pattern of attention by letters",
+    "index_topk": "attention to chosen tokens only",
+}
+
+
+def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model inside a multimodal config; what it does not say itself the outer one says for it.
+
+    >>> text_of({"torch_dtype": "bfloat16", "text_config": {"hidden_size": 8}})["hidden_size"]
+    8
+    """
+    inner = config.get("text_config")
+    return dict(config) if not isinstance(inner, Mapping) else {**config, **inner, "text_config": None}
+
+
+def family(config: Mapping[str, Any], name: str) -> Family:
+    """The family of a config, or which field of it is not understood."""
+    kind = str(config.get("model_type", ""))
+    if kind not in FAMILIES:
+        raise refused("model_type", kind, name, nearest(kind, FAMILIES))
+    for field, what in _REFUSED.items():
+        if config.get(field):
+            raise refused(field, what, name)
+    return FAMILIES[kind]
+
+
+def refused(field: str, value: str, name: str, way_out: str = "") -> HarnessError:
+    """An architecture that is not understood, by the field that says so."""
+    fact = f"{field} of {name!r} ({value}) is not predicted"
+    way_out = way_out or "measure it without a prediction: leave --gpu and --model-config out"
+    return HarnessError(fact, place=PLACE, way_out=way_out)
+
+
+def figure(config: Mapping[str, Any], field: str, name: str) -> int:
+    """A whole number of at least 1 that the config has to hold, or that its family always has."""
+    value = config.get(field)
+    if value is None:
+        known = FAMILIES.get(str(config.get("model_type", "")))
+        value = known.defaults.get(field) if known else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
+        fact = missing if value is None else f"{wrong}, not a whole number above 0"
+        raise HarnessError(fact, place=PLACE, way_out="give the config.json that lies beside the model's weights")
+    if value > _MOST.get(field, 10**9):
+        shown = f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits"
+        raise refused(field, shown, name)
+    return value
+
+
+_MOST = {"num_hidden_layers": 1_000, "num_attention_heads": 10_000}  # more is a slip of the pen
+
+
+def maybe(config: Mapping[str, Any], field: str, name: str) -> int | None:
+    """A whole number that may be absent, null or 0, which all mean none."""
+    return figure(config, field, name) if config.get(field) else None
+
+
+def heads(config: Mapping[str, Any], name: str) -> tuple[int, int, int]:
+    """n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
+    n_q = figure(config, "num_attention_heads", name)
+    defaults = FAMILIES[config["model_type"]].defaults
+    n_kv = maybe(config, "num_key_value_heads", name) or defaults.get("num_key_value_heads") or n_q
+    d = maybe(config, "head_dim", name) or defaults.get("head_dim") or figure(config, "hidden_size", name) // n_q
+    if n_q % n_kv:
+        raise refused("num_key_value_heads", f"{n_kv} for {n_q} heads", name)
+    return n_q, n_kv, d

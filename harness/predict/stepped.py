@@ -1,0 +1,106 @@
+"""What the step machine says of the levels of a prediction, or of rates: all replicas of a deployment together.
+
+dp replicas are as many simulations, each with its share of the users or of the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.predict.batching import Machine
+from harness.predict.deployment import Deployment
+from harness.predict.limits import batch_cap, caps
+from harness.predict.model import Model
+from harness.predict.simulate import CARRIED, Simulation, closed_loop, open_loop
+from harness.predict.steady import steady_state
+from harness.predict.step import Workload, step_cost
+from harness.summary import PredictedLevel, SteppedLevel
+
+_ROUNDS = 4  # of all users, in the window of a closed loop
+_WARM_UP, _WINDOW = 5, 20  # of an open loop, in the time of a request in a full batch
+_ARRIVALS = 2000  # in its window, at least
+_FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to simulate
+
+
+def at_levels(
+    model: Model, where: Deployment, workload: Workload, levels: Sequence[PredictedLevel]
+) -> list[SteppedLevel]:
+    """The closed form's levels in a closed loop, begun spread over one request time."""
+    found = []
+    for level in levels:
+        over = level.ttft_s + workload.output_tokens * (level.itl_s or 0.0)
+        each, more = divmod(level.concurrency, where.dp)
+        shares = [(each + 1, more), (each, where.dp - more)]  # of the users, and how many replicas have so many
+        parts = []
+        for C, replicas in shares:
+            if C and replicas:
+                machine, requests = _machine(model, where, workload), max(CARRIED[0.99], _ROUNDS * C)
+                parts.append((replicas, closed_loop(machine, workload, C, requests=requests, stagger=over)))
+        stepped = _level(parts, concurrency=level.concurrency)
+        ratio = stepped.output_tokens_per_s / level.output_tokens_per_s.mid
+        found.append(msgspec.structs.replace(stepped, over_closed_form=ratio))
+    return found
+
+
+def at_rates(
+    model: Model,
+    where: Deployment,
+    workload: Workload,
+    rates: Sequence[float],
+    arrivals: Callable[[float], Iterable[float]],
+) -> list[SteppedLevel]:
+    """Open loops at `rates` requests/s; `arrivals` has the times for a rate, endless, seconds.
+
+    Replicas share the requests evenly. A rate far beyond what is sustained is refused.
+    """
+    cap = batch_cap(caps(model, where, workload))
+    full = steady_state(step_cost(model, where), workload, cap, cap)
+    request = full.ttft + workload.output_tokens * full.itl
+    found = []
+    for rate in rates:
+        if rate > _FLOOD * where.dp * full.requests_per_s:
+            fact = f"{rate:g} requests/s are far above the {where.dp * full.requests_per_s:.3g} that can be served"
+            raise HarnessError(fact, place="--rate", way_out=f"give at most {_FLOOD:g} times that")
+        share = rate / where.dp
+        seconds = max(_WINDOW * request, _ARRIVALS / share)
+        machine = _machine(model, where, workload)
+        seen = open_loop(machine, workload, arrivals(share), warm_up=_WARM_UP * request, seconds=seconds)
+        found.append(_level([(where.dp, seen)], rate=rate))
+    return found
+
+
+def _machine(model: Model, where: Deployment, workload: Workload) -> Machine:
+    if not workload.output_tokens:
+        way_out = "leave it out: a batch of prompts is one pass, which the closed form has"
+        raise HarnessError("the workload has no output tokens", place="--simulate", way_out=way_out)
+    return Machine(model, where, workload.context)
+
+
+def _level(
+    parts: Sequence[tuple[int, Simulation]], *, concurrency: int | None = None, rate: float | None = None
+) -> SteppedLevel:
+    """All replicas of a load: how many are like which simulation, the fullest first."""
+
+    def total(field: str) -> float:
+        return float(sum(replicas * getattr(seen, field) for replicas, seen in parts))
+
+    fullest = parts[0][1]
+    return SteppedLevel(
+        concurrency=concurrency,
+        rate=rate,
+        offered_requests_per_s=None if fullest.offered_per_s is None else total("offered_per_s"),
+        window_s=fullest.seconds,
+        requests=round(total("requests")),
+        output_tokens_per_s=total("throughput"),
+        requests_per_s=total("requests_per_s"),
+        in_flight=total("in_flight"),
+        running=total("running"),
+        preemptions=round(total("preemptions")),
+        ttft_s=fullest.ttft,
+        itl_s=fullest.itl,
+        e2e_s=fullest.e2e,
+        unstable=fullest.unstable,
+    )
