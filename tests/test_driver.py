@@ -12,24 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.load import dialects
 from harness.load.driver import Command, Driver, Hold, Plan, Prepare, Progress, Stop
 from harness.load.transport import Answer, Target
-from harness.load.workload import COMMON
 from harness.record import Record, arrivals_of
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 from tests import virtual
 from tests.streams import delta, usage
 
 TARGET = Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={})
-BEFORE, AFTER = dialects.body("chat", "toy", 4)
+SOURCE = Uniform(words=COMMON, prompt_words=5, output_tokens=4, seed=0)
 
 
 def plan(**changes: Any) -> Plan:
     fields: dict[str, Any] = {
-        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1",
-        "body_before": BEFORE, "body_after": AFTER, "words": COMMON, "prompt_words": 5, "seed": 0,
-        "first_prompt": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered", "tick_ns": 1_000_000,
-        "origin_ns": 0, "max_in_flight": 1024,
+        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1", "model": "toy",
+        "source": SOURCE, "first_request": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered",
+        "tick_ns": 1_000_000, "origin_ns": 0, "max_in_flight": 1024,
     }  # fmt: skip
     return Plan(**fields | changes)
 

@@ -18,8 +18,8 @@ from harness import scenario, store
 from harness.errors import HarnessError
 from harness.experiment import launch, levels
 from harness.experiment.endpoint import Launch, words_for
-from harness.load import length
 from harness.summary import Summary
+from harness.workload import length
 from tests import stacks
 from tests.servers import Request, certified, serving
 

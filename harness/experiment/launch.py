@@ -20,16 +20,19 @@ from urllib.parse import urlsplit
 import msgspec
 
 from harness import scenario as scenarios
-from harness.errors import HarnessError, nearest
-from harness.experiment import probe, published
+from harness.dialects import DIALECTS, decoder, refusals
+from harness.errors import HarnessError, ProtocolError, nearest
+from harness.experiment import published, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
-from harness.load import dialects, length, vocabulary
-from harness.load.http1 import ProtocolError, Response
+from harness.load.http1 import Response
 from harness.load.transport import Target
-from harness.load.workload import COMMON, Prompts
 from harness.scenario import Scenario
-from harness.secrecy import redact, redact_all
+from harness.secrecy import plain, redact, redact_all
 from harness.terminal import few
+from harness.workload import length, probe
+from harness.workload.request import Request
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 
 if TYPE_CHECKING:
     import httpx
@@ -83,7 +86,7 @@ def target(scenario: Scenario, where: Address) -> Target:
         host=where.host,
         port=where.port,
         uds=where.uds,
-        path=where.path(where.root + dialects.PATHS[spec.api]),
+        path=where.path(where.root + DIALECTS[spec.api].path),
         headers=spec.headers,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
@@ -293,7 +296,7 @@ def _is_https(place: str) -> HarnessError:
 
 
 def _reason(error: Exception) -> str:
-    return dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+    return plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
 
 
 async def _model(
@@ -380,13 +383,19 @@ async def _first_requests(
 
     async def ask(words_now: int, output_tokens: int) -> _Reply:
         nonlocal drop, used, notes
-        made = Prompts(words, words_now, seed, alike=workload.tokenizer is None)
-        text = await asyncio.to_thread(made.text, used)  # a long one takes seconds, and Ctrl-C is heard meanwhile
-        reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
+        source = Uniform(
+            words=words,
+            prompt_words=words_now,
+            output_tokens=output_tokens,
+            seed=seed,
+            alike=workload.tokenizer is None,
+        )
+        request = await asyncio.to_thread(source.request, used)  # a long one takes seconds: Ctrl-C works meanwhile
+        reply = await _ask(client, scenario, url, path, model, request, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes
-        if reply.story.input_tokens is not None:
-            counts.append(length.Counted(words_now, reply.story.input_tokens))
+        if reply.response.input_tokens is not None:
+            counts.append(length.Counted(words_now, reply.response.input_tokens))
         return reply
 
     first, one_token = max(asked, fewest), True
@@ -425,7 +434,7 @@ async def _first_requests(
         notes.append(
             f"a word of the prompts is {per_word:.2g} tokens by the server's count: {words_now} words a prompt"
         )
-    arrivals, came = timed.story.arrivals, timed.story.output_tokens or 0
+    arrivals, came = timed.response.arrivals, timed.response.output_tokens or 0
     if len(arrivals) > 1 and came > 1:  # what is left of a whole answer, at the pace of these
         e2e += (arrivals[-1] - arrivals[0]) * 1e-9 / (came - 1) * max(0, workload.output_tokens - came)
     return _Learnt(
@@ -446,7 +455,7 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    story: dialects.Story
+    response: decoder.Response
     drop: frozenset[str]
     notes: list[str]
     http_version: str
@@ -458,27 +467,25 @@ async def _ask(
     url: str,
     path: str,
     model: str,
-    text: str,
-    output_tokens: int,
+    request: Request,
     drop: frozenset[str],
 ) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
     from harness.load import httpclient
 
     notes: list[str] = []
-    api, quota = scenario.target.api, scenario.target.max_rps
+    dialect, extra, quota = DIALECTS[scenario.target.api], scenario.target.extra_body, scenario.target.max_rps
     while True:
         if quota:
             await asyncio.sleep(1.0 / quota)
-        before, after = dialects.body(api, model, output_tokens, drop=drop, extra=scenario.target.extra_body)
-        content = before + msgspec.json.encode(text) + after
-        story = dialects.Story()
+        content = dialect.encoder(model, drop=drop, extra=extra).encode(request)
+        decoding = dialect.decoder()
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         within_s = scenario.target.request_timeout
         async with httpclient.response(client, "POST", path, within_s, content=content, headers=headers) as answer:
             if answer.status_code in (400, 413, 422):
                 message = (await httpclient.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
-                field = dialects.refused_field(message, drop | frozenset(scenario.target.extra_body))
+                field = refusals.refused_field(message, drop | frozenset(extra))
                 if field is not None:
                     drop |= {field}
                     notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
@@ -499,7 +506,7 @@ async def _ask(
                     if "html" in kind
                     else "one JSON body"
                     if "json" in kind
-                    else repr(dialects.plain(kind[:60]) or "no content type")
+                    else repr(plain(kind[:60]) or "no content type")
                 )
                 raise HarnessError(
                     f"it answers with {what}, not a stream", place=url + path, way_out="give an endpoint that streams"
@@ -512,15 +519,15 @@ async def _ask(
                 )
             Response().heard(answer.status_code, answer.headers)  # as the load will read it
             async for piece in httpclient.pieces(answer):
-                story.feed(time.monotonic_ns(), piece)
-        story.end(time.monotonic_ns())
-        if story.error:
+                decoding.feed(piece, time.monotonic_ns())
+        response = decoding.end(time.monotonic_ns())
+        if response.error:
             raise HarnessError(
-                f"the first request failed: {story.error} ({story.message[:160]})",
+                f"the first request failed: {response.error} ({response.message[:160]})",
                 place=url + path,
                 way_out="see the server's log; nothing was loaded",
             )
-        return _Reply(story, drop, notes, answer.http_version)
+        return _Reply(response, drop, notes, answer.http_version)
 
 
 def _said(status: int, body: str) -> str:
@@ -534,7 +541,7 @@ def _said(status: int, body: str) -> str:
         if isinstance(message, dict) and key in message:
             message = message[key]
     text = message if isinstance(message, str) else body
-    return f"{status}: " + dialects.plain(text[:_LONGEST_SAID])[:240]
+    return f"{status}: " + plain(text[:_LONGEST_SAID])[:240]
 
 
 def _not_served(status: int, body: str, place: str) -> HarnessError | None:

@@ -20,10 +20,10 @@ from harness import store
 from harness.analysis import precision, ramp, window
 from harness.analysis.table import Table
 from harness.analysis.verdicts import CPU
-from harness.experiment import budget, look, probe, safety
-from harness.experiment.endpoint import Launch, words_for
+from harness.experiment import budget, look, safety
+from harness.experiment.endpoint import Launch, source, words_for
 from harness.experiment.heard import Heard
-from harness.load import dialects, httpclient
+from harness.load import httpclient
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
@@ -32,8 +32,9 @@ from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
 from harness.record import Level, Record
 from harness.scenario import Scenario
-from harness.secrecy import redact
+from harness.secrecy import plain, redact
 from harness.summary import LevelSummary
+from harness.workload import probe
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
@@ -313,13 +314,6 @@ class Levels:
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
-        before, after = dialects.body(
-            launch.api,
-            launch.model,
-            scenario.workload.output_tokens,
-            drop=launch.drop,
-            extra=launch.extra_body,
-        )
         quota = scenario.target.max_rps
         return Plan(
             worker=worker,
@@ -327,13 +321,12 @@ class Levels:
             run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
-            body_before=before,
-            body_after=after,
-            words=launch.words,
-            prompt_words=launch.prompt_words,
-            seed=scenario.workload.seed or 0,
-            alike=not launch.exact_words,
-            first_prompt=launch.prompts_used,
+            api=launch.api,
+            model=launch.model,
+            drop=launch.drop,
+            extra_body=launch.extra_body,
+            source=source(scenario, launch),
+            first_request=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,
@@ -369,7 +362,7 @@ class Levels:
                     if not why:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
                 except httpx.TransportError as error:
-                    why = dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+                    why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
                 # What fails is asked for less and less often: a server may make it cost as much as it likes.
                 wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every
                 if why and not noted:

@@ -28,11 +28,11 @@ from harness import files, store
 from harness import scenario as scenarios
 from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
+from harness.experiment import aside, calibrate, consent, hardware, limits, published
 from harness.experiment import launch as launching
 from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
-from harness.experiment.endpoint import Launch, address
+from harness.experiment.endpoint import Launch, address, probe_lengths
 from harness.experiment.levels import Asked, Before, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as crew
@@ -47,6 +47,7 @@ from harness.secrecy import HIDDEN
 from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Prediction, Summary
+from harness.workload import probe
 
 _MOMENT_S = 0.5  # that a run may still take to finish after a signal
 _ONE_PRESS_S = 1.0  # between two signals that are meant as one
@@ -294,7 +295,7 @@ async def _run(
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe_lengths(asked, launch))
     if not public:
         sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
         return
@@ -524,7 +525,7 @@ def _manifest(scenario: Scenario, launch: Launch, profile: profiles.Profile | No
             "prompt_tokens": launch.input_tokens,  # that they come to, by the server's count
             "template_tokens": launch.added_tokens,  # of these, that every prompt has in common
             "tokens_per_word": launch.tokens_per_word,
-            "probe_lengths": probe.lengths(scenario, launch),
+            "probe_lengths": probe_lengths(scenario, launch),
             "sampling": {
                 "temperature": None if "temperature" in launch.drop else 0.0,
                 "ignore_eos": "ignore_eos" not in launch.drop,

@@ -26,7 +26,7 @@ from time import monotonic_ns
 from harness import __version__
 from harness.errors import HarnessError
 from harness.predict.batching import Machine, Request, Step
-from harness.sim.api import Ask, Counts, RefusalError, Voice, metrics, models, read
+from harness.sim.api import GENERATE, Ask, Counts, RefusalError, Voice, metrics, models, read
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Pace, Profile, Reference
 from harness.sim.writelog import Entry, WriteLog
@@ -52,7 +52,6 @@ _REASONS = {
     413: b"Content Too Large",
     431: b"Request Header Fields Too Large",
 }
-_GENERATE = ("/v1/chat/completions", "/v1/completions")
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -323,9 +322,9 @@ class Endpoint:
         return True
 
     def _route(self, connection: _Connection, head: _Head, body: bytes) -> None:
-        if head.path not in _GENERATE + _READABLE:
+        if head.path not in GENERATE and head.path not in _READABLE:
             raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
-        if head.method != ("POST" if head.path in _GENERATE else "GET"):
+        if head.method != ("POST" if head.path in GENERATE else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         key = self.profile.api_key
         if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":

@@ -17,7 +17,7 @@ import msgspec
 
 from harness import interpreter
 from harness.errors import HarnessError
-from harness.load.workload import COMMON, single_token_words
+from harness.workload.words import COMMON, single_token_words
 
 _FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
@@ -36,7 +36,7 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
-    command = interpreter.module("harness.load.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
+    command = interpreter.module("harness.experiment.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
     # A session of its own: Ctrl-C is for the run, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
