@@ -27,6 +27,7 @@ from harness.load.transport import Answer, Target, Transport
 from harness.record import Record
 from harness.secrecy import plain, redact
 from harness.workload.arrivals import arrivals, quota, stagger
+from harness.workload.request import Source
 from harness.workload.uniform import Uniform
 
 BATCH_EVERY_S = 0.25
@@ -325,7 +326,7 @@ class Driver:
             source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
         return source
 
-    def _build(self, source: Uniform) -> tuple[str, Any]:
+    def _build(self, source: Source) -> tuple[str, Any]:
         plan, number = self._plan, self._number
         self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
