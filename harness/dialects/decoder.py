@@ -129,28 +129,10 @@ class Decoder:
     """
 
     __slots__ = (
-        "_answer",
-        "_answered",
-        "_arrivals",
-        "_cached_tokens",
-        "_counted",
-        "_done",
-        "_empty",
-        "_error",
-        "_events",
-        "_finish_reason",
-        "_input_tokens",
-        "_keeps_text",
-        "_lengths",
-        "_merged",
-        "_message",
-        "_output_tokens",
-        "_placer",
-        "_reasoned",
-        "_reasoning_tokens",
-        "_text",
-        "_tokens",
-    )
+        "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",
+        "_finish_reason", "_input_tokens", "_keeps_text", "_lengths", "_merged", "_message", "_output_tokens",
+        "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
+    )  # fmt: skip
 
     def __init__(self, placer: Placer | None = None, *, keep_text: bool = False) -> None:
         self._events = Events()

@@ -43,7 +43,7 @@ class RefusalError(Exception):
         self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the engine needs it."""
 
     dialect: Dialect
@@ -56,7 +56,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool
 
 
-def read(path: str, data: bytes, profile: Profile | Reference) -> Ask:
+def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     """The request in a body posted to one of the paths in GENERATE; raises RefusalError."""
     try:
         body = msgspec.json.decode(data, type=Body)
@@ -87,7 +87,7 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Ask:
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
     options = body.stream_options or StreamOptions()
-    return Ask(
+    return Generation(
         dialect=dialect,
         prompt_tokens=prompt,
         output_tokens=min(limit, natural),
@@ -103,23 +103,23 @@ def _bad(message: str) -> RefusalError:
     return RefusalError(400, "BadRequestError", message)
 
 
-class Voice:
+class EventWriter:
     """The bytes of one answer, token by token or whole."""
 
-    def __init__(self, ask: Ask, request_id: str, model: str, created: int) -> None:
-        self._ask = ask
-        self._wording = ask.dialect.wording
+    def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
+        self._generation = generation
+        self._wording = generation.dialect.wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
-        self._stride = ask.salt | 1  # odd, so that it visits all 64 words before one comes again
+        self._stride = generation.salt | 1  # odd, so that it visits all 64 words before one comes again
         opening = msgspec.json.encode(
             {"id": self._id, "object": self._wording.event, "created": created, "model": model, "choices": []}
         )
         self._opening = b"data: " + opening[:-2]  # up to and with the bracket of the choices
-        event = self._event(self._wording.token % WORDS[0], None, b"" if ask.continuous_usage else None)
+        event = self._event(self._wording.token % WORDS[0], None, b"" if generation.continuous_usage else None)
         self._size = len(event)  # without its usage
         self._before, _, self._after = event.rpartition(WORDS[0])
-        if ask.continuous_usage:
+        if generation.continuous_usage:
             self._after = self._after.removesuffix(b"}\n\n")
         else:
             self._before, self._after = b"%x\r\n" % self._size + self._before, self._after + b"\r\n"
@@ -127,8 +127,8 @@ class Voice:
 
     def middle(self, position: int) -> bytes:
         """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
-        word = WORDS[(self._ask.salt + position * self._stride) & 63]
-        if not self._ask.continuous_usage:
+        word = WORDS[(self._generation.salt + position * self._stride) & 63]
+        if not self._generation.continuous_usage:
             return b"".join((self._before, word, self._after))
         usage = self._usage(position + 1)
         return b"%x\r\n%s%s%s%s}\n\n\r\n" % (self._size + len(usage), self._before, word, self._after, usage)
@@ -138,7 +138,7 @@ class Voice:
         if tokens == 1:
             return self.chunk(position, finished)
         end = position + tokens
-        if not position or finished or self._ask.continuous_usage:
+        if not position or finished or self._generation.continuous_usage:
             return b"".join(self.chunk(each, finished and each == end - 1) for each in range(position, end))
         size = len(self._before) + len(WORDS[0]) + len(self._after)
         if len(self._loop) < (64 + tokens) * size:
@@ -150,11 +150,11 @@ class Voice:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
-        ask = self._ask
+        generation = self._generation
         parts = [_framed(event) for event in self._first(position)]
         parts.append(_framed(self._piece(position, finished)))
         if finished:
-            if ask.include_usage:
+            if generation.include_usage:
                 parts.append(_framed(self._opening + b'],"usage":' + self._usage(position + 1) + b"}\n\n"))
             parts.append(_framed(b"data: [DONE]\n\n"))
             parts.append(b"0\r\n\r\n")
@@ -162,21 +162,21 @@ class Voice:
 
     def lump(self, position: int, tokens: int, finished: bool) -> bytes:
         """Several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
-        ask, end = self._ask, position + tokens
+        generation, end = self._generation, position + tokens
         events = self._first(position)
         events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
         out = _framed(b"".join(events))
         if finished:
-            if ask.include_usage:
+            if generation.include_usage:
                 out += _framed(self._opening + b'],"usage":' + self._usage(end) + b"}\n\n")
             out += _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         return out
 
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
-        ask = self._ask
-        text = b"".join(self._word(each) for each in range(ask.output_tokens)).decode()
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": ask.finish_reason}
+        generation = self._generation
+        text = b"".join(self._word(each) for each in range(generation.output_tokens)).decode()
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": generation.finish_reason}
         return msgspec.json.encode(
             {
                 "id": self._id,
@@ -184,26 +184,26 @@ class Voice:
                 "created": self._created,
                 "model": self._model,
                 "choices": [choice | self._wording.choice(text)],
-                "usage": msgspec.Raw(self._usage(ask.output_tokens)),
+                "usage": msgspec.Raw(self._usage(generation.output_tokens)),
             }
         )
 
     def _word(self, position: int) -> bytes:
-        return WORDS[(self._ask.salt + position * self._stride) & 63]
+        return WORDS[(self._generation.salt + position * self._stride) & 63]
 
     def _first(self, position: int) -> list[bytes]:
         """The events that stand before this token's own."""
         opening = self._wording.opening
         if position or opening is None:
             return []
-        return [self._event(opening, None, self._usage(0) if self._ask.continuous_usage else None)]
+        return [self._event(opening, None, self._usage(0) if self._generation.continuous_usage else None)]
 
     def _piece(self, position: int, last: bool) -> bytes:
         """The event of one token."""
-        ask = self._ask
-        usage = self._usage(position + 1) if ask.continuous_usage else None
+        generation = self._generation
+        usage = self._usage(position + 1) if generation.continuous_usage else None
         text = self._wording.token % self._word(position)
-        return self._event(text, ask.finish_reason if last else None, usage)
+        return self._event(text, generation.finish_reason if last else None, usage)
 
     def _event(self, text: bytes, finish: str | None, usage: bytes | None) -> bytes:
         reason = b'"%s"' % finish.encode() if finish else b"null"
@@ -217,7 +217,7 @@ class Voice:
         )
 
     def _usage(self, completion: int) -> bytes:
-        prompt = self._ask.prompt_tokens
+        prompt = self._generation.prompt_tokens
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}' % (
             prompt,
             prompt + completion,
