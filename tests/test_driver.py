@@ -242,6 +242,17 @@ def test_workers_share_a_level_s_slots_its_starts_and_the_numbers_of_its_prompts
     assert len(set(whole)) == 4
 
 
+def test_a_request_is_the_same_whichever_worker_sends_it() -> None:
+    def bodies(worker: int, workers: int) -> list[bytes]:
+        server = FakeServer(takes=9.0)
+        script: list[tuple[float, Command]] = [(0.0, hold(0, 8, spread=0.0, slots=8 // workers)), (1.0, Stop())]
+        drive(script, server, worker=worker, workers=workers)
+        return server.bodies
+
+    assert len(bodies(0, 1)) == 8
+    assert sorted(bodies(0, 1)) == sorted(bodies(0, 2) + bodies(1, 2))
+
+
 def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> None:
     server = FakeServer(takes=3.0)
     records, reports = drive([(0.0, on_schedule(0, 4.0)), (10.1, Stop())], server)
