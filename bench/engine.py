@@ -27,13 +27,14 @@ from urllib.parse import urlsplit
 import numpy as np
 import summary_speed
 
+from harness.dialects import DIALECTS
 from harness.experiment.trial import Load, Trial, errors, hold, pairs
-from harness.load import dialects
 from harness.load.http1 import request, request_head
-from harness.load.workload import COMMON
 from harness.sim.process import serving
 from harness.sim.profile import Pace, reference
 from harness.sim.writelog import entries
+from harness.workload.request import Request
+from harness.workload.words import COMMON
 
 DOCS = Path("docs/engine.md")
 STREAMS, ANSWER = 512, 120  # 40 tok/s a stream: requests of 3.2 s
@@ -152,8 +153,8 @@ def bare_sends() -> float:
     with serving(reference(SMOOTH), cpu=processors()[0]) as served:
         where = urlsplit(served.url)
         head = request_head("POST", "/v1/chat/completions", where.netloc, {})
-        body = dialects.body("chat", "reference", 2)
-        data = request(head, "bare", body[0] + b'"' + " ".join(COMMON[:16]).encode() + b'"' + body[1])
+        asked = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
+        data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(asked))
         sockets = [socket.create_connection((where.hostname, where.port)) for _ in range(STREAMS)]
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, processors()[-1:])

@@ -1,4 +1,4 @@
-"""The operator's mistakes, as one exception that only the command line catches."""
+"""What goes wrong without a bug: an operator's mistakes, which only the command line catches, and a server's bytes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ class HarnessError(Exception):
         self.fact, self.place, self.way_out = (clean(part, _MOST) for part in (fact, place, way_out))
         line = f"{self.place}: {self.fact}" if self.place else self.fact
         super().__init__(f"{line}; {self.way_out}" if self.way_out else line)
+
+
+class ProtocolError(Exception):
+    """The bytes are not the answer they should be; `error` names it in the record.
+
+    `pieces` are what the same read had brought before: cut elsewhere, they would have been handed on.
+    """
+
+    def __init__(self, message: str, error: str = "protocol") -> None:
+        super().__init__(message)
+        self.error = error
+        self.pieces: list[bytes] = []
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,8 +3,9 @@
 Secrets need not be in it: a header's value or a field of `extra_body` may be written `env:NAME`. `resolved` is for the
 wire and holds them, `shown` is for the eye and the disk and holds none.
 
-Durations may be written '3s', counts '1.5k'. What a scenario leaves out stays None and is decided (and written
-to the manifest) when the run meets the server. Distributions of lengths and datasets come later.
+Durations may be written '3s', counts '1.5k'. What one field may hold its type says, what several may hold together
+`check`. What a scenario leaves out stays None and is decided (and written to the manifest) when the run meets the
+server. Distributions of lengths and datasets come later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -22,49 +24,72 @@ from harness import decoding, secrecy, units
 from harness.errors import HarnessError, nearest
 
 
+def _bound(fact: str, way_out: str, **bound: Any) -> msgspec.Meta:
+    """A bound of a value, as msgspec has it, with what is said of a value beyond it."""
+    return msgspec.Meta(extra={"fact": fact, "way_out": way_out}, **bound)
+
+
+def _above_0(way_out: str) -> msgspec.Meta:
+    return _bound("it must be above 0", way_out, gt=0)
+
+
+_LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
+_PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
+
+Natural = Annotated[int, _bound("it must be 1 or more", "give 1 or more", ge=1)]
+Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], _bound(*_LEVEL, min_length=1)]
+Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], _bound(*_RATE, min_length=1)]
+Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], _bound(*_PER_MTOK, min_length=2, max_length=3)]
+HalfWidth = Annotated[float, _bound("a half-width is above 0, at most 0.5", "write 0.02 for 2 %", gt=0, le=0.5)]
+Latency = Annotated[float, _bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
+Price = Annotated[float, _bound("a price is not negative", "give USD per GPU and hour", ge=0)]
+Workers = Annotated[int, _bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], _bound("a value is at least 1", "write [128, 512, 2048]")]
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The endpoint; secrets are better named (`api_key_env`, `env:NAME`) than written."""
 
     url: str | None = None
     model: str | None = None
-    api: str = "chat"  # chat | completions
+    api: Literal["chat", "completions"] = "chat"
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
-    request_timeout: float = 600.0  # seconds, one request
-    max_rps: float | None = None  # quota of a hosted endpoint, requests per second
+    request_timeout: Annotated[float, _above_0("write it like '600s'")] = 600.0  # seconds, one request
+    max_rps: Annotated[float, _above_0("leave it out")] | None = None  # quota of a hosted endpoint, requests/s
     server_meta: dict[str, str] = {}
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
-    transport: str = "socket"  # socket | httpx
+    transport: Literal["socket", "httpx"] = "socket"
     metrics_url: str | None = None  # where the server's figures are; None: /metrics beside the API
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    input_tokens: int = 512
-    output_tokens: int = 128
+    input_tokens: Annotated[int, _bound("a prompt has at least 1 token", "give 1 or more", ge=1)] = 512
+    output_tokens: Annotated[int, _bound("an answer has at least 1 token", "give 1 or more", ge=1)] = 128
     tokenizer: str | None = None
     seed: int | None = None  # of the prompts; None: another one each run, written to the manifest
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    levels: list[int] | None = None  # None: doubling up to max_concurrency
-    max_concurrency: int = 1024
-    level_seconds: float | None = None  # of every window; None: until it is precise
-    precision: float | None = None  # half-width of a level's 95 % interval, relative, at which its window may end
+    levels: Levels | None = None  # None: doubling up to max_concurrency
+    max_concurrency: Natural = 1024
+    level_seconds: Annotated[float, _above_0("write '10s'")] | None = None  # of every window; None: until it is precise
+    precision: HalfWidth | None = None  # of a level's 95 % interval, relative, at which its window may end
     quick: bool = False  # end the ramp at its first answer, found or provisional
-    max_ttft: float | None = None  # seconds; the ramp ends where TTFT p99 passes it
-    max_seconds: float | None = None
-    max_requests: int | None = None
-    max_dollars: float | None = None  # by the prices in `hardware`
-    rates: list[float] | None = None  # open loop: requests per second, a level each; no levels then
+    max_ttft: Latency | None = None  # seconds; the ramp ends where TTFT p99 passes it
+    max_seconds: Annotated[float, _above_0("write '10m'")] | None = None
+    max_requests: Annotated[int, _above_0("give 1 or more")] | None = None
+    max_dollars: Annotated[float, _above_0("give 1 or more")] | None = None  # by the prices in `hardware`
+    rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: look for the largest rate that meets the SLO
-    probe: str | None = None  # prefill | decode: measure that phase alone
+    probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # poisson | constant | gamma(K)
-    start: str = "staggered"  # staggered | burst
-    repeat: int = 1
-    workers: int | None = None  # load-generating processes; None: as many as the load needs and the host has
+    start: Literal["staggered", "burst"] = "staggered"
+    repeat: Natural = 1
+    workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     keep_going: bool = False  # of given levels or rates: one that fails does not end the run
 
 
@@ -73,11 +98,11 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     gpu: str | None = None  # a key of the table; "host": this machine's own cores, measured
     host_cpus: list[int] | None = None  # of these cores; None: all that the run may use
-    gpus: int = 1
-    price: float | None = None  # USD per GPU-hour
-    price_per_mtok: list[float] | None = None  # USD per million tokens: in, out and, if they are cheaper, cached
+    gpus: Natural = 1
+    price: Price | None = None  # USD per GPU-hour
+    price_per_mtok: Prices | None = None  # USD per million tokens: in, out and, if they are cheaper, cached
     model_config: str | None = None
-    tp: int | None = None  # GPUs of a replica; None: one GPU serves
+    tp: Natural | None = None  # GPUs of a replica; None: one GPU serves
     dtype: str | None = None  # of the weights as the server loads them; None: as they are stored
     kv_dtype: str | None = None
     max_num_seqs: int | None = None
@@ -87,9 +112,9 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ramp for every combination of these: a level map. What is empty stays as the scenario has it."""
 
-    input_tokens: list[int] = []
-    output_tokens: list[int] = []
-    max_num_seqs: list[int] = []  # a setting of the server, so of `sim:` alone; others are given by their urls
+    input_tokens: Axis = []
+    output_tokens: Axis = []
+    max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are given by their urls
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
 
@@ -97,8 +122,8 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The embedded simulated endpoint, for `url = "sim:"`."""
 
     profile: str = "llama-3.1-8b/h100-sxm"
-    max_num_seqs: int = 16
-    speed: float = 1.0  # its clock runs this much faster than the hardware it stands for
+    max_num_seqs: Natural = 16
+    speed: Annotated[float, _above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,22 +190,34 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
 
 
 def _located(message: str, place: str) -> HarnessError:
-    """msgspec's complaint in the project's words: fact, path, nearest right name."""
-    before, unknown, rest = message.partition("Object contains unknown field `")
-    if before or not unknown:
-        return HarnessError(message.replace("`", "'"), place=place, way_out="see `knee run --print-scenario`")
-    field, found, path = rest.removesuffix("`").rpartition("` - at `")
-    if not found:
-        field, path = path, "$"
-    struct: Any = Scenario
-    for step in path.split(".")[1:]:
-        name = step.partition("[")[0]  # of an element of a list the list's
-        # A field may be named like a place.
-        kind = next((f.type for f in msgspec.structs.fields(struct) if f.encode_name == name), None)
-        inside = [kind, *get_args(kind), *(part for each in get_args(kind) for part in get_args(each))]
-        struct = next((each for each in inside if hasattr(each, "__struct_fields__")), struct)
-    known = [f.encode_name for f in msgspec.structs.fields(struct)]
-    return HarnessError(f"unknown field '{field}' at {path}.{field}", place=place, way_out=nearest(field, known))
+    """msgspec's complaint in the project's words: fact, path, way out."""
+    complaint, _, path = message.removesuffix("`").rpartition(" - at `")
+    if not complaint:
+        complaint, path = message.removesuffix("`"), "$"
+    kind, whole = _type_at(path), path.partition("[")[0]
+    unknown, value = complaint.partition("unknown field `")[2].removesuffix("`"), complaint.partition("enum value ")[2]
+    bound = next(iter(getattr(kind, "__metadata__", ())), None) if ", got " not in complaint else None
+    if unknown:
+        fact = f"unknown field '{unknown}' at {path}.{unknown}"
+        way_out = nearest(unknown, getattr(kind, "__struct_fields__", ()))
+    elif value:
+        fact = f"unknown {whole.rpartition('.')[2]} {value} at {whole}"
+        way_out = "known: " + ", ".join(get_args(kind))
+    elif bound is not None:
+        fact, way_out = f"{bound.extra['fact']} at {whole}", bound.extra["way_out"]
+    else:
+        fact, way_out = message.replace("`", "'"), "see `knee run --print-scenario`"
+    return HarnessError(fact, place=place, way_out=way_out)
+
+
+def _type_at(path: str) -> Any:
+    """The type that a path of a scenario leads to, as it is annotated, without None."""
+    kind: Any = Scenario
+    for name in path.partition("[")[0].split(".")[1:]:
+        if hasattr(kind, "__struct_fields__"):
+            kind = get_type_hints(kind, include_extras=True).get(name, kind)
+            kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
+    return kind
 
 
 def _names_a_folder(name: str) -> bool:
@@ -199,7 +236,7 @@ def check(scenario: Scenario, *, place: str) -> None:
         if not holds:
             raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
 
-    target, workload, ramp = scenario.target, scenario.workload, scenario.ramp
+    target, ramp, hardware = scenario.target, scenario.ramp, scenario.hardware
     must(
         _names_a_folder(scenario.name), "name",
         "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
@@ -210,23 +247,6 @@ def check(scenario: Scenario, *, place: str) -> None:
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
     )  # fmt: skip
-    must(target.api in ("chat", "completions"), "target.api", f"unknown api '{target.api}'", "known: chat, completions")
-    must(target.request_timeout > 0, "target.request_timeout", "it must be above 0", "write it like '600s'")
-    must(target.max_rps is None or target.max_rps > 0, "target.max_rps", "it must be above 0", "leave it out")
-    must(workload.input_tokens >= 1, "workload.input_tokens", "a prompt has at least 1 token", "give 1 or more")
-    must(workload.output_tokens >= 1, "workload.output_tokens", "an answer has at least 1 token", "give 1 or more")
-    must(ramp.start in ("staggered", "burst"), "ramp.start", f"unknown start '{ramp.start}'", "known: staggered, burst")
-    must(
-        ramp.level_seconds is None or ramp.level_seconds > 0, "ramp.level_seconds", "it must be above 0", "write '10s'"
-    )
-    must(ramp.max_seconds is None or ramp.max_seconds > 0, "ramp.max_seconds", "it must be above 0", "write '10m'")
-    must(
-        ramp.max_requests is None or ramp.max_requests > 0, "ramp.max_requests", "it must be above 0", "give 1 or more"
-    )
-    known = ("socket", "httpx")
-    must(
-        target.transport in known, "target.transport", f"unknown transport '{target.transport}'", "known: socket, httpx"
-    )
     must(
         not (target.insecure and target.ca_file), "target.insecure", "insecure ignores ca_file", "leave one of them out"
     )
@@ -238,45 +258,24 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
-    must(ramp.max_concurrency >= 1, "ramp.max_concurrency", "it must be 1 or more", "give 1 or more")
-    must(ramp.repeat >= 1, "ramp.repeat", "it must be 1 or more", "give 1 or more")
-    must(ramp.workers is None or ramp.workers >= 1, "ramp.workers", "it must be 1 or more", "give 1 or more, or 'auto'")
     units.arrival_shape(ramp.arrivals, f"{place}: $.ramp.arrivals")
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
-        must(bool(ramp.rates) and min(ramp.rates) > 0, "ramp.rates", "a rate is above 0", "write [5, 10, 20]")
         must(len(set(ramp.rates)) == len(ramp.rates), "ramp.rates", "a rate stands twice", "use repeat instead")
     if ramp.levels is not None:
-        must(bool(ramp.levels) and min(ramp.levels) >= 1, "ramp.levels", "a level is at least 1", "write [1, 2, 4, 8]")
         must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")
     must(
         not ramp.keep_going or ramp.levels is not None or ramp.rates is not None,
         "ramp.keep_going", "a ramp that chooses its levels ends by itself", "give --levels or --rate",
     )  # fmt: skip
-    price, per_mtok = scenario.hardware.price, scenario.hardware.price_per_mtok
-    must(ramp.max_dollars is None or ramp.max_dollars > 0, "ramp.max_dollars", "it must be above 0", "give 1 or more")
     must(
-        ramp.max_dollars is None or price is not None or per_mtok is not None,
+        ramp.max_dollars is None or hardware.price is not None or hardware.price_per_mtok is not None,
         "ramp.max_dollars", "no price to count by", "give --price or --price-per-mtok",
     )  # fmt: skip
-    must(price is None or price >= 0, "hardware.price", "a price is not negative", "give USD per GPU and hour")
     must(
-        per_mtok is None or (len(per_mtok) in (2, 3) and min(per_mtok) >= 0),
-        "hardware.price_per_mtok", "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075",
-    )  # fmt: skip
-    must(scenario.hardware.gpus >= 1, "hardware.gpus", "it must be 1 or more", "give 1 or more")
-    tp, cpus = scenario.hardware.tp, scenario.hardware.host_cpus
-    must(tp is None or tp >= 1, "hardware.tp", "it must be 1 or more", "give 1 or more")
-    must(
-        cpus is None or scenario.hardware.gpu in (None, "host"),
+        hardware.host_cpus is None or hardware.gpu in (None, "host"),
         "hardware.host_cpus", "it is used with gpu = host only", "say --gpu host",
     )  # fmt: skip
-    must(
-        scenario.sim.speed > 0 and scenario.sim.max_num_seqs >= 1,
-        "sim",
-        "speed and max_num_seqs must be above 0",
-        "speed > 0",
-    )
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
@@ -288,20 +287,12 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
     for name, limit in scenario.slo.items():
         units.known_limit(name, f"{place}: $.slo")
         must(0 < limit < math.inf, f"slo.{name}", "a limit is above 0", "write it like '2s' or '50ms'")
-    half = 0.5 if ramp.precision is None else ramp.precision
-    must(0 < half <= 0.5, "ramp.precision", "a half-width is above 0, at most 0.5", "write 0.02 for 2 %")
-    must(
-        ramp.max_ttft is None or 0 < ramp.max_ttft < math.inf,
-        "ramp.max_ttft", "a bound is above 0", "write it like '2s' or '500ms'",
-    )  # fmt: skip
     if ramp.search_rate:
         both = "a search chooses its own rates: levels and rates exclude it"
         must(ramp.levels is None and ramp.rates is None, "ramp.search_rate", both, "leave one of them out")
         must(bool(scenario.slo), "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
     must(not ramp.slo_fail or bool(scenario.slo), "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
     if ramp.probe is not None:
-        known = ("prefill", "decode")
-        must(ramp.probe in known, "ramp.probe", f"unknown probe '{ramp.probe}'", "known: prefill, decode")
         open_loop = ramp.rates is not None or ramp.search_rate
         must(not open_loop, "ramp.probe", "a probe holds levels: rates exclude it", "leave one of them out")
 
@@ -311,7 +302,6 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
     sweep, target = scenario.sweep, scenario.target
     for axis in ("input_tokens", "output_tokens", "max_num_seqs"):
         values: list[int] = getattr(sweep, axis)
-        must(not values or min(values) >= 1, f"sweep.{axis}", "a value is at least 1", "write [128, 512, 2048]")
         must(len(set(values)) == len(values), f"sweep.{axis}", "a value stands twice", "write each value once")
     must(
         not sweep.max_num_seqs or target.url in (None, "sim:"),

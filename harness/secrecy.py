@@ -128,6 +128,15 @@ def of_proxies(environ: Mapping[str, str]) -> Iterator[str]:
             yield base64.b64encode(unquote(match[1] if found else f"{user}:").encode()).decode()
 
 
+def plain(text: str) -> str:
+    """What shows of a server's words, on one line: so that a secret in them is not cut up by what does not.
+
+    >>> plain("no such\\tkey: s\\x003\\x1bcret")
+    'no such key: s3cret'
+    """
+    return " ".join("".join(c for c in text if c.isprintable() or c.isspace()).split())
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, as they are or as JSON, URLs and HTML write them.
 

@@ -19,11 +19,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from harness.load.sse import Events
-from harness.load.tokens import Placer
+from harness.dialects.placer import Placer
+from harness.dialects.sse import Events
 from tests.fuzzing import Reader, cut, difference, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
-from tests.test_tokens import byte_level
+from tests.test_placer import byte_level
 
 _BLOCK = 1000  # inputs that share their limits
 _LONG = 20_000  # bytes of a file that is not made shorter

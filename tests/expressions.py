@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import scenario, secrecy, terminal, units
+from harness.dialects import refusals
 from harness.errors import HarnessError
 from harness.experiment import first_requests, unreachable
-from harness.load import dialects, http1
+from harness.load import http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import page
@@ -82,9 +83,9 @@ TABLE = (
         "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
-    Expression("load/dialects.py", "unsupported|not", dialects._REFUSED.search, times("un"), _words),
+    Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un"), _words),
     Expression(
-        "load/dialects.py", r'rf"\b{name}', lambda text: dialects.refused_field(text, frozenset()),
+        "dialects/refusals.py", r'rf"\b{name}', lambda text: refusals.refused_field(text, frozenset()),
         times("unknown max_token "), _words,
     ),
     Expression(

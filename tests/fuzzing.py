@@ -17,9 +17,11 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from harness.load import http1, sse
+from harness.dialects import sse
+from harness.dialects.decoder import Decoder
+from harness.dialects.placer import Placer
+from harness.load import http1
 from harness.load.loop import HotSelector
-from harness.load.tokens import Placer
 from harness.load.transport import Answer, SocketTransport, Stream, Target
 from tests.streams import ALL, delta, event, usage
 
@@ -79,7 +81,7 @@ class Reader:
 
     def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: Placer | None = None) -> Told:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
-        answer, wire, over = Answer("", placer), _Wire(), _Over()
+        answer, wire, over = Answer("", Decoder(placer)), _Wire(), _Over()
         answer.over = over  # type: ignore[assignment]
         stream = Stream(wire, self._pool)  # type: ignore[arg-type]
         stream.begin(answer, b"?")
@@ -97,17 +99,17 @@ class Reader:
         if stream.open:
             stream.lost(OSError("reset") if reset else None, at + 1)
         answer.take(answer.done_ns, None)
-        story = answer.story
+        decoded = answer.decoded
         return Told(
             error=answer.error,
             status=answer.response.status,
-            counts=(story.input_tokens, story.cached_tokens, story.output_tokens, story.reasoning_tokens),
-            tokens=tuple(story.tokens),
-            source=story.token_source,
-            finish=story.finish_reason,
+            counts=(decoded.input_tokens, decoded.cached_tokens, decoded.output_tokens, decoded.reasoning_tokens),
+            tokens=tuple(decoded.tokens),
+            source=decoded.token_source,
+            finish=decoded.finish_reason,
             kept=kept,
-            arrivals=tuple(story.arrivals),
-            content=story.first_content,
+            arrivals=tuple(decoded.arrivals),
+            content=decoded.first_content,
             done=answer.done_ns,
             cut_off=cut_off,
         )

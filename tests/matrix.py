@@ -25,13 +25,11 @@ import numpy as np
 
 from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
-from harness.load import dialects
 from harness.load.driver import Command, Driver, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.loop import HotSelector, Stamping, new_loop, now
 from harness.load.transport import Target, Transport
 from harness.load.transports import transport_for
 from harness.load.workers import Workers
-from harness.load.workload import COMMON
 from harness.manifest import Manifest
 from harness.record import Level, Record, arrivals_of
 from harness.results import frames
@@ -39,6 +37,8 @@ from harness.results.folder import SUMMARY, create
 from harness.results.result import Result
 from harness.results.spool import Spool, header
 from harness.summary import Summary
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 from tests.faults import ROWS, RUNS, Row, Run, slug
 from tests.misbehaving import PACES, PROMPT, ROOT, TOKENS, Exchange, Pace, Served, marked, serving
 
@@ -109,10 +109,10 @@ def target(row: Row, served: Served, pace: str, transport: str = "socket") -> Ta
 
 
 def plan(where: Target, deadline_s: float, in_flight: int, cpus: tuple[int, ...] = ()) -> Plan:
-    before, after = dialects.body("chat", "toy", TOKENS)
     return Plan(
-        worker=0, workers=1, run_id=uuid.uuid4().hex[:12], target=where, url="http://127.0.0.1", body_before=before,
-        body_after=after, words=COMMON, prompt_words=PROMPT, seed=0, first_prompt=0, request_timeout_s=deadline_s,
+        worker=0, workers=1, run_id=uuid.uuid4().hex[:12], target=where, url="http://127.0.0.1", model="toy",
+        source=Uniform(words=COMMON, prompt_words=PROMPT, output_tokens=TOKENS, seed=0), first_request=0,
+        request_timeout_s=deadline_s,
         max_rps=None, start="staggered", max_in_flight=in_flight, tick_ns=250_000, origin_ns=now(), cpus=cpus,
     )  # fmt: skip
 

@@ -12,24 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.load import dialects
 from harness.load.driver import Command, Driver, Hold, Plan, Prepare, Progress, Stop
 from harness.load.transport import Answer, Target
-from harness.load.workload import COMMON
 from harness.record import Record, arrivals_of
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 from tests import virtual
 from tests.streams import delta, usage
 
 TARGET = Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={})
-BEFORE, AFTER = dialects.body("chat", "toy", 4)
+SOURCE = Uniform(words=COMMON, prompt_words=5, output_tokens=4, seed=0)
 
 
 def plan(**changes: Any) -> Plan:
     fields: dict[str, Any] = {
-        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1",
-        "body_before": BEFORE, "body_after": AFTER, "words": COMMON, "prompt_words": 5, "seed": 0,
-        "first_prompt": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered", "tick_ns": 1_000_000,
-        "origin_ns": 0, "max_in_flight": 1024,
+        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1", "model": "toy",
+        "source": SOURCE, "first_request": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered",
+        "tick_ns": 1_000_000, "origin_ns": 0, "max_in_flight": 1024,
     }  # fmt: skip
     return Plan(**fields | changes)
 
@@ -241,6 +240,17 @@ def test_workers_share_a_level_s_slots_its_starts_and_the_numbers_of_its_prompts
         sent += server.sent_at
     assert sorted(sent) == pytest.approx([0.0, 0.5, 1.0, 1.5])
     assert len(set(whole)) == 4
+
+
+def test_a_request_is_the_same_whichever_worker_sends_it() -> None:
+    def bodies(worker: int, workers: int) -> list[bytes]:
+        server = FakeServer(takes=9.0)
+        script: list[tuple[float, Command]] = [(0.0, hold(0, 8, spread=0.0, slots=8 // workers)), (1.0, Stop())]
+        drive(script, server, worker=worker, workers=workers)
+        return server.bodies
+
+    assert len(bodies(0, 1)) == 8
+    assert sorted(bodies(0, 1)) == sorted(bodies(0, 2) + bodies(1, 2))
 
 
 def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> None:

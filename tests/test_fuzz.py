@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness import decoding
-from harness.load import http1, sse
-from harness.load.dialects import Story
-from harness.load.http1 import ProtocolError, Response
-from harness.load.sse import Events
+from harness.dialects import sse
+from harness.dialects.decoder import Decoder
+from harness.dialects.sse import Events
+from harness.errors import ProtocolError
+from harness.load import http1
+from harness.load.http1 import Response
 from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, Told, cut, difference, framed, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
 from tests.streams import VLLM
@@ -121,21 +123,21 @@ _ENDLESS = {
 @pytest.mark.parametrize("read", [1500, 65_536])
 def test_what_never_ends_is_refused_or_handed_on_and_never_kept(what: str, read: int) -> None:
     begin, more, error = _ENDLESS[what]
-    response, story, kept = Response(), Story(), 0
+    response, decoder, kept = Response(), Decoder(), 0
     data = begin + more * (read // len(more) + 1)
     refused = ""
     for _ in range((6 << 20) // len(data) + 1):
         try:
             for piece in response.feed(data):
-                story.feed(1, piece)
+                decoder.feed(piece, 1)
         except ProtocolError as refusal:
             refused = refusal.error
             break
-        kept = max(kept, len(response._tail) + len(story._events._tail))
+        kept = max(kept, len(response._tail) + len(decoder._events._tail))
         data = more * (read // len(more) + 1)
     assert kept <= sse.LONGEST + http1._LONGEST_HEAD + read + 3
     assert refused == error
-    story.end(2)
+    decoder.end(2)
     assert Events.held == 0
 
 

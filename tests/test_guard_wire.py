@@ -17,9 +17,10 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.experiment import published
-from harness.load import dialects, httpclient
+from harness.load import httpclient
 from harness.observe import server
 from harness.predict import quantisation
+from harness.secrecy import plain
 from tests import expressions, hostile_control
 from tests.expressions import Expression
 from tests.hostile_control import FIRST, LOAD, MODELS, Mode
@@ -156,7 +157,7 @@ def test_labels_hold_whatever_is_quoted() -> None:
 
 def test_a_secret_cut_up_by_what_does_not_show_is_whole_again_before_it_is_hidden() -> None:
     for between in ("\x00", "\x1b", "\u202e", "\ufeff", "\x9b"):
-        assert dialects.plain(between.join("s3cret")) == "s3cret"
+        assert plain(between.join("s3cret")) == "s3cret"
 
 
 def test_a_pattern_of_a_config_that_takes_for_ever_is_refused() -> None:

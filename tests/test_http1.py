@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.load.http1 import ProtocolError, Response, request, request_head
+from harness.errors import ProtocolError
+from harness.load.http1 import Response, request, request_head
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

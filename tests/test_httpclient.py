@@ -125,7 +125,7 @@ def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
         wrote.clear()
         with reached("httpx", script) as target, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
             answer = runner.run(go(target))
-        late = sorted(a - w for a, w in zip(answer.story.arrivals, wrote, strict=True))
+        late = sorted(a - w for a, w in zip(answer.decoded.arrivals, wrote, strict=True))
         assert late[0] >= 0
         halves.append(late[20])
         if min(halves) < 500_000:
@@ -142,7 +142,7 @@ def test_http_2_is_spoken_where_the_server_offers_it(tmp_path: Path) -> None:
             transport="httpx",
         )  # fmt: skip
         answers, _ = met(there, times=3, body=b'{"n": 1}')
-    assert [(a.error, a.story.output_tokens) for a in answers] == [("", 2)] * 3
+    assert [(a.error, a.decoded.output_tokens) for a in answers] == [("", 2)] * 3
     assert [json.loads(body) for body in bodies] == [{"n": 1}] * 3
     assert [a.connect_ns > 0 for a in answers] == [True, False, False]
 

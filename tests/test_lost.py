@@ -30,6 +30,7 @@ from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.sim.process import running
 from harness.sim.profile import profile
+from harness.workload.uniform import Uniform
 from tests import lost
 from tests.lost import KNEE, Account
 from tests.servers import serving
@@ -297,9 +298,9 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_load(tmp_path: Path,
 
 def plan(target: Target) -> Plan:
     return Plan(
-        worker=0, workers=1, run_id="r", target=target, url="", body_before=b'{"prompt":', body_after=b"}",
-        words=("a",), prompt_words=4, seed=0, first_prompt=0, request_timeout_s=10.0, max_rps=None, start="burst",
-        max_in_flight=8, tick_ns=1_000_000, origin_ns=time.monotonic_ns(),
+        worker=0, workers=1, run_id="r", target=target, url="", model="toy", first_request=0,
+        source=Uniform(words=("a",), prompt_words=4, output_tokens=4, seed=0), request_timeout_s=10.0,
+        max_rps=None, start="burst", max_in_flight=8, tick_ns=1_000_000, origin_ns=time.monotonic_ns(),
     )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import scenario
-from harness.experiment import probe
-from harness.experiment.endpoint import Launch, address, words_for
+from harness.experiment.endpoint import Launch, address, probe_lengths, words_for
 from harness.load.transport import Target
-from harness.load.workload import COMMON
+from harness.workload import probe
+from harness.workload.words import COMMON
 
 LAUNCH = Launch(
     address=address("http://h:1"), target=Target(scheme="http", host="h", port=1, path="/", headers={}),
@@ -37,7 +37,7 @@ def found(**changes: Any) -> Launch:
 
 
 def lengths(tokens: int = 512, /, **changes: Any) -> list[int]:
-    return probe.lengths(probe.scenario_for(asked(probe.PREFILL, tokens)), found(**changes))
+    return probe_lengths(probe.scenario_for(asked(probe.PREFILL, tokens)), found(**changes))
 
 
 def test_a_prefill_probe_asks_for_one_token_and_keeps_the_prompt() -> None:
@@ -64,7 +64,7 @@ def test_a_decode_probe_s_answers_stay_in_the_context_with_what_the_prompts_come
 def test_no_probe_changes_nothing() -> None:
     assert probe.scenario_for(asked(None), 100) == asked(None)
     for kind in (None, probe.DECODE):
-        assert probe.lengths(asked(kind), LAUNCH) == []
+        assert probe_lengths(asked(kind), LAUNCH) == []
 
 
 @given(

@@ -3,12 +3,15 @@
 import json
 import tomllib
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from harness import scenario
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError
+from harness.load.transport import TRANSPORTS
 from tests import guard_files
 
 
@@ -32,6 +35,14 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
             "x.toml: an answer has at least 1 token at $.workload.output_tokens; give 1 or more",
         ),
         ('[target]\napi = "grpc"', "x.toml: unknown api 'grpc' at $.target.api; known: chat, completions"),
+        ('[ramp]\nstart = "late"', "x.toml: unknown start 'late' at $.ramp.start; known: staggered, burst"),
+        ("[ramp]\nrates = []", "x.toml: a rate is above 0 at $.ramp.rates; write [5, 10, 20]"),
+        (
+            "[hardware]\nprice_per_mtok = [1]",
+            "x.toml: not two or three prices at $.hardware.price_per_mtok; write it like 0.15,0.60 or 0.15,0.60,0.075",
+        ),
+        ("[ramp]\nworkers = 0", "x.toml: it must be 1 or more at $.ramp.workers; give 1 or more, or 'auto'"),
+        ("[sim]\nspeed = 0", "x.toml: it must be above 0 at $.sim.speed; 1 is the hardware's own"),
     ],
 )
 def test_a_mistake_is_one_line_with_place_and_way_out(text: str, line: str) -> None:
@@ -198,7 +209,7 @@ def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: st
 
 
 def test_an_unknown_field_inside_a_list_is_named_by_its_place() -> None:
-    for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]"):
+    for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]", "$.none.such"):
         said = str(scenario._located(f"Object contains unknown field `colour` - at `{path}`", "x.toml"))
         assert said.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
 
@@ -292,3 +303,9 @@ def test_a_key_that_cannot_be_sent_is_said(environ: dict[str, str], line: str) -
     with pytest.raises(HarnessError) as caught:
         scenario.resolved(build('[target]\napi_key_env = "KEY"'), environ)
     assert line in str(caught.value)
+
+
+def test_a_scenario_names_the_apis_and_transports_that_there_are() -> None:
+    hints = get_type_hints(scenario.Target)
+    assert get_args(hints["api"]) == tuple(DIALECTS)
+    assert get_args(hints["transport"]) == TRANSPORTS

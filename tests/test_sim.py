@@ -25,7 +25,7 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
 from harness.predict.steady import steady_state
 from harness.predict.step import Workload, decode_time, step_cost
-from harness.sim.api import CHAT_OVERHEAD, WORDS, RefusalError, Voice, read
+from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
 from harness.sim.process import running, serving
 from harness.sim.profile import Pace, Profile, Reference, profile, reference
 from harness.sim.writelog import Entry, WriteLog, entries
@@ -237,9 +237,9 @@ def test_a_prompt_may_be_token_ids_and_content_may_come_in_parts():
     "options", [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
 )
 def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options):
-    ask = read(path, json.dumps(asking(5, 70, path=path, stream=True, stream_options=options)).encode(), LLAMA)
-    voice = Voice(ask, 'a "quoted" id about ä', "llama-3.1-8b", 1)
-    data, seen = b"".join(voice.chunk(each, each == 69) for each in range(70)), b""
+    generation = read(path, json.dumps(asking(5, 70, path=path, stream=True, stream_options=options)).encode(), LLAMA)
+    writer = EventWriter(generation, 'a "quoted" id about ä', "llama-3.1-8b", 1)
+    data, seen = b"".join(writer.chunk(each, each == 69) for each in range(70)), b""
     while data:
         size, _, data = data.partition(b"\r\n")
         seen += data[: int(size, 16)]
@@ -255,11 +255,11 @@ def test_every_chunk_is_framed_to_the_byte_whatever_the_request_id(path, options
 )
 @pytest.mark.parametrize("burst", [1, 2, 63, 64, 65, 200])
 def test_tokens_that_leave_together_are_the_bytes_of_each_alone(burst, options):
-    ask = read(CHAT, json.dumps(asking(5, 333, stream=True, stream_options=options)).encode(), LLAMA)
-    voice = Voice(ask, "id", "llama-3.1-8b", 1)
-    alone = b"".join(voice.chunk(each, each == 332) for each in range(333))
+    generation = read(CHAT, json.dumps(asking(5, 333, stream=True, stream_options=options)).encode(), LLAMA)
+    writer = EventWriter(generation, "id", "llama-3.1-8b", 1)
+    alone = b"".join(writer.chunk(each, each == 332) for each in range(333))
     starts = range(0, 333, burst)
-    together = b"".join(voice.run(at, min(burst, 333 - at), at + burst >= 333) for at in starts)
+    together = b"".join(writer.run(at, min(burst, 333 - at), at + burst >= 333) for at in starts)
     assert together == alone
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.load.sse import Events
+from harness.dialects.sse import Events
 
 STREAMS = {
     "plain": (b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n', [b'{"a":1}', b'{"b":2}', b"[DONE]"]),

@@ -18,10 +18,10 @@ from harness import scenario
 from harness.errors import HarnessError
 from harness.experiment import launch, levels
 from harness.experiment.endpoint import Launch, words_for
-from harness.load import length
 from harness.results.folder import SUMMARY
 from harness.results.result import Result
 from harness.summary import Summary
+from harness.workload import length
 from tests import stacks
 from tests.servers import Request, certified, serving
 

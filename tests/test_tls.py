@@ -150,7 +150,7 @@ def test_an_answer_ends_with_close_notify_and_without() -> None:
             end(r)
 
         (answer,) = exchange(cut, "tls")
-        assert (answer.error, len(answer.story.arrivals)) == ("truncated", 1)
+        assert (answer.error, len(answer.decoded.arrivals)) == ("truncated", 1)
 
 
 def test_damaged_ciphertext_is_an_error_named_tls() -> None:
@@ -162,7 +162,7 @@ def test_damaged_ciphertext_is_an_error_named_tls() -> None:
         time.sleep(0.1)
 
     (answer,) = exchange(script, "tls")
-    assert (answer.error, len(answer.story.arrivals)) == ("tls", 1)
+    assert (answer.error, len(answer.decoded.arrivals)) == ("tls", 1)
 
 
 def test_records_cut_anywhere_and_joined_are_read_whole() -> None:
@@ -176,7 +176,7 @@ def test_records_cut_anywhere_and_joined_are_read_whole() -> None:
                 port = listener.getsockname()[1]
                 answers += met(msgspec.structs.replace(there, port=port), prepared=0)[0]
                 thread.join(5)
-    assert [(a.error, a.story.output_tokens) for a in answers] == [("", 2)] * 4
+    assert [(a.error, a.decoded.output_tokens) for a in answers] == [("", 2)] * 4
 
 
 def relay(listener: socket.socket, port: int, step: int) -> None:

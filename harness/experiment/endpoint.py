@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError
-from harness.load import dialects
 from harness.load.transport import Target
+from harness.scenario import Scenario
+from harness.workload import probe
+from harness.workload.uniform import Uniform
+
+_CLEAR = 0.95  # of the served context, to stay in it where words are not known to be one token each
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -61,9 +67,9 @@ def address(url: str, place: str = "--url") -> Address:
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
     prefix, root = parts.path.rstrip("/"), "/v1"
-    api = next((name for name, path in dialects.PATHS.items() if prefix.endswith(path)), "")
+    api = next((name for name, dialect in DIALECTS.items() if prefix.endswith(dialect.path)), "")
     if api:
-        prefix = prefix.removesuffix(dialects.PATHS[api])
+        prefix = prefix.removesuffix(DIALECTS[api].path)
     if (api and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
         root = ""
     query = f"?{parts.query}" if parts.query else ""
@@ -113,3 +119,26 @@ def words_for(launch: Launch, tokens: int) -> int:
     every length.
     """
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
+
+
+def source(scenario: Scenario, launch: Launch) -> Uniform:
+    """The requests of a run of the scenario, prompts as long as the checks found them to come to what is asked."""
+    return Uniform(
+        words=launch.words,
+        prompt_words=launch.prompt_words,
+        output_tokens=scenario.workload.output_tokens,
+        seed=scenario.workload.seed or 0,
+        alike=not launch.exact_words,
+    )
+
+
+def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
+    """Prompt lengths of a prefill probe that this endpoint has room for, in tokens, rising; none for other runs."""
+    if scenario.ramp.probe != probe.PREFILL:
+        return []
+    fewest = launch.added_tokens + math.ceil(probe.FEWEST_WORDS * launch.tokens_per_word)
+    most = None
+    if launch.max_context is not None:
+        room = launch.max_context - scenario.workload.output_tokens
+        most = room if launch.exact_words else int(_CLEAR * room)
+    return probe.lengths(scenario.workload.input_tokens, fewest, most)

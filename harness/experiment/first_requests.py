@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from harness.dialects import DIALECTS, decoder, refusals
 from harness.errors import HarnessError
-from harness.experiment import probe
 from harness.experiment.unreachable import not_served, server_words, way_out_of
-from harness.load import dialects, length
 from harness.load.http1 import Response
-from harness.load.workload import Prompts
 from harness.scenario import Scenario
+from harness.secrecy import plain
+from harness.workload import length, probe
+from harness.workload.request import Request
+from harness.workload.uniform import Uniform
 
 if TYPE_CHECKING:
     import httpx
@@ -71,13 +73,19 @@ async def first_requests(
 
     async def ask(words_now: int, output_tokens: int) -> _Reply:
         nonlocal drop, used, notes
-        made = Prompts(words, words_now, seed, alike=workload.tokenizer is None)
-        text = await asyncio.to_thread(made.text, used)  # a long one takes seconds, and Ctrl-C is heard meanwhile
-        reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
+        source = Uniform(
+            words=words,
+            prompt_words=words_now,
+            output_tokens=output_tokens,
+            seed=seed,
+            alike=workload.tokenizer is None,
+        )
+        request = await asyncio.to_thread(source.request, used)  # a long one takes seconds: Ctrl-C works meanwhile
+        reply = await _ask(client, scenario, url, path, model, request, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes
-        if reply.story.input_tokens is not None:
-            counts.append(length.Counted(words_now, reply.story.input_tokens))
+        if reply.response.input_tokens is not None:
+            counts.append(length.Counted(words_now, reply.response.input_tokens))
         return reply
 
     first, one_token = max(asked, fewest), True
@@ -103,7 +111,7 @@ async def first_requests(
         _must_have_room(asked, counted, per_word)
     exact = bool(workload.tokenizer) or words_now == shortest
     notes += _length_notes(asked, counted, per_word, words_now, exact=exact)
-    left_s, itl_s = _rest(timed.story, workload.output_tokens)
+    left_s, itl_s = _rest(timed.response, workload.output_tokens)
     return Learnt(
         drop=drop,
         prompt_words=words_now,
@@ -117,9 +125,9 @@ async def first_requests(
     )
 
 
-def _rest(story: dialects.Story, output_tokens: int) -> tuple[float, float | None]:
+def _rest(response: decoder.Response, output_tokens: int) -> tuple[float, float | None]:
     """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
-    arrivals, came = story.arrivals, story.output_tokens or 0
+    arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
         return 0.0, None
     span_s = (arrivals[-1] - arrivals[0]) * 1e-9
@@ -157,7 +165,7 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    story: dialects.Story
+    response: decoder.Response
     drop: frozenset[str]
     notes: list[str]
     http_version: str
@@ -169,27 +177,25 @@ async def _ask(
     url: str,
     path: str,
     model: str,
-    text: str,
-    output_tokens: int,
+    request: Request,
     drop: frozenset[str],
 ) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
     from harness.load import httpclient
 
     notes: list[str] = []
-    api, quota = scenario.target.api, scenario.target.max_rps
+    dialect, extra, quota = DIALECTS[scenario.target.api], scenario.target.extra_body, scenario.target.max_rps
     while True:
         if quota:
             await asyncio.sleep(1.0 / quota)
-        before, after = dialects.body(api, model, output_tokens, drop=drop, extra=scenario.target.extra_body)
-        content = before + msgspec.json.encode(text) + after
-        story = dialects.Story()
+        content = dialect.encoder(model, drop=drop, extra=extra).encode(request)
+        decoding = dialect.decoder()
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         within_s = scenario.target.request_timeout
         async with httpclient.response(client, "POST", path, within_s, content=content, headers=headers) as answer:
             if answer.status_code in (400, 413, 422):
                 message = (await httpclient.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                field = dialects.refused_field(message, drop | frozenset(scenario.target.extra_body))
+                field = refusals.refused_field(message, drop | frozenset(extra))
                 if field is not None:
                     drop |= {field}
                     notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
@@ -206,15 +212,15 @@ async def _ask(
             _must_stream(answer.headers, url + path)
             Response().heard(answer.status_code, answer.headers)  # as the load will read it
             async for piece in httpclient.pieces(answer):
-                story.feed(time.monotonic_ns(), piece)
-        story.end(time.monotonic_ns())
-        if story.error:
+                decoding.feed(piece, time.monotonic_ns())
+        response = decoding.end(time.monotonic_ns())
+        if response.error:
             raise HarnessError(
-                f"the first request failed: {story.error} ({story.message[:160]})",
+                f"the first request failed: {response.error} ({response.message[:160]})",
                 place=url + path,
                 way_out="see the server's log; nothing was loaded",
             )
-        return _Reply(story, drop, notes, answer.http_version)
+        return _Reply(response, drop, notes, answer.http_version)
 
 
 def _must_stream(headers: Mapping[str, str], place: str) -> None:
@@ -222,7 +228,7 @@ def _must_stream(headers: Mapping[str, str], place: str) -> None:
     kind = headers.get("content-type", "")
     if "event-stream" not in kind:
         what = "HTML" if "html" in kind else "one JSON body" if "json" in kind else None
-        what = what or repr(dialects.plain(kind[:60]) or "no content type")
+        what = what or repr(plain(kind[:60]) or "no content type")
         raise HarnessError(
             f"it answers with {what}, not a stream", place=place, way_out="give an endpoint that streams"
         )

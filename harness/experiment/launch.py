@@ -16,17 +16,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from harness import scenario as scenarios
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError, nearest
-from harness.experiment import probe, published, unreachable
+from harness.experiment import published, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import LONGEST_BODY, Learnt, first_requests
 from harness.experiment.unreachable import is_https, not_served, speaks_tls
-from harness.load import dialects, vocabulary
 from harness.load.transport import Target
-from harness.load.workload import COMMON
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
+from harness.workload import probe
+from harness.workload.words import COMMON
 
 if TYPE_CHECKING:
     import httpx
@@ -70,7 +71,7 @@ def target(scenario: Scenario, where: Address) -> Target:
         host=where.host,
         port=where.port,
         uds=where.uds,
-        path=where.path(where.root + dialects.PATHS[spec.api]),
+        path=where.path(where.root + DIALECTS[spec.api].path),
         headers=spec.headers,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,

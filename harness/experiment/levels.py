@@ -19,9 +19,8 @@ from harness.analysis.table import Table
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
-from harness.experiment.endpoint import Launch, words_for
+from harness.experiment.endpoint import Launch, source, words_for
 from harness.experiment.live_state import LiveState
-from harness.load import dialects
 from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
@@ -194,13 +193,6 @@ class Levels:
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
-        before, after = dialects.body(
-            launch.api,
-            launch.model,
-            scenario.workload.output_tokens,
-            drop=launch.drop,
-            extra=launch.extra_body,
-        )
         quota = scenario.target.max_rps
         return Plan(
             worker=worker,
@@ -208,13 +200,12 @@ class Levels:
             run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
-            body_before=before,
-            body_after=after,
-            words=launch.words,
-            prompt_words=launch.prompt_words,
-            seed=scenario.workload.seed or 0,
-            alike=not launch.exact_words,
-            first_prompt=launch.prompts_used,
+            api=launch.api,
+            model=launch.model,
+            drop=launch.drop,
+            extra_body=launch.extra_body,
+            source=source(scenario, launch),
+            first_request=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,

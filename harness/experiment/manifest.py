@@ -13,8 +13,8 @@ import harness
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis import phases
-from harness.experiment import calibrate, hardware, probe, published
-from harness.experiment.endpoint import Launch
+from harness.experiment import calibrate, hardware, published
+from harness.experiment.endpoint import Launch, probe_lengths
 from harness.experiment.levels import Levels
 from harness.experiment.prediction import predict
 from harness.experiment.session import Ended, RunEnd, timestamp_source
@@ -93,7 +93,7 @@ def _workload(scenario: Scenario, launch: Launch) -> Workload:
         prompt_tokens=launch.input_tokens,
         template_tokens=launch.added_tokens,
         tokens_per_word=launch.tokens_per_word,
-        probe_lengths=probe.lengths(scenario, launch),
+        probe_lengths=probe_lengths(scenario, launch),
         sampling=Sampling(
             temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
         ),

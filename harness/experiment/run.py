@@ -25,12 +25,12 @@ from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis.summarise import exit_status, lost, summarise
 from harness.errors import HarnessError
-from harness.experiment import aside, consent, estimate, limits, probe
+from harness.experiment import aside, consent, estimate, limits
 from harness.experiment import launch as launching
 from harness.experiment import manifest as describing
 from harness.experiment.consent import Agreed
 from harness.experiment.earlier import Earlier
-from harness.experiment.endpoint import Launch, address
+from harness.experiment.endpoint import Launch, address, probe_lengths
 from harness.experiment.levels import Asked, Levels, View
 from harness.experiment.resume import as_before, origin
 from harness.experiment.session import Ended, RunEnd, load
@@ -46,6 +46,7 @@ from harness.scenario import Scenario
 from harness.sim import profile as profiles
 from harness.sim.process import running
 from harness.summary import Summary
+from harness.workload import probe
 
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
@@ -178,7 +179,7 @@ async def _run(
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe_lengths(asked, launch))
     if not public:
         sitting.view.note(estimate.outlook(made, asked, launch.e2e_s))
         return

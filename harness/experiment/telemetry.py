@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from harness.experiment.live_state import LiveState
-from harness.load import dialects, httpclient
+from harness.load import httpclient
 from harness.load.transport import Target
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
-from harness.secrecy import redact
+from harness.secrecy import plain, redact
 
 _SCRAPE_S = 5.0  # for one page of the server's figures
 _LONGEST_WAIT_S = 30.0  # between two scrapes, after some that failed
@@ -41,7 +41,7 @@ async def scrape(
                 if not why:
                     live.add_samples(server.samples(live.now(), server.parse(page.text)))
             except httpx.TransportError as error:
-                why = dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+                why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
             # What fails is asked for less and less often: a server may make it cost as much as it likes.
             wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s
             if why and not noted:

@@ -23,18 +23,19 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError
-from harness.load import dialects
 from harness.load.driver import Done, Hold, Plan, Progress
 from harness.load.schedule import tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
-from harness.load.workload import COMMON
 from harness.observe import server
 from harness.record import Record, arrivals_of
 from harness.sim.process import Served, serving
 from harness.sim.profile import Pace, reference
 from harness.sim.writelog import Entry, entries
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 
 LONGEST = 1_000_000  # tokens: an answer that outlasts any trial
 _PROMPT_WORDS = 16
@@ -202,8 +203,7 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
     assert where.hostname is not None
     assert where.port is not None
     drop = frozenset() if load.running_usage else frozenset({"stream_options.continuous_usage_stats"})
-    before, after = dialects.body("chat", "reference", load.output_tokens, drop=drop)
-    path = "/v1" + dialects.PATHS["chat"]
+    path = "/v1" + DIALECTS["chat"].path
     whole = pace.ttft_s + pace.itl_s * load.output_tokens
     return Plan(
         worker=worker,
@@ -213,12 +213,10 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
             scheme="http", host=where.hostname, port=where.port, path=path, headers={}, transport=load.transport
         ),
         url=served.url,
-        body_before=before,
-        body_after=after,
-        words=COMMON,
-        prompt_words=_PROMPT_WORDS,
-        seed=0,
-        first_prompt=0,
+        model="reference",
+        drop=drop,
+        source=Uniform(words=COMMON, prompt_words=_PROMPT_WORDS, output_tokens=load.output_tokens, seed=0),
+        first_request=0,
         request_timeout_s=600.0,
         max_rps=None,
         start=load.start,

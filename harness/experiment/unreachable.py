@@ -13,9 +13,9 @@ import msgspec
 
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Address
-from harness.load import dialects
 from harness.load.http1 import ProtocolError
 from harness.load.transport import Target
+from harness.secrecy import plain
 
 if TYPE_CHECKING:
     import httpx
@@ -118,7 +118,7 @@ def is_https(place: str) -> HarnessError:
 
 
 def _reason(error: Exception) -> str:
-    return dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
+    return plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
 
 
 def server_words(status: int, body: str) -> str:
@@ -132,7 +132,7 @@ def server_words(status: int, body: str) -> str:
         if isinstance(message, dict) and key in message:
             message = message[key]
     text = message if isinstance(message, str) else body
-    return f"{status}: " + dialects.plain(text[:_LONGEST_SAID])[:240]
+    return f"{status}: " + plain(text[:_LONGEST_SAID])[:240]
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:

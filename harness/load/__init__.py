@@ -1,1 +1,1 @@
-"""Measuring: what is asked, when, over which socket, and the record of what came back."""
+"""Measuring: who sends, over which socket, and the record of what came back."""

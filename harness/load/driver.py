@@ -18,15 +18,17 @@ from typing import Any
 
 import msgspec
 
-from harness.load.dialects import plain
+from harness.dialects import DIALECTS
+from harness.dialects.placer import Placer
 from harness.load.loop import HotSelector, now
-from harness.load.schedule import arrivals, pause_after, quota, stagger
-from harness.load.tokens import Placer
+from harness.load.schedule import pause_after
 from harness.load.transport import Answer, Target, Transport
-from harness.load.workload import Prompts
 from harness.record import Record
 from harness.results import frames
-from harness.secrecy import redact
+from harness.secrecy import plain, redact
+from harness.workload.arrivals import arrivals, quota, stagger
+from harness.workload.request import Source
+from harness.workload.uniform import Uniform
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
@@ -45,13 +47,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     target: Target
     url: str
-    body_before: bytes
-    body_after: bytes
-    words: tuple[str, ...]
-    prompt_words: int
-    seed: int
-    alike: bool = False  # prompts of one length hold the same words
-    first_prompt: int  # numbers below were used by the launch checks
+    api: str = "chat"
+    model: str
+    drop: frozenset[str] = frozenset()  # optional fields that the server refuses
+    extra_body: dict[str, Any] = {}  # may hold secrets
+    source: Uniform
+    first_request: int  # numbers below were used by the launch checks
     request_timeout_s: float
     max_rps: float | None  # this worker's share
     start: str
@@ -152,10 +153,12 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._prompts = Prompts(plan.words, plan.prompt_words, plan.seed, alike=plan.alike)
-        self._number = plan.first_prompt + plan.worker
+        self._dialect = DIALECTS[plan.api]
+        self._encode = self._dialect.encoder(plan.model, drop=plan.drop, extra=plan.extra_body).encode
+        self._number = plan.first_request + plan.worker
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
-        self._ahead: int | None = None  # words of the prompts that are built ahead; None: the plan's
+        self._sources: dict[int | None, Uniform] = {None: plan.source}  # by words of a level's own prompts
+        self._source = plan.source  # of the requests that are built ahead
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
         self._hold: Hold | None = None
@@ -213,8 +216,9 @@ class Driver:
         self._took_s = (self._clock() - hold.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = hold.tick_ns
-        if hold.prompt_words != self._ahead:  # what is ready is of the wrong length: its numbers stay unused
-            self._ahead = hold.prompt_words
+        source = self._source_of(hold)
+        if source is not self._source:  # what is ready is of the wrong length: its numbers stay unused
+            self._source = source
             self._ready.clear()
             self._low.set()
         self._hold = hold
@@ -257,7 +261,7 @@ class Driver:
         """Open loop: send each request when it is due, as long as the level lasts."""
         plan, began = self._plan, hold.at_ns
         due_s = arrivals(
-            hold.arrivals, rate, seed=f"{plan.seed}:{hold.index}", worker=plan.worker, workers=plan.workers
+            hold.arrivals, rate, seed=f"{plan.source.seed}:{hold.index}", worker=plan.worker, workers=plan.workers
         )
         for offset in due_s:
             due = began + round(offset * 1e9)
@@ -297,12 +301,12 @@ class Driver:
         task.add_done_callback(self._loose.discard)
 
     async def _ask(self, hold: Hold, due: int) -> Answer:
-        """One request, from the next prompt to the end of its answer."""
-        words = hold.prompt_words
-        request_id, letter = self._ready.popleft() if self._ready and words == self._ahead else self._build(words)
+        """One request, from the next of its level's source to the end of its answer."""
+        source = self._source_of(hold)
+        request_id, letter = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        answer = Answer(request_id, self._placer)
+        answer = Answer(request_id, self._dialect.decoder(self._placer))
         ask = _Ask(answer, hold, due)
         self._in_flight[request_id] = ask
         self._begun_in_run += 1
@@ -314,12 +318,19 @@ class Driver:
             self._done += hold is self._hold
         return answer
 
-    def _build(self, words: int | None) -> tuple[str, Any]:
+    def _source_of(self, hold: Hold) -> Uniform:
+        """A level's requests: the plan's, or such with prompts of the level's own length."""
+        words = hold.prompt_words
+        source = self._sources.get(words)
+        if source is None:
+            source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
+        return source
+
+    def _build(self, source: Source) -> tuple[str, Any]:
         plan, number = self._plan, self._number
         self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
-        body = plan.body_before + self._prompts.quoted(number, words) + plan.body_after
-        return request_id, self._transport.letter(request_id, body)
+        return request_id, self._transport.letter(request_id, self._encode(source.request(number)))
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""
@@ -332,10 +343,10 @@ class Driver:
                 await self._low.wait()
 
     def _build_some(self) -> None:
-        for _ in range(max(1, min(16, 4096 // (self._ahead or self._plan.prompt_words)))):  # long prompts one a turn
+        for _ in range(max(1, min(16, 4096 // self._source.prompt_words))):  # long prompts one a turn
             if len(self._ready) >= self._wanted:
                 return
-            self._ready.append(self._build(self._ahead))
+            self._ready.append(self._build(self._source))
 
     async def _report(self) -> None:
         """Tell the parent what is going on."""
@@ -398,13 +409,13 @@ class Driver:
             await asyncio.sleep(0)  # whatever is due goes first
 
     def _record(self, ask: _Ask) -> Record:
-        answer, story, origin = ask.answer, ask.answer.story, self._plan.origin_ns
+        answer, decoded, origin = ask.answer, ask.answer.decoded, self._plan.origin_ns
         self._failed += ask.level is self._hold and answer.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
 
-        arrivals = story.arrivals
+        arrivals = decoded.arrivals
         return Record(
             request_id=answer.request_id,
             level=ask.level.index,
@@ -417,23 +428,23 @@ class Driver:
             connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
             tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
             first_token_s=since(arrivals[0]) if arrivals else None,
-            first_content_s=since(story.first_content),
+            first_content_s=since(decoded.first_content),
             last_token_s=since(arrivals[-1]) if arrivals else None,
             done_s=since(answer.done_ns),
-            input_tokens=story.input_tokens,
-            cached_tokens=story.cached_tokens,
-            output_tokens=story.output_tokens,
-            reasoning_tokens=story.reasoning_tokens,
-            token_source=story.token_source,
+            input_tokens=decoded.input_tokens,
+            cached_tokens=decoded.cached_tokens,
+            output_tokens=decoded.output_tokens,
+            reasoning_tokens=decoded.reasoning_tokens,
+            token_source=decoded.token_source,
             status=answer.response.status or None,
             error=answer.error,
-            finish_reason=redact(story.finish_reason, self._plan.secrets),
+            finish_reason=redact(decoded.finish_reason, self._plan.secrets),
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
-            tokens=story.packed_tokens(),
+            tokens=decoded.packed_tokens(),
             error_message=self._said(answer.message) if answer.error else "",
-            merged=story.merged,
-            lumped=story.merged - answer.merged_late,
+            merged=decoded.merged,
+            lumped=decoded.merged - answer.merged_late,
         )
 
     def _said(self, message: str) -> str:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from harness.errors import ProtocolError
+
 _LONGEST_HEAD = 65_536  # also of the trailers
 _MOST_HEADERS = 256
 _MOST_INTERIM = 16  # answers 1xx before the real one
@@ -41,18 +43,6 @@ def _lone_starts() -> list[bytes]:
 
 
 _STARTS = _lone_starts()
-
-
-class ProtocolError(Exception):
-    """The bytes are not the answer they should be; `error` names it in the record.
-
-    `pieces` are what the same read had brought before: cut elsewhere, they would have been handed on.
-    """
-
-    def __init__(self, message: str, error: str = "protocol") -> None:
-        super().__init__(message)
-        self.error = error
-        self.pieces: list[bytes] = []
 
 
 def request_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harness.errors import ProtocolError
 from harness.load import tls
-from harness.load.http1 import ProtocolError
 from harness.load.loop import HotSelector, now
 from harness.load.transport import IDLE_S, Answer, Target
 

@@ -30,10 +30,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from harness.load.dialects import Story, http_error
-from harness.load.http1 import ProtocolError, Response, request, request_head
+from harness.dialects import decoder, refusals
+from harness.errors import ProtocolError
+from harness.load.http1 import Response, request, request_head
 from harness.load.loop import HotSelector, ask_for_stamps, now
-from harness.load.tokens import Placer
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -69,13 +69,15 @@ class TlsError(OSError):
 
 
 class Answer:
-    """What came back for one request: its times (CLOCK_MONOTONIC ns, 0 = did not happen), story and error."""
+    """What came back for one request: its times (CLOCK_MONOTONIC ns, 0 = did not happen), its content and error."""
 
     __slots__ = (
+        "_decoder",
         "_refusal",
         "bytes_received",
         "complete",
         "connect_ns",
+        "decoded",
         "done_ns",
         "error",
         "merged_late",
@@ -85,14 +87,14 @@ class Answer:
         "response",
         "sent_ns",
         "stale",
-        "story",
         "tls_ns",
     )
+    decoded: decoder.Response  # as soon as it is complete
 
-    def __init__(self, request_id: str, placer: Placer | None = None) -> None:
+    def __init__(self, request_id: str, decoding: decoder.Decoder | None = None) -> None:
         self.request_id = request_id
         self.response = Response()
-        self.story = Story(placer)
+        self._decoder = decoding or decoder.Decoder()
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it will change any more
@@ -107,7 +109,7 @@ class Answer:
         if piece is not None:
             if self.response.streams:
                 try:
-                    return self.story.feed(stamp, piece)
+                    return self._decoder.feed(piece, stamp)
                 except ProtocolError as error:  # nothing more is to be had from it
                     self.error, self.message = error.error, str(error)
                     if self.over is not None and not self.over.done():
@@ -121,13 +123,13 @@ class Answer:
             if response.status == 200:
                 self.error, self.message = "content_type", f"{response.headers['content-type']}: {self.message}"
             else:
-                self.error = http_error(response.status, self.message)
+                self.error = refusals.http_error(response.status, self.message)
                 if "retry-after" in response.headers:
                     self.message = f"Retry-After: {response.headers['retry-after']}; {self.message}"
-        self.story.end(stamp)
+        self.decoded = decoded = self._decoder.end(stamp)
         # What the stream itself says of its end tells more than that the connection broke after it.
-        if not self.error or self.story.error == "stream_error":
-            self.error, self.message = self.story.error, self.story.message
+        if not self.error or decoded.error == "stream_error":
+            self.error, self.message = decoded.error, decoded.message
         self.complete = True
         return 0
 

@@ -1,4 +1,4 @@
-"""What the endpoint is asked and what it says: OpenAI's bodies in, vLLM's bytes out. No sockets, no clock.
+"""What the endpoint reads and writes: OpenAI's bodies in, vLLM's bytes out. No sockets, no clock.
 
 Tokens here are words: a prompt has as many as its text has between blanks, plus a fixed few for the chat
 template, and an answer has one in each chunk. That makes every count exact from the outside.
@@ -11,10 +11,15 @@ from typing import Any
 
 import msgspec
 
+from harness.dialects import DIALECTS
+from harness.dialects.body import Body, StreamOptions
+from harness.dialects.chat import CHAT
+from harness.dialects.dialect import Dialect
 from harness.predict.batching import Machine
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
 
+GENERATE = {"/v1" + dialect.path: dialect for dialect in DIALECTS.values()}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
 
 # All of one length, so that every chunk of a stream has the same size and only its word changes.
@@ -38,38 +43,10 @@ class RefusalError(Exception):
         self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class _Part(msgspec.Struct):
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-
-
-class _Body(msgspec.Struct, kw_only=True):
-    """The fields that change the answer; all others are let through, as vLLM does."""
-
-    messages: list[_Message] | None = None
-    prompt: str | list[str | int] | None = None
-    model: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    ignore_eos: bool | None = None
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the engine needs it."""
 
-    chat: bool
+    dialect: Dialect
     prompt_tokens: int
     output_tokens: int
     finish_reason: str
@@ -79,21 +56,26 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool
 
 
-def read(path: str, data: bytes, profile: Profile | Reference) -> Ask:
-    """The request in a body posted to /v1/chat/completions or /v1/completions; raises RefusalError."""
+def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
+    """The request in a body posted to one of the paths in GENERATE; raises RefusalError."""
     try:
-        body = msgspec.json.decode(data, type=_Body)
+        body = msgspec.json.decode(data, type=Body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _bad(str(error)) from None
-    chat = path == "/v1/chat/completions"
+    dialect = GENERATE[path]
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
     if body.n not in (None, 1):
         raise _bad("only n = 1 is simulated")
-    prompt = _chat_tokens(body.messages) if chat else _completion_tokens(body.prompt)
+    try:
+        texts = dialect.texts(body)
+    except ValueError as error:
+        raise _bad(str(error)) from None
+    prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if dialect is CHAT else 0)
     room = profile.max_model_len - prompt
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    limit = (room if chat else 16) if asked is None else asked
+    usual = room if dialect.output_tokens is None else dialect.output_tokens
+    limit = usual if asked is None else asked
     if limit < 1 and asked is not None:
         raise _bad(f"max_tokens must be at least 1, got {limit}")
     if limit > room or room < 1:
@@ -104,9 +86,9 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Ask:
     salt = zlib.crc32(data, profile.seed)
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
-    options = body.stream_options or _StreamOptions()
-    return Ask(
-        chat=chat,
+    options = body.stream_options or StreamOptions()
+    return Generation(
+        dialect=dialect,
         prompt_tokens=prompt,
         output_tokens=min(limit, natural),
         finish_reason="length" if natural >= limit else "stop",
@@ -121,46 +103,23 @@ def _bad(message: str) -> RefusalError:
     return RefusalError(400, "BadRequestError", message)
 
 
-def _chat_tokens(messages: list[_Message] | None) -> int:
-    if not messages:
-        raise _bad("messages must be a list with at least one message")
-    words = CHAT_OVERHEAD
-    for message in messages:
-        content = message.content or ""
-        texts = [content] if isinstance(content, str) else [part.text for part in content]
-        words += sum(len(text.split()) for text in texts)
-    return words
-
-
-def _completion_tokens(prompt: str | list[str | int] | None) -> int:
-    if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
-        tokens = len(prompt)  # token ids
-    elif isinstance(prompt, list) and len(prompt) == 1:
-        tokens = len(str(prompt[0]).split())
-    else:
-        tokens = len(prompt.split()) if isinstance(prompt, str) else 0
-    if not tokens:
-        raise _bad("prompt must be one text or one list of token ids, and not empty")
-    return tokens
-
-
-class Voice:
+class EventWriter:
     """The bytes of one answer, token by token or whole."""
 
-    def __init__(self, ask: Ask, request_id: str, model: str, created: int) -> None:
-        self._ask = ask
-        self._id = ("chatcmpl-" if ask.chat else "cmpl-") + request_id
+    def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
+        self._generation = generation
+        self._wording = generation.dialect.wording
+        self._id = self._wording.id + request_id
         self._model, self._created = model, created
-        self._stride = ask.salt | 1  # odd, so that it visits all 64 words before one comes again
-        kind = "chat.completion.chunk" if ask.chat else "text_completion"
+        self._stride = generation.salt | 1  # odd, so that it visits all 64 words before one comes again
         opening = msgspec.json.encode(
-            {"id": self._id, "object": kind, "created": created, "model": model, "choices": []}
+            {"id": self._id, "object": self._wording.event, "created": created, "model": model, "choices": []}
         )
         self._opening = b"data: " + opening[:-2]  # up to and with the bracket of the choices
-        event = self._event(WORDS[0], None, b"" if ask.continuous_usage else None)
+        event = self._event(self._wording.token % WORDS[0], None, b"" if generation.continuous_usage else None)
         self._size = len(event)  # without its usage
         self._before, _, self._after = event.rpartition(WORDS[0])
-        if ask.continuous_usage:
+        if generation.continuous_usage:
             self._after = self._after.removesuffix(b"}\n\n")
         else:
             self._before, self._after = b"%x\r\n" % self._size + self._before, self._after + b"\r\n"
@@ -168,8 +127,8 @@ class Voice:
 
     def middle(self, position: int) -> bytes:
         """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
-        word = WORDS[(self._ask.salt + position * self._stride) & 63]
-        if not self._ask.continuous_usage:
+        word = WORDS[(self._generation.salt + position * self._stride) & 63]
+        if not self._generation.continuous_usage:
             return b"".join((self._before, word, self._after))
         usage = self._usage(position + 1)
         return b"%x\r\n%s%s%s%s}\n\n\r\n" % (self._size + len(usage), self._before, word, self._after, usage)
@@ -179,7 +138,7 @@ class Voice:
         if tokens == 1:
             return self.chunk(position, finished)
         end = position + tokens
-        if not position or finished or self._ask.continuous_usage:
+        if not position or finished or self._generation.continuous_usage:
             return b"".join(self.chunk(each, finished and each == end - 1) for each in range(position, end))
         size = len(self._before) + len(WORDS[0]) + len(self._after)
         if len(self._loop) < (64 + tokens) * size:
@@ -191,14 +150,11 @@ class Voice:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
-        word, ask = self._word(position), self._ask
-        parts = []
-        if position == 0 and ask.chat:
-            parts.append(_framed(self._role()))
-        usage = self._usage(position + 1) if ask.continuous_usage else None
-        parts.append(_framed(self._event(word, ask.finish_reason if finished else None, usage)))
+        generation = self._generation
+        parts = [_framed(event) for event in self._first(position)]
+        parts.append(_framed(self._piece(position, finished)))
         if finished:
-            if ask.include_usage:
+            if generation.include_usage:
                 parts.append(_framed(self._opening + b'],"usage":' + self._usage(position + 1) + b"}\n\n"))
             parts.append(_framed(b"data: [DONE]\n\n"))
             parts.append(b"0\r\n\r\n")
@@ -206,61 +162,62 @@ class Voice:
 
     def lump(self, position: int, tokens: int, finished: bool) -> bytes:
         """Several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
-        ask, end = self._ask, position + tokens
-        events = [self._role()] if position == 0 and ask.chat else []
-        for each in range(position, end):
-            usage = self._usage(each + 1) if ask.continuous_usage else None
-            last = finished and each == end - 1
-            events.append(self._event(self._word(each), ask.finish_reason if last else None, usage))
+        generation, end = self._generation, position + tokens
+        events = self._first(position)
+        events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
         out = _framed(b"".join(events))
         if finished:
-            if ask.include_usage:
+            if generation.include_usage:
                 out += _framed(self._opening + b'],"usage":' + self._usage(end) + b"}\n\n")
             out += _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         return out
 
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
-        ask = self._ask
-        text = b"".join(self._word(each) for each in range(ask.output_tokens)).decode()
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": ask.finish_reason}
-        if ask.chat:
-            choice["message"] = {"role": "assistant", "content": text}
-        else:
-            choice["text"] = text
+        generation = self._generation
+        text = b"".join(self._word(each) for each in range(generation.output_tokens)).decode()
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": generation.finish_reason}
         return msgspec.json.encode(
             {
                 "id": self._id,
-                "object": "chat.completion" if ask.chat else "text_completion",
+                "object": self._wording.whole,
                 "created": self._created,
                 "model": self._model,
-                "choices": [choice],
-                "usage": msgspec.Raw(self._usage(ask.output_tokens)),
+                "choices": [choice | self._wording.choice(text)],
+                "usage": msgspec.Raw(self._usage(generation.output_tokens)),
             }
         )
 
     def _word(self, position: int) -> bytes:
-        return WORDS[(self._ask.salt + position * self._stride) & 63]
+        return WORDS[(self._generation.salt + position * self._stride) & 63]
 
-    def _event(self, word: bytes, finish: str | None, usage: bytes | None) -> bytes:
-        text = b'"delta":{"content":"%s"}' if self._ask.chat else b'"text":"%s"'
+    def _first(self, position: int) -> list[bytes]:
+        """The events that stand before this token's own."""
+        opening = self._wording.opening
+        if position or opening is None:
+            return []
+        return [self._event(opening, None, self._usage(0) if self._generation.continuous_usage else None)]
+
+    def _piece(self, position: int, last: bool) -> bytes:
+        """The event of one token."""
+        generation = self._generation
+        usage = self._usage(position + 1) if generation.continuous_usage else None
+        text = self._wording.token % self._word(position)
+        return self._event(text, generation.finish_reason if last else None, usage)
+
+    def _event(self, text: bytes, finish: str | None, usage: bytes | None) -> bytes:
         reason = b'"%s"' % finish.encode() if finish else b"null"
         return (
             self._opening
             + b'{"index":0,'
-            + text % word
+            + text
             + b',"logprobs":null,"finish_reason":'
             + reason
             + (b"}]}\n\n" if usage is None else b'}],"usage":' + usage + b"}\n\n")
         )
 
-    def _role(self) -> bytes:
-        delta = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        usage = b',"usage":' + self._usage(0) if self._ask.continuous_usage else b""
-        return self._opening + delta + usage + b"}\n\n"
-
     def _usage(self, completion: int) -> bytes:
-        prompt = self._ask.prompt_tokens
+        prompt = self._generation.prompt_tokens
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}' % (
             prompt,
             prompt + completion,

@@ -26,7 +26,7 @@ from time import monotonic_ns
 from harness import __version__
 from harness.errors import HarnessError
 from harness.predict.batching import Machine, Request, Step
-from harness.sim.api import Ask, Counts, RefusalError, Voice, metrics, models, read
+from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Pace, Profile, Reference
 from harness.sim.writelog import Entry, WriteLog
@@ -52,20 +52,21 @@ _REASONS = {
     413: b"Content Too Large",
     431: b"Request Header Fields Too Large",
 }
-_GENERATE = ("/v1/chat/completions", "/v1/completions")
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
 class _Job:
     """A request that is being answered."""
 
-    __slots__ = ("ask", "connection", "id", "name", "received", "tokens", "voice", "writes")
+    __slots__ = ("connection", "generation", "id", "name", "received", "tokens", "writer", "writes")
 
-    def __init__(self, id: int, name: str, ask: Ask, voice: Voice, connection: _Connection) -> None:
+    def __init__(
+        self, id: int, name: str, generation: Generation, writer: EventWriter, connection: _Connection
+    ) -> None:
         self.id = id  # in the machine
         self.name = name  # the client's X-Request-Id
-        self.ask = ask
-        self.voice = voice
+        self.generation = generation
+        self.writer = writer
         self.connection = connection
         self.received = connection.received
         self.writes = array("q")
@@ -204,12 +205,12 @@ class Endpoint:
             job = jobs.get(request)
             if job is None:
                 continue  # cancelled while the step ran
-            if not (single and position and job.ask.stream) or finished or job.connection.outbox:
-                self._say(job, position, finished)
+            if not (single and position and job.generation.stream) or finished or job.connection.outbox:
+                self._write(job, position, finished)
                 continue
             # One event in the middle of a stream, and nothing in its way: most of them by far.
             quick += 1
-            data = job.voice.middle(position)
+            data = job.writer.middle(position)
             stamp = monotonic_ns()
             try:
                 sent = job.connection.sock.send(data)
@@ -225,20 +226,20 @@ class Endpoint:
                 self._keep(job.connection, _Piece(data[sent:], job, 0 if sent else 1, False))
         self._counts.generation_tokens += quick
 
-    def _say(self, job: _Job, position: int, finished: bool) -> None:
+    def _write(self, job: _Job, position: int, finished: bool) -> None:
         """Write what a step gives to one request, whatever it is."""
-        tokens = min(self._burst, job.ask.output_tokens - position)
+        tokens = min(self._burst, job.generation.output_tokens - position)
         self._counts.generation_tokens += tokens
         if position == 0:
-            self._counts.prompt_tokens += job.ask.prompt_tokens
+            self._counts.prompt_tokens += job.generation.prompt_tokens
         if finished:
             del self._jobs[job.id]
-            self._counts.success[job.ask.finish_reason] += 1
-        if job.ask.stream:
-            data = (job.voice.lump if self._lump else job.voice.run)(position, tokens, finished)
+            self._counts.success[job.generation.finish_reason] += 1
+        if job.generation.stream:
+            data = (job.writer.lump if self._lump else job.writer.run)(position, tokens, finished)
             self._send(job.connection, data, job, tokens, finished)
         elif finished:
-            self._answer(job.connection, 200, job.voice.whole(), job=job)
+            self._answer(job.connection, 200, job.writer.whole(), job=job)
         if finished:
             self._serve(job.connection)
 
@@ -323,9 +324,9 @@ class Endpoint:
         return True
 
     def _route(self, connection: _Connection, head: _Head, body: bytes) -> None:
-        if head.path not in _GENERATE + _READABLE:
+        if head.path not in GENERATE and head.path not in _READABLE:
             raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
-        if head.method != ("POST" if head.path in _GENERATE else "GET"):
+        if head.method != ("POST" if head.path in GENERATE else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         key = self.profile.api_key
         if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":
@@ -340,19 +341,19 @@ class Endpoint:
         else:
             self._generate(connection, head, read(head.path, body, self.profile))
 
-    def _generate(self, connection: _Connection, head: _Head, ask: Ask) -> None:
+    def _generate(self, connection: _Connection, head: _Head, generation: Generation) -> None:
         self._issued += 1
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
-        voice = Voice(ask, name, self.profile.model_name, int(time.time()))
-        job = _Job(self._issued, name, ask, voice, connection)
-        request = Request(job.id, ask.prompt_tokens, ask.output_tokens)
+        writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
+        job = _Job(self._issued, name, generation, writer, connection)
+        request = Request(job.id, generation.prompt_tokens, generation.output_tokens)
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
             self._machine.submit(request, max(late, 0) / 1e9)
         else:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
-        if ask.stream:
+        if generation.stream:
             self._send(connection, _STREAM_HEAD)  # at once, however long the queue is
 
     def _refuse(self, connection: _Connection, refusal: RefusalError, *, close: bool) -> None:
@@ -377,7 +378,7 @@ class Endpoint:
             len(body),
             b"connection: close\r\n" if connection.closing else b"",
         )
-        self._send(connection, head + body, job, job.ask.output_tokens if job else 0, last=True)
+        self._send(connection, head + body, job, job.generation.output_tokens if job else 0, last=True)
 
     def _send(
         self,

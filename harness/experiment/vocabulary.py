@@ -17,7 +17,7 @@ import msgspec
 
 from harness import interpreter
 from harness.errors import HarnessError
-from harness.load.workload import COMMON, single_token_words
+from harness.workload.words import COMMON, single_token_words
 
 _FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
@@ -36,13 +36,13 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
-    command = interpreter.module("harness.load.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
+    command = interpreter.module("harness.experiment.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
     # A session of its own: Ctrl-C is for the run, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
@@ -51,7 +51,7 @@ async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, 
     if process.returncode:
         fact = f"loading it ended with status {process.returncode}"
         raise HarnessError(f"no tokenizer there ({fact})", place=place, way_out=way_out)
-    found: _Found | _Failed = msgspec.msgpack.decode(said, type=_Found | _Failed)
+    found: _Found | _Failed = msgspec.msgpack.decode(output, type=_Found | _Failed)
     if isinstance(found, _Failed):
         if found.code:
             raise HarnessError(
@@ -82,17 +82,17 @@ def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
 
 def main(arguments: list[str]) -> None:
     """Load the tokenizer and write what was found, or why not; whatever else is printed goes nowhere."""
-    answer = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)
     trust = _TRUST in arguments[1:]
-    said: _Found | _Failed
+    found: _Found | _Failed
     try:
-        said = _loaded(arguments[0], trust_remote_code=trust)
+        found = _loaded(arguments[0], trust_remote_code=trust)
     except Exception as error:  # noqa: BLE001  # whatever a folder makes of its loading is a fact about the folder
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
-        said = _Failed(first, not trust and "trust_remote_code" in str(error))
-    with os.fdopen(answer, "wb") as file:
-        file.write(msgspec.msgpack.encode(said))
+        found = _Failed(first, not trust and "trust_remote_code" in str(error))
+    with os.fdopen(output, "wb") as file:
+        file.write(msgspec.msgpack.encode(found))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How many words make a prompt of so many tokens, learnt from what a server counted. Pure.
 
 tokens = added + tokens_per_word · words, where the template adds some tokens to every prompt. The first count tells
-nothing of the two apart, so a word is taken for one token, which is right for the words of `workload` in most
+nothing of the two apart, so a word is taken for one token, which is right for the words of `words` in most
 vocabularies; from the second on the slope is the one to the length that is farthest from the last. A word is never
 less than a token, and a template never takes any away: what noise says beyond that is not believed.
 """

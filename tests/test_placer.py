@@ -7,7 +7,7 @@ import functools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.load.tokens import Placer
+from harness.dialects.placer import Placer
 
 
 @functools.cache

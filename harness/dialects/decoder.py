@@ -3,41 +3,31 @@
 One decoder serves vLLM, SGLang, llama-server, transformers serve and OpenAI, because their streams differ in where
 things stand, not in what they are called: a role-only chunk is no token, a reasoning or tool-call delta is; usage
 comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason
-was cut: an error, not a success. Requests are built here too, since what may be asked is the dialect's.
+was cut: an error, not a success.
 
-Streams also lie. A count that cannot be is a malformed event, one that can is recorded as it was told; an error is
-one wherever it stands; no bytes raise anything but ProtocolError.
+Streams also lie. A count that cannot be is a malformed event, one that can is recorded as it came; an error is one
+wherever it stands; no bytes raise anything but ProtocolError.
 
 Decoding is the dearest thing on the measured path and an answer may be long, so the common event takes few steps and
 a token costs some 11 bytes: its stamp, its length, and its count only once some count is not 1.
 
-Left out: several choices, and what the text says; it is kept, until the answer is over, only for a tokenizer.
+Left out: several choices, and what the text says. It is kept only for who wants it, and for a tokenizer until the
+answer is over.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from array import array
 from collections.abc import Iterable
 from itertools import accumulate, compress, pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
-from harness.load.http1 import ProtocolError
-from harness.load.sse import TOO_LONG, Events
-from harness.load.tokens import Placer
+from harness.dialects.placer import Placer
+from harness.dialects.sse import TOO_LONG, Events
+from harness.errors import ProtocolError
 
-PATHS = {"chat": "/chat/completions", "completions": "/completions"}  # below the API's root, which is most often /v1
-# Asked for where the server takes them; dropped when the first request says that it does not
-# (docs/definitions.md, Words of a run).
-OPTIONAL = ("ignore_eos", "stream_options.continuous_usage_stats", "stream_options")
-# These every server knows, and names in other complaints too ("max_tokens is too large"): dropped only if refused.
-REFUSABLE = ("max_tokens", "temperature")
-_REFUSED = re.compile(
-    r"unsupported|not support|not allowed|not permitted|unknown|unexpected|unrecognized|extra inputs|deprecated", re.I
-)
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
@@ -103,43 +93,53 @@ _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
 
 
-class Story:
-    """One answer, told by its events in order of arrival.
+class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the events of one answer come to; times are nanoseconds as given, 0 where a thing has not happened."""
 
-    `feed` takes a body piece with the stamp of the read that brought it; `end` closes the account. Times are
-    nanoseconds as given, 0 where a thing has not happened. `feed` raises ProtocolError where the stream cannot be read
-    on; nothing else leaves it. A placer settles which chunk holds how many tokens
-    where neither running usage nor the count of chunks does.
+    arrivals: array[int]  # int64, of each chunk that carried tokens
+    token_counts: array[int] | None  # int32, of each chunk; None: one each
+    token_source: str
+    first_content: int
+    merged: int  # chunks that shared a read with another
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    finish_reason: str
+    error: str
+    message: str  # of the error
+    text: str  # the answer's without its reasoning; "" unless it was to be kept
+
+    @property
+    def tokens(self) -> array[int]:
+        """Tokens in each chunk, int32, shape [chunks]."""
+        return array("i", [1]) * len(self.arrivals) if self.token_counts is None else self.token_counts
+
+    def packed_tokens(self) -> bytes:
+        """Tokens as a record keeps them: int32 a chunk, empty where each chunk has one."""
+        return b"" if self.token_counts is None else self.token_counts.tobytes()
+
+
+class Decoder:
+    """The events of one answer in order of arrival; `end` makes a response of them.
+
+    `feed` takes a body piece with the stamp of the read that brought it; it raises ProtocolError where the stream
+    cannot be read on, and nothing else leaves it. A placer settles which chunk holds how many tokens where neither
+    running usage nor the count of chunks does. `keep_text` keeps what the answer says.
     """
 
     __slots__ = (
-        "_answered",
-        "_counted",
-        "_done",
-        "_empty",
-        "_events",
-        "_lengths",
-        "_placer",
-        "_reasoned",
-        "_text",
-        "_tokens",
-        "arrivals",
-        "cached_tokens",
-        "error",
-        "finish_reason",
-        "first_content",
-        "input_tokens",
-        "merged",
-        "message",
-        "output_tokens",
-        "reasoning_tokens",
-        "token_source",
-    )
+        "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",
+        "_finish_reason", "_input_tokens", "_keeps_text", "_lengths", "_merged", "_message", "_output_tokens",
+        "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
+    )  # fmt: skip
 
-    def __init__(self, placer: Placer | None = None) -> None:
+    def __init__(self, placer: Placer | None = None, *, keep_text: bool = False) -> None:
         self._events = Events()
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
+        self._answer: list[str] | None = [] if keep_text else None
+        self._keeps_text = keep_text or placer is not None
         self._counted: int | None = None  # the server's running count, where it gives one before the end
         self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
         self._done: int | None = None  # chunks before the first [DONE]
@@ -147,64 +147,53 @@ class Story:
         self._reasoned = False
         self._lengths = array("H")  # of each chunk's text, in bytes
         self._tokens: array[int] | None = None  # of each chunk; None while each has one
-        self.arrivals = array("q")
-        self.first_content = 0
-        self.merged = 0
-        self.error = ""
-        self.message = ""
-        self.finish_reason = ""
-        self.input_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.reasoning_tokens: int | None = None
-        self.token_source = ""
+        self._arrivals = array("q")
+        self._merged = 0
+        self._error = ""
+        self._message = ""
+        self._finish_reason = ""
+        self._input_tokens: int | None = None
+        self._cached_tokens: int | None = None
+        self._output_tokens: int | None = None
+        self._reasoning_tokens: int | None = None
 
-    @property
-    def tokens(self) -> array[int]:
-        """Tokens in each chunk, int32, shape [chunks]."""
-        return array("i", [1]) * len(self.arrivals) if self._tokens is None else self._tokens
-
-    def packed_tokens(self) -> bytes:
-        """Tokens as a record keeps them: int32 a chunk, empty where each chunk has one."""
-        return b"" if self._tokens is None else self._tokens.tobytes()
-
-    def feed(self, stamp: int, piece: bytes) -> int:
+    def feed(self, data: bytes, stamp_ns: int) -> int:
         """Account for one body piece; returns the token-carrying chunks in it."""
         carried = 0
-        for data in self._events.feed(piece):
+        for event in self._events.feed(data):
             try:
-                chunk = _chunk(data)
+                chunk = _chunk(event)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested as deep as it likes
-                self._no_chunk(data, error)
+                self._no_chunk(event, error)
                 continue
-            carried += self._hear(stamp, chunk)
+            carried += self._account(chunk, stamp_ns)
         if carried > 1:
-            self.merged += carried
+            self._merged += carried
         return carried
 
-    def _hear(self, stamp: int, chunk: _Chunk) -> int:
+    def _account(self, chunk: _Chunk, stamp_ns: int) -> int:
         """Account for one chunk; returns 1 if it carried tokens, else 0. Calls cost: it makes none."""
-        if chunk.error is not _ABSENT and (said := bytes(chunk.error)) not in _NO_ERROR:
-            self._fail("stream_error", said[:200].decode("utf-8", "replace"))
+        if chunk.error is not _ABSENT and (error := bytes(chunk.error)) not in _NO_ERROR:
+            self._fail("stream_error", error[:200].decode("utf-8", "replace"))
             return 0
         count = None
         if (usage := chunk.usage) is not None:
             if usage.prompt_tokens is not None:
-                self.input_tokens = usage.prompt_tokens
+                self._input_tokens = usage.prompt_tokens
             if (count := usage.completion_tokens) is not None:
-                self.output_tokens = count
+                self._output_tokens = count
             if usage.prompt_tokens_details is not None:
-                self.cached_tokens = usage.prompt_tokens_details.cached_tokens
+                self._cached_tokens = usage.prompt_tokens_details.cached_tokens
             if usage.completion_tokens_details is not None:
-                self.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
-        if chunk.timings is not _ABSENT and self.cached_tokens is None:
-            self.cached_tokens = _cached(chunk.timings)
+                self._reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+        if chunk.timings is not _ABSENT and self._cached_tokens is None:
+            self._cached_tokens = _cached(chunk.timings)
         if not chunk.choices:
             return 0
         choice = chunk.choices[0]
         finish = choice.finish_reason
         if finish:
-            self.finish_reason = finish[:_LONGEST_REASON]
+            self._finish_reason = finish[:_LONGEST_REASON]
 
         delta = choice.delta
         text = answer = (choice.text if delta is None else delta.content) or ""
@@ -219,17 +208,17 @@ class Story:
             self._reasoned = self._reasoned or text != answer
 
         tokens, counted = 1, self._counted
-        if counted is None and count is not None and not self.arrivals and not finish:
+        if counted is None and count is not None and not self._arrivals and not finish:
             counted = 0  # it counts from the first chunk on; usage that only comes with the finish does not
         if counted is not None:
-            # Text without a rise is kept as 0 tokens for now: `settle` sees whether the count can be trusted. Text
+            # Text without a rise is kept as 0 tokens for now: `_settle` sees whether the count can be trusted. Text
             # in a chunk that the running usage leaves out is a token, which the next count holds too.
             tokens = (1 if text else 0) if count is None else count - counted if count > counted else 0
             self._counted = counted + tokens
             if not text and not tokens:
                 return 0
         elif not text:
-            self._empty += bool(self.arrivals)
+            self._empty += bool(self._arrivals)
             return 0
 
         length = len(text) if text.isascii() else len(text.encode())
@@ -239,88 +228,109 @@ class Story:
             self._lengths = array("I", self._lengths)
             self._lengths.append(length)
         if tokens != 1 and self._tokens is None:
-            self._tokens = array("i", [1]) * len(self.arrivals)
+            self._tokens = array("i", [1]) * len(self._arrivals)
         if self._tokens is not None:
             self._tokens.append(tokens)
-        self.arrivals.append(stamp)
+        self._arrivals.append(stamp_ns)
         if self._answered < 0 and answer:
-            self._answered = len(self.arrivals) - 1
-        if self._text is not None:
-            if counted and tokens:
-                self._text = None  # usage has risen more than once: it runs
-            else:
-                self._text += text.encode()
+            self._answered = len(self._arrivals) - 1
+        if self._keeps_text:
+            self._keep_text(text, answer, runs=bool(counted and tokens))  # usage has risen more than once: it runs
         return 1
+
+    def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
+        """Keep a chunk's text as far as somebody wants it: a tokenizer does not where usage runs."""
+        if self._answer is not None:
+            self._answer.append(answer)
+        if runs:
+            self._text, self._keeps_text = None, self._answer is not None
+        elif self._text is not None:
+            self._text += text.encode()
 
     def _no_chunk(self, data: bytes, why: Exception) -> None:
         """Account for an event that is no chunk: the end mark, nothing at all, an error, or garbage."""
         if data == TOO_LONG:
             self._fail("line_too_long", "an event longer than 4 MiB, or too many of them at once")
-            raise ProtocolError(self.message, self.error)
+            raise ProtocolError(self._message, self._error)
         data = data.strip()
         if data == b"[DONE]":
             if self._done is None:
-                self._done = len(self.arrivals)
+                self._done = len(self._arrivals)
         elif data.startswith(b"error:"):
             self._fail("stream_error", data[6:200].decode("utf-8", "replace").strip())
         elif data:
             self._fail("malformed_event", f"{why}: {data[:120]!r}")
 
     def _fail(self, error: str, message: str) -> None:
-        if not self.error:
-            self.error, self.message = error, message
+        if not self._error:
+            self._error, self._message = error, message
 
-    def end(self, stamp: int) -> None:
+    def end(self, stamp_ns: int) -> Response:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
         try:
-            self.feed(stamp, b"\n\n")  # the blank line that several servers leave out
-        except ProtocolError:  # it is told already
+            self.feed(b"\n\n", stamp_ns)  # the blank line that several servers leave out
+        except ProtocolError:  # `_error` has it already
             pass
-        if not self.finish_reason:
+        if not self._finish_reason:
             self._fail("truncated", "the stream ended without finish_reason")
-        elif self._done is not None and len(self.arrivals) > self._done:
+        elif self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
-        self.settle()
+        token_source = self._settle()
+        return Response(
+            arrivals=self._arrivals,
+            token_counts=self._tokens,
+            token_source=token_source,
+            first_content=self._first_content(),
+            merged=self._merged,
+            input_tokens=self._input_tokens,
+            cached_tokens=self._cached_tokens,
+            output_tokens=self._output_tokens,
+            reasoning_tokens=self._reasoning_tokens,
+            finish_reason=self._finish_reason,
+            error=self._error,
+            message=self._message,
+            text="".join(self._answer or ()),
+        )
 
-    def settle(self) -> None:
+    def _settle(self) -> str:
         """Decide where each token arrived: running usage, one a chunk, the tokenizer, usage by bytes.
 
         That is token_source in docs/definitions.md, Columns of requests.parquet.
         """
         if self._counted is not None and not self._trusted():
-            self._keep(self._lengths)
+            self._keep_chunks(self._lengths)
             self._counted = self._tokens = None
-        chunks, usage = len(self.arrivals), self.output_tokens or None  # 0 for a text that came is a placeholder
+        chunks, usage = len(self._arrivals), self._output_tokens or None  # 0 for a text that came is a placeholder
         if not chunks:
-            self.token_source = ""
+            source = ""
         elif self._counted is not None:
-            self.token_source = "continuous"
-        elif usage is None or usage in (chunks, chunks + self._empty) or self.error:
+            source = "continuous"
+        elif usage is None or usage in (chunks, chunks + self._empty) or self._error:
             # The tokens of chunks that showed nothing have no arrival: an end of text, part of a character.
-            self.token_source = "chunks"
-            if usage is None and not self.error:
-                self.output_tokens = chunks
+            source = "chunks"
+            if usage is None and not self._error:
+                self._output_tokens = chunks
         elif (placed := self._placed(usage)) is not None:
-            self.token_source, self._tokens = "tokenizer", placed
+            source, self._tokens = "tokenizer", placed
         else:
             # No token is shorter than a byte: what goes beyond was not in this text, and stays unplaced.
-            self.token_source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
+            source, self._tokens = "bytes", _shared(min(usage, sum(self._lengths)), self._lengths)
         if self._tokens is not None:
-            self._keep(self._tokens)
+            self._keep_chunks(self._tokens)
             if self._tokens.count(1) == len(self._tokens):
                 self._tokens = None
-        if self.error and self.output_tokens is None:
-            self.output_tokens = sum(self.tokens)
-        self._settle_content()
+        if self._error and self._output_tokens is None:
+            self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
         self._lengths, self._text = array("H"), None  # a finished answer is its arrivals and no more
+        return source
 
-    def _keep(self, marks: Iterable[int]) -> None:
+    def _keep_chunks(self, marks: Iterable[int]) -> None:
         """Only the chunks whose mark is not 0."""
         marks = bytes(map(bool, marks))
         if 0 in marks:
             if self._answered > 0:
                 self._answered = sum(marks[: self._answered])
-            self.arrivals = array("q", compress(self.arrivals, marks))
+            self._arrivals = array("q", compress(self._arrivals, marks))
             self._lengths = array(self._lengths.typecode, compress(self._lengths, marks))
             if self._tokens is not None:
                 self._tokens = array("i", compress(self._tokens, marks))
@@ -341,11 +351,10 @@ class Story:
         # Fewer is what the text does not show (markers, hidden reasoning) and stays unplaced.
         return array("i", placed) if 0 < sum(placed) <= usage + max(1, int(_FOREIGN * usage)) else None
 
-    def _settle_content(self) -> None:
+    def _first_content(self) -> int:
         """Without reasoning the answer begins with the first token; else with a chunk that is still there."""
         answered = self._answered if self._reasoned else 0
-        if 0 <= answered < len(self.arrivals):
-            self.first_content = self.arrivals[answered]
+        return self._arrivals[answered] if 0 <= answered < len(self._arrivals) else 0
 
 
 def _cached(timings: msgspec.Raw) -> int | None:
@@ -384,70 +393,3 @@ def _shared(total: int, lengths: array[int]) -> array[int]:
         out.append(upto - given)
         given = upto
     return out
-
-
-def body(
-    api: str,
-    model: str,
-    output_tokens: int,
-    *,
-    drop: frozenset[str] = frozenset(),
-    extra: dict[str, Any] | None = None,
-    stream: bool = True,
-) -> tuple[bytes, bytes]:
-    """The JSON of a request around its prompt: (before, after); the prompt's JSON string goes between.
-
-    >>> before, after = body("completions", "toy", 8)
-    >>> json.loads(before + b'"hi"' + after)["prompt"]
-    'hi'
-    """
-    most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
-    fields: dict[str, Any] = {"model": model, most: output_tokens, "stream": stream}
-    if "temperature" not in drop:
-        fields["temperature"] = 0.0
-    if "ignore_eos" not in drop:
-        fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
-    if stream and "stream_options" not in drop:
-        options = {"include_usage": True}
-        if "stream_options.continuous_usage_stats" not in drop:
-            options["continuous_usage_stats"] = True
-        fields["stream_options"] = options
-    fields.update(extra or {})
-    mark = "\x00prompt\x00"
-    fields |= {"messages": [{"role": "user", "content": mark}]} if api == "chat" else {"prompt": mark}
-    before, after = json.dumps(fields).split(json.dumps(mark))
-    return before.encode(), after.encode()
-
-
-def refused_field(message: str, drop: frozenset[str]) -> str | None:
-    """Which optional field a 400 or 422 complains about, if it names one that is still sent.
-
-    >>> refused_field("Unknown field 'ignore_eos'", frozenset())
-    'ignore_eos'
-    >>> refused_field("'max_tokens' is not supported: use 'max_completion_tokens'", frozenset())
-    'max_tokens'
-    """
-    for name in OPTIONAL:
-        if name not in drop and name.rpartition(".")[2] in message:
-            return name
-    if _REFUSED.search(message):
-        for name in REFUSABLE:
-            if name not in drop and re.search(rf"\b{name}\b", message):
-                return name
-    return None
-
-
-def plain(text: str) -> str:
-    """What shows of a server's words, on one line: so that a secret in them is not cut up by what does not.
-
-    >>> plain("no such\\tkey: s\\x003\\x1bcret")
-    'no such key: s3cret'
-    """
-    return " ".join("".join(c for c in text if c.isprintable() or c.isspace()).split())
-
-
-def http_error(status: int, message: str) -> str:
-    """The error name of an answer that is no stream: http_429, http_4xx, http_5xx, or oom where it says so."""
-    if "out of memory" in message.lower():
-        return "oom"
-    return "http_429" if status == 429 else f"http_{min(status // 100, 5)}xx"  # RFC 9110, 15: beyond 599 is a 5xx

@@ -1,18 +1,15 @@
 """What a phase probe asks: one output token over growing prompts (prefill), long answers to short prompts (decode).
 
-A probe is an ordinary run with another workload, and for prefill with some levels in front of its ramp: one request
-in flight at each of several prompt lengths, whose times to the first token rise by what a prompt token costs. The
-ramp behind them, at the asked length, has a throughput of as many requests as output tokens a second. Pure: what a
-run then holds is decided elsewhere, and what it says is worked out by analysis.phases.
+A probe is an ordinary run of `uniform` requests with other lengths, and for prefill with some levels in front of its
+ramp: one request in flight at each of several prompt lengths, whose times to the first token rise by what a prompt
+token costs. The ramp behind them, at the asked length, has a throughput of as many requests as output tokens a second.
+Pure: what a run then holds is decided elsewhere, and what it says is worked out by analysis.phases.
 """
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
-from harness.experiment.endpoint import Launch
 from harness.scenario import Scenario
 
 PREFILL, DECODE = "prefill", "decode"
@@ -22,7 +19,6 @@ LONG_ANSWER = 256  # tokens of its answers at least
 _SHORTEST, _LONGEST = 64, 4096  # tokens of a prefill probe's prompts; the longest four times the asked, if that is more
 _LENGTHS = 8
 _TOO_NEAR = 1.1  # a length within 10 % of the asked one would tell the same again
-_CLEAR = 0.95  # of the served context, to stay in it where words are not known to be one token each
 
 
 def scenario_for(scenario: Scenario, max_context: int | None = None, input_tokens: int | None = None) -> Scenario:
@@ -48,20 +44,18 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
     return msgspec.structs.replace(scenario, workload=workload)
 
 
-def lengths(scenario: Scenario, launch: Launch) -> list[int]:
-    """Prompt lengths that a prefill probe holds at one request in flight, in tokens, rising; none for other runs.
+def lengths(asked: int, fewest: int, most: int | None) -> list[int]:
+    """Prompt lengths that a prefill probe holds at one request in flight, in tokens, rising.
 
-    Eight in equal ratios from 64 tokens to the larger of 4,096 and four times what is asked, as far as the server's
-    context and what it adds to a prompt leave room, and the asked length among them.
+    Eight in equal ratios from 64 tokens to the larger of 4,096 and four times what is asked, as far as `fewest` and
+    `most` leave room, and the asked length among them.
+
+    >>> lengths(512, 24, None)
+    [64, 116, 210, 380, 512, 689, 1248, 2261, 4096]
     """
-    if scenario.ramp.probe != PREFILL:
-        return []
-    asked = scenario.workload.input_tokens
-    fewest = launch.added_tokens + math.ceil(FEWEST_WORDS * launch.tokens_per_word)
     low, high = max(_SHORTEST, fewest), max(_LONGEST, 4 * asked)
-    if launch.max_context is not None:
-        room = launch.max_context - scenario.workload.output_tokens
-        high = min(high, max(asked, room if launch.exact_words else int(_CLEAR * room)))
+    if most is not None:
+        high = min(high, max(asked, most))
     if high <= low:
         return [asked]
     ratio = (high / low) ** (1 / (_LENGTHS - 1))

@@ -1,0 +1,90 @@
+"""The body of a request: JSON that a client writes and a server reads, the same in all but where the prompt stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harness.workload.request import Request
+
+_quoted = msgspec.json.Encoder().encode
+
+
+class Encoder:
+    """The bodies of one run's requests; what they share is written once for each length of answer.
+
+    `prompt` are the fields that hold a prompt, `drop` the optional ones that the server refuses, `extra` those that the
+    operator adds.
+    """
+
+    def __init__(
+        self,
+        prompt: Callable[[str], dict[str, Any]],
+        model: str,
+        *,
+        drop: frozenset[str] = frozenset(),
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self._prompt = prompt
+        self._model = model
+        self._drop = drop
+        self._extra = extra or {}
+        self._around: dict[int, tuple[bytes, bytes]] = {}  # by output tokens
+
+    def encode(self, request: Request) -> bytes:
+        """The request's body."""
+        around = self._around.get(request.output_tokens)
+        if around is None:
+            around = self._around[request.output_tokens] = self._shared(request.output_tokens)
+        return b"".join((around[0], _quoted(request.prompt), around[1]))
+
+    def _shared(self, output_tokens: int) -> tuple[bytes, bytes]:
+        """What stands before the prompt's JSON string, and after it."""
+        drop = self._drop
+        most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
+        fields: dict[str, Any] = {"model": self._model, most: output_tokens, "stream": True}
+        if "temperature" not in drop:
+            fields["temperature"] = 0.0
+        if "ignore_eos" not in drop:
+            fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
+        if "stream_options" not in drop:
+            options = {"include_usage": True}
+            if "stream_options.continuous_usage_stats" not in drop:
+                options["continuous_usage_stats"] = True
+            fields["stream_options"] = options
+        fields.update(self._extra)
+        mark = "\x00prompt\x00"
+        fields |= self._prompt(mark)
+        before, after = json.dumps(fields).split(json.dumps(mark))
+        return before.encode(), after.encode()
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Part(msgspec.Struct):
+    text: str = ""
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[Part] | None = None
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """What a server reads of a body: the fields that change the answer. All others are let through, as vLLM does."""
+
+    messages: list[Message] | None = None
+    prompt: str | list[str | int] | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None

@@ -1,0 +1,33 @@
+"""Chat completions: messages in, deltas out."""
+
+from __future__ import annotations
+
+from harness.dialects.body import Body
+from harness.dialects.dialect import Dialect, Unit, Wording
+
+
+def _texts(body: Body) -> list[str]:
+    if not body.messages:
+        raise ValueError("messages must be a list with at least one message")
+    texts = []
+    for message in body.messages:
+        content = message.content or ""
+        texts += [content] if isinstance(content, str) else [part.text for part in content]
+    return texts
+
+
+CHAT = Dialect(
+    path="/chat/completions",
+    unit=Unit.OUTPUT_TOKENS,
+    prompt=lambda text: {"messages": [{"role": "user", "content": text}]},
+    texts=_texts,
+    output_tokens=None,
+    wording=Wording(
+        id="chatcmpl-",
+        event="chat.completion.chunk",
+        whole="chat.completion",
+        opening=b'"delta":{"role":"assistant","content":""}',
+        token=b'"delta":{"content":"%s"}',
+        choice=lambda text: {"message": {"role": "assistant", "content": text}},
+    ),
+)

@@ -1,0 +1,37 @@
+"""Text completions: one prompt in, pieces of text out."""
+
+from __future__ import annotations
+
+from harness.dialects.body import Body
+from harness.dialects.dialect import Dialect, Unit, Wording
+
+
+def _texts(body: Body) -> list[str]:
+    """The prompt, or as many words as it has token ids."""
+    prompt, texts = body.prompt, list[str]()
+    if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
+        texts = [str(token) for token in prompt]
+    elif isinstance(prompt, list) and len(prompt) == 1:
+        texts = [str(prompt[0])]
+    elif isinstance(prompt, str):
+        texts = [prompt]
+    if not any(text.strip() for text in texts):
+        raise ValueError("prompt must be one text or one list of token ids, and not empty")
+    return texts
+
+
+COMPLETIONS = Dialect(
+    path="/completions",
+    unit=Unit.OUTPUT_TOKENS,
+    prompt=lambda text: {"prompt": text},
+    texts=_texts,
+    output_tokens=16,
+    wording=Wording(
+        id="cmpl-",
+        event="text_completion",
+        whole="text_completion",
+        opening=None,
+        token=b'"text":"%s"',
+        choice=lambda text: {"text": text},
+    ),
+)

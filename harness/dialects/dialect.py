@@ -1,0 +1,51 @@
+"""What one API is: where it stands, what its work is counted in, and how each side of it speaks."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harness.dialects.body import Body, Encoder
+from harness.dialects.decoder import Decoder
+from harness.dialects.placer import Placer
+
+
+class Unit(enum.Enum):
+    """What an API's work is counted in."""
+
+    OUTPUT_TOKENS = "output tokens"
+
+
+class Wording(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server words its answers; OpenAI's API reference, as vLLM writes it."""
+
+    id: str  # before the request's own
+    event: str  # `object` of each event
+    whole: str  # `object` of an answer that is not streamed
+    opening: bytes | None  # of an event before the first token; None: there is none
+    token: bytes  # of the event that brings a token, which stands for %s
+    choice: Callable[[str], dict[str, Any]]  # what holds the text of an answer that is not streamed
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One API, the client's half and the server's."""
+
+    path: str  # below the API's root, which is most often /v1
+    unit: Unit
+    prompt: Callable[[str], dict[str, Any]]  # the fields of a request that hold its prompt
+    texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
+    output_tokens: int | None  # of an answer where the request does not say; None: as many as there is room for
+    wording: Wording
+
+    def encoder(
+        self, model: str, *, drop: frozenset[str] = frozenset(), extra: dict[str, Any] | None = None
+    ) -> Encoder:
+        """What makes the bodies of requests to this model."""
+        return Encoder(self.prompt, model, drop=drop, extra=extra)
+
+    def decoder(self, placer: Placer | None = None, *, keep_text: bool = False) -> Decoder:
+        """What reads one streamed answer."""
+        return Decoder(placer, keep_text=keep_text)

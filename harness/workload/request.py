@@ -1,0 +1,32 @@
+"""One request as it is asked, before any API has words for it, and the seam that requests come from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one request asks for.
+
+    All sources so far give what has no default; the rest is for those whose requests differ: datasets, traces and
+    conversations.
+    """
+
+    number: int  # of a run, each once; with the seed it decides everything else
+    prompt: str
+    output_tokens: int
+    input_tokens: int | None = None  # that the prompt comes to, where its source knows
+    class_: str = ""
+    session: str = ""
+    turn: int = 0  # of its session
+    after: int | None = None  # number of the request whose end it waits for
+    target: str = ""  # "": wherever the run points
+    due_s: float | None = None  # since the level began; None: as soon as there is a place for it
+
+
+class Source(Protocol):
+    """Where a run's requests come from: the same one for the same number, on any worker."""
+
+    def request(self, number: int) -> Request: ...
