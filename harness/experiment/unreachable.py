@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, ProtocolError
 from harness.experiment.endpoint import Address
-from harness.load.http1 import ProtocolError
 from harness.load.transport import Target
 from harness.secrecy import plain
 
