@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from harness.load import http1, sse
 from harness.load.loop import HotSelector
+from harness.load.sockets import SocketTransport, Stream
 from harness.load.tokens import Placer
-from harness.load.transport import Answer, SocketTransport, Stream, Target
+from harness.load.transport import Answer, Target
 from tests.streams import ALL, delta, event, usage
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Answer, Target
-from harness.load.transports import transport_for
+from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, reached, serving, tunnel
 from tests.streams import VLLM, delta
 from tests.test_transport import exchange, met

@@ -16,7 +16,7 @@ from harness.experiment import heard as heard_module
 from harness.experiment import look
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Before, Levels
-from harness.load.driver import Hold, Progress
+from harness.load.messages import Hold, Progress
 from harness.load.transport import Target
 from harness.record import Level, Record
 from tests import virtual

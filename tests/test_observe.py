@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.load.driver import Progress
 from harness.load.loop import LATE_BINS
+from harness.load.messages import Progress
 from harness.observe import client, host, server
 from harness.store import Sample
 

@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.load import tls
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Answer, Target
-from harness.load.transports import transport_for
+from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, expired, pipe, reached, self_signed, serving
 from tests.streams import VLLM, delta
 from tests.test_transport import exchange, met

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.transport import Answer, SocketTransport, Stream, Target, Transport
-from harness.load.transports import transport_for
+from harness.load.sockets import SocketTransport, Stream
+from harness.load.transport import Answer, Target, Transport
+from harness.load.worker import transport_for
 from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
 
@@ -109,7 +110,7 @@ def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
 @every_wire
 def test_a_connection_that_idled_is_not_used_again(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers end what idles; a request sent at that moment would be lost. Here any time between two is too long."""
-    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+    monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
     monkeypatch.setattr("harness.load.httpclient.IDLE_S", 0.0)
     answers, connections = over_how_many(wire, 5)
     assert [a.error for a in answers] == [""] * 5
@@ -163,7 +164,7 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
 
 def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that closes after each answer may end what is opened ahead of a long one; here any time is too long."""
-    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+    monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
 
     def script(r: Request) -> None:
         time.sleep(0.01)

@@ -15,7 +15,7 @@ import msgspec
 
 from harness import store
 from harness.experiment.safety import Usage, looked_at
-from harness.load.driver import BATCH_EVERY_S, Progress
+from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import client as client_view
 from harness.observe import host
 from harness.record import Level, Record, arrivals_of

@@ -24,7 +24,7 @@ from harness.experiment import budget, look, probe, safety
 from harness.experiment.endpoint import Launch, words_for
 from harness.experiment.heard import Heard
 from harness.load import dialects, httpclient
-from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.observe import client as client_view

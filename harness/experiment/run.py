@@ -35,8 +35,10 @@ from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Launch, address
 from harness.experiment.levels import Asked, Before, Levels, View
 from harness.experiment.summarise import exit_status, lost, summarise
-from harness.load import workers as crew
-from harness.load.driver import Done
+from harness.load import workers as worker_set
+from harness.load.local import LocalWorker
+from harness.load.messages import Done
+from harness.load.workers import Workers
 from harness.observe import host
 from harness.observe.gpu import Gpus
 from harness.predict import claims, model, roofline
@@ -255,7 +257,7 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or crew.auto(max(1, len(allowed) - 1), limits.most_streams(scenario))
+    count = scenario.ramp.workers or worker_set.wanted(max(1, len(allowed) - 1), limits.most_streams(scenario))
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
@@ -275,7 +277,7 @@ async def _run(
     said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
     for line in said:
         sitting.view.note(line)
-    async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
+    async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
@@ -318,7 +320,7 @@ async def _measure(
     sitting: _Sitting,
     launch: Launch,
     profile: profiles.Profile | None,
-    workers: crew.Workers,
+    workers: Workers,
     placed: list[tuple[int, ...]],
     gpus: Gpus | None,
     signals: _Signals,

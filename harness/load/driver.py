@@ -18,115 +18,22 @@ from typing import Any
 
 import msgspec
 
-from harness import store
+from harness import frames
 from harness.load.dialects import plain
 from harness.load.loop import HotSelector, now
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
 from harness.load.schedule import arrivals, pause_after, quota, stagger
 from harness.load.tokens import Placer
-from harness.load.transport import Answer, Target, Transport
+from harness.load.transport import Answer, Transport
 from harness.load.workload import Prompts
 from harness.record import Record
 from harness.secrecy import redact
 
-BATCH_EVERY_S = 0.25
-PROGRESS_EVERY_S = 0.05
 _BATCH = 16  # records a frame: making more of them at once would hold up a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
 _SAID = 200  # characters of what was said of an error
 _LETTERS = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told once, at its start."""
-
-    worker: int
-    workers: int
-    run_id: str
-    target: Target
-    url: str
-    body_before: bytes
-    body_after: bytes
-    words: tuple[str, ...]
-    prompt_words: int
-    seed: int
-    alike: bool = False  # prompts of one length hold the same words
-    first_prompt: int  # numbers below were used by the launch checks
-    request_timeout_s: float
-    max_rps: float | None  # this worker's share
-    start: str
-    max_in_flight: int  # of an open loop; what is due beyond it waits, and its wait is lag
-    tick_ns: int
-    origin_ns: int
-    tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
-    secrets: tuple[str, ...] = ()  # that no server's words bring into a record
-    cpus: tuple[int, ...] = ()
-
-
-class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
-    """Make ready for a level: this worker's connections open, its first requests built."""
-
-    number: int  # told back by Progress.prepared
-    connections: int
-
-
-class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
-    """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
-
-    `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
-    no slots, and requests are sent on schedule.
-    """
-
-    index: int
-    repeat: int
-    concurrency: int | None
-    slots: int
-    spread_s: float
-    tick_ns: int
-    at_ns: int
-    rate: float | None = None
-    arrivals: str = "poisson"
-    prompt_words: int | None = None  # where this level's prompts are of another length than the plan's
-
-
-class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
-    """Cut what is in flight, send the last batch, end."""
-
-
-Command = Prepare | Hold | Stop
-
-
-class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
-    """What is going on, twenty times a second; counts since the level's Hold unless said otherwise."""
-
-    time_s: float
-    level: int
-    in_flight: int
-    ended: int  # of the requests sent in this level
-    failed: int  # likewise, as far as their answers are decoded
-    waiting: int  # new slots whose staggered start is still to come
-    tokens: int  # token-carrying chunks decoded since the run began
-    oldest_sent_s: float | None  # of the requests now in flight, or due and not yet sent
-    begun_in_run: int
-    cpu_s: float  # of this process, since it began
-    reads: int
-    unstamped: int
-    late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
-    worker: int = 0
-    prepared: int = 0  # number of the last Prepare that was obeyed
-    took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
-    paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
-    waited_s: float | None = None  # for a processor, since the process began; told with `late`
-
-
-class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
-    """The worker's last message: every record is sent."""
-
-    timestamp_source: str
-    resent: int = 0  # requests sent again because the server had closed a kept connection
-
-
-Message = Progress | Done
 
 
 class _Ask(msgspec.Struct, frozen=True, gc=False):
@@ -345,7 +252,7 @@ class Driver:
             await asyncio.sleep(PROGRESS_EVERY_S)
             reports += 1
             paused_s = max(0, self._clock() - due) * 1e-9
-            await self._send(msgspec.msgpack.encode(self._progress(paused_s, with_late=reports % 4 == 0)))
+            await self._send(encode(self._progress(paused_s, with_late=reports % 4 == 0)))
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
@@ -394,7 +301,7 @@ class Driver:
             while self._ended and self._ended[0].answer.complete and len(records) < _BATCH and size < _BATCH_BYTES:
                 records.append(self._record(self._ended.popleft()))
                 size += len(records[-1].arrivals)
-            await self._send(store.batch(records))
+            await self._send(frames.batch(records))
             await asyncio.sleep(0)  # whatever is due goes first
 
     def _record(self, ask: _Ask) -> Record:

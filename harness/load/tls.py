@@ -19,7 +19,8 @@ import ssl
 
 from harness.errors import HarnessError
 from harness.load.loop import HotSelector, now
-from harness.load.transport import Answer, SocketTransport, Stream, Target, TlsError
+from harness.load.sockets import SocketTransport, Stream
+from harness.load.transport import Answer, Target, TlsError
 
 _RECORD = 16_384  # bytes of plain text in one TLS record, at most
 # openssl/x509_vfy.h

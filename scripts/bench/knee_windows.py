@@ -27,7 +27,7 @@ from harness.analysis import curve, precision, stats
 from harness.analysis.curve import Point
 from harness.analysis.ramp import Held, Next, Role, Search, next_level
 from harness.experiment.levels import LONGEST_WINDOW_S, SHORTEST_WINDOW_S
-from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
 from harness.summary import NONE, Value
