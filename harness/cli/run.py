@@ -234,6 +234,8 @@ def run(
 
             def report(cell: Outcome) -> None:
                 output.write_reports(cell.folder, cell.summary, cell.manifest, plots=not no_plots)
+                if not no_plots:
+                    output.write_plots(cell.folder, cell.summary, cell.manifest)
 
             if resume is not None:
                 found = sweep.resume(resume, resolved, view, command, agreed=agreed, report=report)
@@ -243,18 +245,12 @@ def run(
             outcome = experiment.resume(resume, resolved, view, command, agreed=agreed)
         else:
             outcome = experiment.run(resolved, out, view, command, agreed=agreed)
+    shown: dict[str, Any] = {"plots": not no_plots, "as_json": as_json, "quiet": quiet}
     if swept:
-        table, files = output.write_map(found.folder, found.map, plots=not no_plots)
-    else:
-        paths = output.write_reports(outcome.folder, outcome.summary, outcome.manifest, plots=not no_plots)
-    with output.to_whoever_listens():  # all of it is in the folder, and the status is the run's
-        if swept:
-            output.print_map(found.map, table, files, as_json=as_json, quiet=quiet)
-        else:
-            output.print_summary(
-                outcome.summary, outcome.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose
-            )
-    sys.exit(found.status if swept else outcome.status)
+        output.hand_out_map(found.folder, found.map, **shown)
+        sys.exit(found.status)
+    output.hand_out(outcome.folder, outcome.summary, outcome.manifest, **shown, verbose=verbose)
+    sys.exit(outcome.status)
 
 
 def _typed(flags: dict[str, Any], header: tuple[str, ...], extra_body: str | None) -> set[str]:
