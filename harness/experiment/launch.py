@@ -1,6 +1,6 @@
 """Before any load: does the endpoint answer, with which model, which fields, how many tokens a prompt comes to.
 
-Everything an operator can get wrong about a target is found here, by one request at a time over httpx, and said
+Everything an operator can get wrong about a target is found here, by one request at a time, and said
 in one line. What is learnt (dropped fields, tokens that the server adds to a prompt, how long one request takes)
 goes into the manifest and into the load. Nothing here is measured. What the server says of itself is asked
 meanwhile: a run begins after two requests, the one that finds the prompt's length and the one that is timed.
@@ -14,7 +14,7 @@ import os
 import re
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,16 +23,14 @@ from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
 from harness.experiment import probe, published
 from harness.experiment.endpoint import Address, Launch, address
-from harness.load import dialects, length, vocabulary
+from harness.load import control, dialects, length, tls, vocabulary
+from harness.load.client import client
 from harness.load.http1 import ProtocolError, Response
 from harness.load.transport import Target
 from harness.load.workload import COMMON, Prompts
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
-
-if TYPE_CHECKING:
-    import httpx
 
 _PROBES = 6  # tries to meet the asked prompt length
 _NEAR = 0.005  # of the asked length: near enough where words are all there is to make it of
@@ -117,28 +115,22 @@ async def check(scenario: Scenario, url: str, first_prompt: int = 0, *, trust_re
 
 async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remote_code: bool) -> Launch:
     """All checks, by a resolved scenario; what is found is still in the server's own words."""
-    import httpx
-
-    from harness.load import httpclient
-
     where = address(url)
     scenario = _api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
     patience = scenario.target.request_timeout
-    timeout = httpx.Timeout(min(60.0, patience), connect=_CONNECT_S, read=patience)
     place = where.base + where.prefix
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpclient.client(wire, timeout=timeout, again=True))
-        beside = httpclient.client(there, timeout=timeout) if scenario.target.metrics_url else client
-        if beside is not client:
-            await stack.enter_async_context(beside)
+        api = beside = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S, again=True))
+        if scenario.target.metrics_url:
+            beside = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
         asking: asyncio.Task[published.Published] | None = None
         try:
-            model, limits = await _model(client, place, where, scenario.target.model, min(_MODELS_S, patience))
+            model, limits = await _model(api, place, where, scenario.target.model, min(_MODELS_S, patience))
             longest = limits.get("n_ctx")
             asking = asyncio.create_task(
-                published.read(client, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
+                published.read(api, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
             )
             scenario = probe.scenario_for(scenario, longest)
             workload = scenario.workload
@@ -153,20 +145,20 @@ async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remot
             if workload.tokenizer is not None:
                 trust = trust_remote_code
                 words, tokenizer_json = await vocabulary.words(workload.tokenizer, trust_remote_code=trust)
-            learnt = await _first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
+            learnt = await _first_requests(api, scenario, where.base, wire.path, model, words, first_prompt)
             found = await asking
-        except httpx.ConnectTimeout:
+        except control.ConnectDeadlineError:
             if await _speaks_http(where, wire):
                 raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
             speaks = " and does it speak TLS" if where.scheme == "https" else ""
             raise HarnessError(
                 f"no connection within {_CONNECT_S:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
             ) from None
-        except httpx.TimeoutException:
+        except control.DeadlineError:
             raise HarnessError(
                 "no answer in time", place=place, way_out="is the server still loading its model?"
             ) from None
-        except httpx.TransportError as error:
+        except control.TransportError as error:
             raise await _unreachable(error, place, where, wire) from None
         except ProtocolError as error:
             raise HarnessError(
@@ -229,23 +221,19 @@ def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
     return notes
 
 
-async def _unreachable(error: httpx.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
+async def _unreachable(error: control.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
     """No connection, no TLS, or none that lasted: the fact and the way out."""
-    import httpx
-
-    from harness.load import httpclient, tls
-
-    for cause in httpclient.causes(error):
+    for cause in control.causes(error):
         if isinstance(cause, ssl.SSLError):
             fact, way_out = tls.explained(cause)
             if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(where, wire):
                 fact, way_out = _NO_TLS
             return HarnessError(fact, place=place, way_out=way_out)
-    if isinstance(error, httpx.ProxyError):
+    if isinstance(error, control.ProxyError):
         return HarnessError(
             f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
         )
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, control.ConnectError):
         look = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
         return HarnessError(
             f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {look}"
@@ -297,13 +285,11 @@ def _reason(error: Exception) -> str:
 
 
 async def _model(
-    client: httpx.AsyncClient, url: str, where: Address, asked: str | None, within_s: float
+    api: control.Client, url: str, where: Address, asked: str | None, within_s: float
 ) -> tuple[str, dict[str, Any]]:
     """The model to ask for, and the limits that the server admits to."""
-    from harness.load import httpclient
-
     listed = where.root + "/models"
-    answer = await httpclient.page(client, where.path(listed), within_s)
+    answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
     if status in (401, 403):
         raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
@@ -335,7 +321,7 @@ async def _model(
     elif served and asked not in served:
         raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == asked), {})
-    return asked, await published.limits(client, where, entry, within_s)
+    return asked, await published.limits(api, where, entry, within_s)
 
 
 _SEVERAL = 1.2  # tokens a word above which that is said
@@ -361,7 +347,7 @@ class _Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_requests(
-    client: httpx.AsyncClient,
+    api: control.Client,
     scenario: Scenario,
     url: str,
     path: str,
@@ -382,7 +368,7 @@ async def _first_requests(
         nonlocal drop, used, notes
         made = Prompts(words, words_now, seed, alike=workload.tokenizer is None)
         text = await asyncio.to_thread(made.text, used)  # a long one takes seconds, and Ctrl-C is heard meanwhile
-        reply = await _ask(client, scenario, url, path, model, text, output_tokens, drop)
+        reply = await _ask(api, scenario, url, path, model, text, output_tokens, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes
         if reply.story.input_tokens is not None:
@@ -453,7 +439,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 async def _ask(
-    client: httpx.AsyncClient,
+    api: control.Client,
     scenario: Scenario,
     url: str,
     path: str,
@@ -463,34 +449,32 @@ async def _ask(
     drop: frozenset[str],
 ) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
-    from harness.load import httpclient
-
     notes: list[str] = []
-    api, quota = scenario.target.api, scenario.target.max_rps
+    quota = scenario.target.max_rps
     while True:
         if quota:
             await asyncio.sleep(1.0 / quota)
-        before, after = dialects.body(api, model, output_tokens, drop=drop, extra=scenario.target.extra_body)
+        before, after = dialects.body(
+            scenario.target.api, model, output_tokens, drop=drop, extra=scenario.target.extra_body
+        )
         content = before + msgspec.json.encode(text) + after
         story = dialects.Story()
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         within_s = scenario.target.request_timeout
-        async with httpclient.response(client, "POST", path, within_s, content=content, headers=headers) as answer:
-            if answer.status_code in (400, 413, 422):
-                message = (await httpclient.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
+        async with control.response(api, "POST", path, within_s, content, headers) as answer:
+            if answer.status in (400, 413, 422):
+                message = (await control.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
                 field = dialects.refused_field(message, drop | frozenset(scenario.target.extra_body))
                 if field is not None:
                     drop |= {field}
                     notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
                     continue
-                raise _RefusedError(
-                    _said(answer.status_code, message), place=url + path, way_out="change what is asked"
-                )
-            if answer.status_code != 200:
-                message = (await httpclient.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
-                no = _not_served(answer.status_code, message, url + path)
+                raise _RefusedError(_said(answer.status, message), place=url + path, way_out="change what is asked")
+            if answer.status != 200:
+                message = (await control.whole(answer))[:_LONGEST_BODY].decode("utf-8", "replace")
+                no = _not_served(answer.status, message, url + path)
                 raise no or HarnessError(
-                    _said(answer.status_code, message), place=url + path, way_out=_way_out(answer.status_code)
+                    _said(answer.status, message), place=url + path, way_out=_way_out(answer.status)
                 )
             kind = answer.headers.get("content-type", "")
             if "event-stream" not in kind:
@@ -510,8 +494,8 @@ async def _ask(
                     place=url + path,
                     way_out="switch compression off for text/event-stream there",
                 )
-            Response().heard(answer.status_code, answer.headers)  # as the load will read it
-            async for piece in httpclient.pieces(answer):
+            Response().heard(answer.status, answer.headers)  # as the load will read it
+            async for piece in control.pieces(answer):
                 story.feed(time.monotonic_ns(), piece)
         story.end(time.monotonic_ns())
         if story.error:

@@ -23,7 +23,8 @@ from harness.analysis.verdicts import CPU
 from harness.experiment import budget, look, probe, safety
 from harness.experiment.endpoint import Launch, words_for
 from harness.experiment.heard import Heard
-from harness.load import dialects, httpclient
+from harness.load import control, dialects
+from harness.load.client import client
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
@@ -355,20 +356,18 @@ class Levels:
 
     async def _scrape(self) -> None:
         """Take the server's figures off the measured path; one that fails is a gap, said once, and the next is due."""
-        import httpx
-
         spec = self._scenario.ramp.level_seconds
         every = min(2.0, max(0.25, spec / 8)) if spec else 1.0
         where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
         wait, noted = every, False
-        async with httpclient.client(where, timeout=_SCRAPE_S) as http:
+        async with client(where, connect_s=_SCRAPE_S) as http:
             while True:
                 try:
-                    page = await httpclient.page(http, where.path, _SCRAPE_S)
+                    page = await control.page(http, where.path, _SCRAPE_S)
                     why = "" if page.status == 200 else f"it answers {page.status}"
                     if not why:
                         self.heard.tell(server.samples(self.heard.now(), server.parse(page.text)))
-                except httpx.TransportError as error:
+                except control.TransportError as error:
                     why = dialects.plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
                 # What fails is asked for less and less often: a server may make it cost as much as it likes.
                 wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every
