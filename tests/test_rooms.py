@@ -201,6 +201,13 @@ def test_knee_help_imports_no_heavy_package() -> None:
     assert imported_by("-m", "harness", "--help") & (HEAVY | {"numpy"}) == set()
 
 
+@pytest.mark.slow
+def test_to_ask_the_endpoint_takes_no_heavy_package() -> None:
+    """The rest is imported while it answers."""
+    needed = "harness.cli.run", "harness.experiment.consent", "harness.experiment.run", "harness.report.live"
+    assert imported_by("-c", f"import {', '.join(needed)}") & (HEAVY | {"numpy", "scipy"}) == set()
+
+
 def demo(tmp_path: Path) -> str:
     """A result folder of one's own."""
     folder = tmp_path / "demo"

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from harness import scenario, store
 from harness.cli import cli
 from harness.errors import HarnessError
-from harness.experiment import consent
+from harness.experiment import consent, estimate
 from harness.experiment.endpoint import address as taken_apart
 from harness.experiment.safety import Usage, dollars, failing
 from harness.sim.process import running
@@ -55,7 +55,7 @@ def test_gpus_and_tokens_are_added_where_both_have_a_price() -> None:
 
 def test_the_estimate_adds_up_each_level_s_parts() -> None:
     """C = 2 and 8 at 2 s a request, windows of 10 s: (4 + 10 + 2) + (16 + 40 + 8) requests, 2 · (4 + 10 + 2) s."""
-    made = consent.estimate(
+    made = estimate.estimate(
         spec(ramp={"levels": [2, 8], "level_seconds": 10}, workload={"input_tokens": 100, "output_tokens": 10},
              hardware={"price_per_mtok": [1.0, 10.0]}), 2.0,
     )  # fmt: skip
@@ -66,23 +66,23 @@ def test_the_estimate_adds_up_each_level_s_parts() -> None:
 
 def test_a_schedule_sends_its_rate_and_every_repeat_counts() -> None:
     """5/s over 2 · 2 + 10 + 2 s, three times."""
-    made = consent.estimate(spec(ramp={"rates": [5.0], "level_seconds": 10, "repeat": 3}), 2.0)
+    made = estimate.estimate(spec(ramp={"rates": [5.0], "level_seconds": 10, "repeat": 3}), 2.0)
     assert (made.levels, made.requests, made.seconds) == (3, 240, 48.0)
 
 
 def test_a_ramp_is_taken_to_its_highest_level_with_the_windows_of_its_first_pass() -> None:
     """1, 2 and 4 at 1 s: one request a slot to warm up, windows of 1.5 s and 1 s to end."""
-    made = consent.estimate(spec(ramp={"max_concurrency": 4}), 1.0)
+    made = estimate.estimate(spec(ramp={"max_concurrency": 4}), 1.0)
     assert (made.levels, made.requests, made.seconds) == (3, round(3.5 * 7), 3 * 3.5)
 
 
 def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
-    made = consent.estimate(spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
-    line = consent.outlook(made, spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
+    made = estimate.estimate(spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
+    line = estimate.outlook(made, spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
     assert line.startswith("plan: 3 levels, about 91 requests, 39 s; a request takes 1 s alone.")
     assert "Ctrl-C" in line
     adaptive = spec(ramp={"max_seconds": 60})
-    line = consent.outlook(consent.estimate(adaptive, 1.0), adaptive, 1.0)
+    line = estimate.outlook(estimate.estimate(adaptive, 1.0), adaptive, 1.0)
     assert "a first answer in about 35 s, the knee in about 1 min" in line
 
 
@@ -92,14 +92,14 @@ def test_a_prefill_probe_s_own_levels_are_in_the_plan() -> None:
         ramp={"levels": [2], "level_seconds": 10, "probe": "prefill"},
         workload={"input_tokens": 100, "output_tokens": 1},
     )
-    made = consent.estimate(asked, 1.0, [64, 512])
+    made = estimate.estimate(asked, 1.0, [64, 512])
     assert (made.levels, made.requests, made.seconds) == (3, 52, 39.0)
     assert made.usage == Usage(13 * 64 + 13 * 512 + 26 * 100, 0, 52)
 
 
 def test_a_quota_stretches_the_warm_up_and_lowers_the_requests() -> None:
     """C = 8 at 1 s, 2 requests a second: 16 of them warm up in 8 s, then 10 s and 1 s."""
-    made = consent.estimate(spec(ramp={"levels": [8], "level_seconds": 10}, target={"max_rps": 2.0}), 1.0)
+    made = estimate.estimate(spec(ramp={"levels": [8], "level_seconds": 10}, target={"max_rps": 2.0}), 1.0)
     assert (made.requests, made.seconds) == (38, 19.0)
 
 
@@ -108,7 +108,7 @@ def test_a_quota_stretches_the_warm_up_and_lowers_the_requests() -> None:
 )
 def test_the_estimate_stays_within_the_bounds(bound: dict[str, float], share: float) -> None:
     given = {"levels": [4], "level_seconds": 10, **bound}
-    made = consent.estimate(
+    made = estimate.estimate(
         spec(ramp=given, workload={"input_tokens": 400, "output_tokens": 100}, hardware={"price_per_mtok": [1.0, 1.0]}),
         0.5,
     )  # 92 requests, 11.5 s, 46,000 tokens

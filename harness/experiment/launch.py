@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 import time
+from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -89,17 +90,25 @@ def target(scenario: Scenario, where: Address) -> Target:
     )
 
 
-async def check(scenario: Scenario, url: str, first_prompt: int = 0, *, trust_remote_code: bool = False) -> Launch:
+async def check(
+    scenario: Scenario,
+    url: str,
+    first_prompt: int = 0,
+    *,
+    trust_remote_code: bool = False,
+    busy: Awaitable[object] | None = None,
+) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out where one fails.
 
     `first_prompt` is the number of the first prompt to ask with: none is asked twice. `trust_remote_code`: a named
-    tokenizer may run code that lies in its folder. Servers repeat what they were
-    sent, so nothing leaves here in their words that holds a secret.
+    tokenizer may run code that lies in its folder. `busy` is what this process does meanwhile: its end is waited for
+    before a request is timed. Servers repeat what they were sent, so nothing leaves here in their words that holds a
+    secret.
     """
     hide = scenarios.secrets(scenario, os.environ)
     try:
         wanted = scenarios.resolved(scenario, os.environ)
-        found = await _check(wanted, url, first_prompt, trust_remote_code=trust_remote_code)
+        found = await _check(wanted, url, first_prompt, busy, trust_remote_code=trust_remote_code)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -113,7 +122,9 @@ async def check(scenario: Scenario, url: str, first_prompt: int = 0, *, trust_re
     )
 
 
-async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remote_code: bool) -> Launch:
+async def _check(
+    scenario: Scenario, url: str, first_prompt: int, busy: Awaitable[object] | None, *, trust_remote_code: bool
+) -> Launch:
     """All checks, by a resolved scenario; what is found is still in the server's own words."""
     where = address(url)
     scenario = _api(scenario, where)
@@ -145,7 +156,7 @@ async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remot
             if workload.tokenizer is not None:
                 trust = trust_remote_code
                 words, tokenizer_json = await vocabulary.words(workload.tokenizer, trust_remote_code=trust)
-            learnt = await _first_requests(api, scenario, where.base, wire.path, model, words, first_prompt)
+            learnt = await _first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
             found = await asking
         except control.ConnectDeadlineError:
             if await _speaks_http(where, wire):
@@ -354,6 +365,7 @@ async def _first_requests(
     model: str,
     words: tuple[str, ...],
     first_prompt: int,
+    busy: Awaitable[object] | None,
 ) -> _Learnt:
     """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact."""
     workload = scenario.workload
@@ -383,6 +395,8 @@ async def _first_requests(
             raise
         first, one_token = max(fewest, first // _FEWER), False
         await ask(first, 1)
+    if busy is not None:
+        await busy
     words_now, timed, e2e = first, None, 0.0
     near = 0.0 if workload.tokenizer else _NEAR * asked
     while timed is None or (counts and abs(counts[-1].tokens - asked) > near and used - first_prompt < _PROBES):

@@ -4,21 +4,25 @@ The parent process decides and writes; worker processes measure. What they send 
 Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
 folder's files and summarised. A run that ended early can be resumed: a sitting more, in the same folder, that holds
 the levels which are not finished.
+
+To ask the endpoint takes few modules; the many that measuring takes (`_LATER`) are imported while it answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,30 +30,33 @@ import msgspec
 import harness
 from harness import files, store
 from harness import scenario as scenarios
-from harness.analysis import phases
 from harness.errors import HarnessError
-from harness.experiment import aside, calibrate, consent, hardware, limits, probe, published
+from harness.experiment import aside, consent, limits, probe, published
 from harness.experiment import launch as launching
-from harness.experiment.calibrate import Calibration
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Launch, address
-from harness.experiment.levels import Asked, Before, Levels, View
-from harness.experiment.summarise import exit_status, lost, summarise
 from harness.load import workers as worker_set
 from harness.load.local import LocalWorker
 from harness.load.messages import Done
 from harness.load.workers import Workers
 from harness.observe import host
 from harness.observe.gpu import Gpus
-from harness.predict import claims, model, roofline
-from harness.predict.calibrated import calibrated
 from harness.record import FORMAT
 from harness.scenario import Scenario
 from harness.secrecy import HIDDEN
-from harness.sim import profile as profiles
-from harness.sim.process import running
-from harness.summary import Prediction, Summary
 
+if TYPE_CHECKING:
+    from harness.experiment.calibrate import Calibration
+    from harness.experiment.levels import Levels, View
+    from harness.predict import model, roofline
+    from harness.sim import profile as profiles
+    from harness.summary import Prediction, Summary
+
+_LATER = (
+    "harness.analysis.phases", "harness.experiment.calibrate", "harness.experiment.estimate",
+    "harness.experiment.hardware", "harness.experiment.levels", "harness.experiment.summarise",
+    "harness.predict.calibrated",
+)  # fmt: skip
 _MOMENT_S = 0.5  # that a run may still take to finish after a signal
 _ONE_PRESS_S = 1.0  # between two signals that are meant as one
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
@@ -171,6 +178,9 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Go on with a run that ended early, by the scenario that it was `begun_with`."""
+    from harness.experiment.levels import Asked, Before
+    from harness.experiment.summarise import exit_status, summarise
+
     folder = Path(path)
     with store.claimed(folder):
         run = store.read(folder)
@@ -238,6 +248,9 @@ def _sit(sitting: _Sitting) -> Outcome:
     with signals.outside(), contextlib.ExitStack() as stack:
         profile = None
         if url == "sim:":
+            from harness.sim import profile as profiles
+            from harness.sim.process import running
+
             sim = scenario.sim
             profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
             url = stack.enter_context(running(profile, cpu=server_cpu))
@@ -282,8 +295,11 @@ async def _run(
         here = asyncio.to_thread(Gpus.open) if profile is None and _is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = (len(sittings) - 1) * _PROMPTS
-        trust = sitting.agreed.trust_remote_code
-        launch = await launching.check(sitting.scenario, url, first_prompt, trust_remote_code=trust)
+        # Not a thread of the loop's, which is left behind: one that is amid an import may not be.
+        importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest)
+        launch = await launching.check(
+            sitting.scenario, url, first_prompt, trust_remote_code=sitting.agreed.trust_remote_code, busy=importing
+        )
         gpus = await opening if opening is not None else None
         try:
             await _planned(sitting, launch, public=consent.is_foreign(where, found))
@@ -293,14 +309,21 @@ async def _run(
                 gpus.close()
 
 
+def _import_the_rest() -> None:
+    for name in _LATER:
+        importlib.import_module(name)
+
+
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
+    from harness.experiment import estimate
+
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(consent.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
+    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe.lengths(asked, launch))
     if not public:
-        sitting.view.note(consent.outlook(made, asked, launch.e2e_s))
+        sitting.view.note(estimate.outlook(made, asked, launch.e2e_s))
         return
-    plan = consent.told(made, asked, launch)
+    plan = estimate.plan(made, asked, launch)
     if not sitting.agreed.yes:
         await consent.ask(plan, launch.address.base)
         return
@@ -325,6 +348,9 @@ async def _measure(
     gpus: Gpus | None,
     signals: _Signals,
 ) -> Outcome:
+    from harness.experiment.levels import Asked, Before, Levels
+    from harness.experiment.summarise import exit_status, lost, summarise
+
     scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
     scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
     sitting = msgspec.structs.replace(sitting, scenario=scenario)
@@ -453,6 +479,8 @@ def _now_iso() -> str:
 
 def _calibration(scenario: Scenario) -> tuple[Calibration | None, str | None]:
     """What this host's load generator can follow, or why that is not known."""
+    from harness.experiment import calibrate
+
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
@@ -474,6 +502,9 @@ async def _first_manifest(
     sitting: _Sitting, launch: Launch, profile: profiles.Profile | None, gpus: Gpus | None
 ) -> dict[str, Any]:
     """All that could explain a difference, and the prediction, before any load."""
+    from harness.analysis import phases
+    from harness.experiment import hardware
+
     scenario = sitting.scenario
     manifest = _manifest(scenario, launch, profile, sitting.command)
     manifest["gpu_facts"] = gpus.facts() if gpus is not None else None
@@ -559,6 +590,10 @@ def _predict(
     scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
 ) -> Prediction:
     """The prediction before load."""
+    from harness.experiment import hardware
+    from harness.predict import claims, roofline
+    from harness.predict.calibrated import calibrated
+
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     tokens = launch.input_tokens or scenario.workload.input_tokens
     workload = roofline.Workload(tokens, scenario.workload.output_tokens)
