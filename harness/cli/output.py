@@ -54,7 +54,7 @@ def hand_out(
 ) -> None:
     """Write a result's files, print its answer, then draw. Where nobody listens the files are made all the same."""
     paths = write_reports(folder, summary, manifest, plots=plots)
-    with _to_whoever_listens():
+    with to_whoever_listens():
         print_summary(summary, manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
     if plots:
         write_plots(folder, summary, manifest)
@@ -69,7 +69,7 @@ def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet:
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
     made = [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
-    with _to_whoever_listens():
+    with to_whoever_listens():
         print_map(found, table, made, as_json=as_json, quiet=quiet)
     if plots:
         heat.map_png(found, folder / "map.png")
@@ -113,7 +113,7 @@ def print_summary(
 
 
 @contextlib.contextmanager
-def _to_whoever_listens() -> Iterator[None]:
+def to_whoever_listens() -> Iterator[None]:
     """Print, and let it be where nobody reads on."""
     try:
         yield

@@ -245,11 +245,12 @@ def run(
             outcome = experiment.resume(resume, resolved, view, command, agreed=agreed)
         else:
             outcome = experiment.run(resolved, out, view, command, agreed=agreed)
-    shown: dict[str, Any] = {"plots": not no_plots, "as_json": as_json, "quiet": quiet}
+    plots = not no_plots
     if swept:
-        output.hand_out_map(found.folder, found.map, **shown)
+        output.hand_out_map(found.folder, found.map, plots=plots, as_json=as_json, quiet=quiet)
         sys.exit(found.status)
-    output.hand_out(outcome.folder, outcome.summary, outcome.manifest, **shown, verbose=verbose)
+    folder, summary, manifest = outcome.folder, outcome.summary, outcome.manifest
+    output.hand_out(folder, summary, manifest, plots=plots, as_json=as_json, quiet=quiet, verbose=verbose)
     sys.exit(outcome.status)
 
 
