@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from harness.load import http1, sse
 from harness.load.loop import HotSelector
-from harness.load.sockets import SocketTransport, Stream
+from harness.load.sockets import Connection, SocketTransport
 from harness.load.tokens import Placer
 from harness.load.transport import Answer, Target
 from tests.streams import ALL, delta, event, usage
@@ -82,7 +82,7 @@ class Reader:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
         answer, wire, over = Answer("", placer), _Wire(), _Over()
         answer.over = over  # type: ignore[assignment]
-        stream = Stream(wire, self._pool)  # type: ignore[arg-type]
+        stream = Connection(wire, self._pool)  # type: ignore[arg-type]
         stream.begin(answer, b"?")
         at, cut_off = 0, False
         for data in reads:

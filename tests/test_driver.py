@@ -49,13 +49,13 @@ class FakeServer:
     async def prepare(self, connections: int) -> None:
         self.prepared = max(self.prepared, connections)
 
-    def letter(self, request_id: str, body: bytes) -> bytes:
+    def request(self, request_id: str, body: bytes) -> bytes:
         return body
 
-    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
         answer.sent_ns = max(1, self._clock())
         self.sent_at.append(asyncio.get_running_loop().time())
-        self.bodies.append(letter)
+        self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
@@ -326,7 +326,7 @@ def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
     class Broken(FakeServer):
         """Answers 200 and an error event at once; only decoding, a tick later, tells."""
 
-        async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
+        async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
             answer.sent_ns = answer.done_ns = max(1, self._clock())
             self.sent_at.append(asyncio.get_running_loop().time())
             answer.response.status = 200

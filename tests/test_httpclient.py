@@ -115,7 +115,7 @@ def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
         transport = transport_for(target, selector)
         busy = asyncio.create_task(chore())
         answer = Answer("x")
-        await transport.exchange(answer, transport.letter("x", b"{}"), 5.0)
+        await transport.exchange(answer, transport.request("x", b"{}"), 5.0)
         busy.cancel()
         await transport.aclose()
         return answer

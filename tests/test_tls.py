@@ -125,7 +125,7 @@ def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> N
         await transport.prepare(1)
         await asyncio.sleep(0.05)
         await transport.prepare(4)
-        await asyncio.gather(*(transport.exchange(Answer(i), transport.letter(i, b""), 5.0) for i in "abcd"))
+        await asyncio.gather(*(transport.exchange(Answer(i), transport.request(i, b""), 5.0) for i in "abcd"))
         await transport.aclose()
 
     with (

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.sockets import SocketTransport, Stream
+from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import Answer, Target, Transport
 from harness.load.worker import transport_for
 from tests.servers import WIRES, Request, reached
@@ -34,7 +34,7 @@ async def ask(
     """The answers to some requests, one after the other, each decoded to its end."""
     answers = [Answer(f"id-{i}") for i in range(times)]
     for answer in answers:
-        await transport.exchange(answer, transport.letter(answer.request_id, body), timeout_s)
+        await transport.exchange(answer, transport.request(answer.request_id, body), timeout_s)
     selector.decode_all()
     return answers
 
@@ -253,7 +253,7 @@ def test_events_of_one_segment_are_the_server_s_lump_where_the_read_was_in_time(
 def test_events_that_were_sent_apart_and_read_together_are_ours() -> None:
     selector, answer = HotSelector(250_000), Answer("id")
     near, far = socket.socketpair()
-    stream = Stream(near, SocketTransport(plain(1), selector))
+    stream = Connection(near, SocketTransport(plain(1), selector))
     stream._answer = answer
     answer.response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     event = delta(content="a")
@@ -369,7 +369,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(loop, "getaddrinfo", counted)
         transport = transport_for(target, selector)
         answers = [Answer(f"id-{i}") for i in range(8)]
-        await asyncio.gather(*(transport.exchange(a, transport.letter(a.request_id, b"{}"), 5.0) for a in answers))
+        await asyncio.gather(*(transport.exchange(a, transport.request(a.request_id, b"{}"), 5.0) for a in answers))
         selector.decode_all()
         await transport.aclose()
         return answers
@@ -412,7 +412,7 @@ def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
     async def go(target: Target, selector: HotSelector) -> Answer:
         transport = transport_for(target, selector)
         answer = Answer("x")
-        task = asyncio.create_task(transport.exchange(answer, transport.letter("x", b"{}"), 5.0))
+        task = asyncio.create_task(transport.exchange(answer, transport.request("x", b"{}"), 5.0))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

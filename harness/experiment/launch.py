@@ -508,7 +508,7 @@ async def _ask(
                     place=url + path,
                     way_out="switch compression off for text/event-stream there",
                 )
-            Response().heard(answer.status, answer.headers)  # as the load will read it
+            Response().take_head(answer.status, answer.headers)  # as the load will read it
             async for piece in control.pieces(answer):
                 story.feed(time.monotonic_ns(), piece)
         story.end(time.monotonic_ns())

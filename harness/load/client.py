@@ -99,7 +99,7 @@ class _Head(Response):
 
     __slots__ = ()
 
-    def heard(self, status: int, headers: Mapping[str, str]) -> None:
+    def take_head(self, status: int, headers: Mapping[str, str]) -> None:
         self.status, self.headers = status, dict(headers)
 
 

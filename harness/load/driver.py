@@ -31,12 +31,12 @@ from harness.secrecy import redact
 
 _BATCH = 16  # records a frame: making more of them at once would hold up a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
-_SAID = 200  # characters of what was said of an error
-_LETTERS = 4096  # requests built ahead at most
+_LONGEST_MESSAGE = 200  # characters of an error's message
+_MOST_AHEAD = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
-class _Ask(msgspec.Struct, frozen=True, gc=False):
+class _Running(msgspec.Struct, frozen=True, gc=False):
     answer: Answer
     level: Hold
     scheduled_ns: int
@@ -67,12 +67,12 @@ class Driver:
         self._low = asyncio.Event()  # fewer than half of them are left
         self._hold: Hold | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
-        self._loose: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
+        self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # when the open loop's requests were due that still wait to be sent
         self._open, self._opening = 0, False  # connections that the open loop asked for
-        self._in_flight: dict[str, _Ask] = {}  # in the order they were sent
-        self._ended: collections.deque[_Ask] = collections.deque()
+        self._in_flight: dict[str, _Running] = {}  # in the order they were sent
+        self._ended: collections.deque[_Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._throttler: Any = None
@@ -96,7 +96,7 @@ class Driver:
                 else:
                     await self._go_to(command, group)
             self._hold = None
-            cut = [task for task in (*self._slots.values(), *self._loose) if not task.done()]
+            cut = [task for task in (*self._slots.values(), *self._open_loop) if not task.done()]
             for task in cut:
                 task.cancel()
             await asyncio.gather(*cut, return_exceptions=True)
@@ -108,7 +108,7 @@ class Driver:
 
     async def _prepare(self, prepare: Prepare) -> None:
         await self._transport.prepare(prepare.connections)
-        self._wanted = min(_LETTERS, 8 + prepare.connections)
+        self._wanted = min(_MOST_AHEAD, 8 + prepare.connections)
         while len(self._ready) < self._wanted:
             self._build_some()
             await asyncio.sleep(0)
@@ -127,7 +127,7 @@ class Driver:
         self._hold = hold
         self._done = self._failed = 0
         if hold.rate is not None:
-            self._loosen(group, self._on_schedule(hold, hold.rate, group))
+            self._start(group, self._on_schedule(hold, hold.rate, group))
             return
         plan = self._plan
         fresh = [i for i in range(hold.slots) if i not in self._slots or self._slots[i].done()]
@@ -150,7 +150,7 @@ class Driver:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            answer = await self._ask(self._hold, due)
+            answer = await self._exchange(self._hold, due)
             due = answer.done_ns
             # What only its decoding tells of an answer (an error inside the stream) is known one request later.
             judged = answer if answer.error or answer.response.status != 200 else before
@@ -172,10 +172,10 @@ class Driver:
                 await asyncio.sleep(early * 1e-9)
             if self._hold is not hold:
                 return
-            self._loosen(group, self._one(hold, due))
+            self._start(group, self._one(hold, due))
             if len(self._in_flight) + _SPARE > self._open and not self._opening:
                 self._opening = True
-                self._loosen(group, self._open_ahead())
+                self._start(group, self._open_ahead())
 
     async def _open_ahead(self) -> None:
         """A connection of an open loop is open before its request is due."""
@@ -194,30 +194,30 @@ class Driver:
         finally:
             del self._queued[me]
         try:
-            await self._ask(hold, due)
+            await self._exchange(hold, due)
         finally:
             self._room.release()
 
-    def _loosen(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
         task = group.create_task(work)
-        self._loose.add(task)
-        task.add_done_callback(self._loose.discard)
+        self._open_loop.add(task)
+        task.add_done_callback(self._open_loop.discard)
 
-    async def _ask(self, hold: Hold, due: int) -> Answer:
+    async def _exchange(self, hold: Hold, due: int) -> Answer:
         """One request, from the next prompt to the end of its answer."""
         words = hold.prompt_words
-        request_id, letter = self._ready.popleft() if self._ready and words == self._ahead else self._build(words)
+        request_id, request = self._ready.popleft() if self._ready and words == self._ahead else self._build(words)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
         answer = Answer(request_id, self._placer)
-        ask = _Ask(answer, hold, due)
-        self._in_flight[request_id] = ask
+        running = _Running(answer, hold, due)
+        self._in_flight[request_id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.exchange(answer, letter, self._plan.request_timeout_s)
+            await self._transport.exchange(answer, request, self._plan.request_timeout_s)
         finally:
             del self._in_flight[request_id]
-            self._ended.append(ask)
+            self._ended.append(running)
             self._done += hold is self._hold
         return answer
 
@@ -226,7 +226,7 @@ class Driver:
         self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
         body = plan.body_before + self._prompts.quoted(number, words) + plan.body_after
-        return request_id, self._transport.letter(request_id, body)
+        return request_id, self._transport.request(request_id, body)
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""
@@ -256,7 +256,7 @@ class Driver:
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
-        flying = next((ask.answer.sent_ns or ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        flying = next((running.answer.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
         oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
@@ -285,7 +285,7 @@ class Driver:
 
     def _oldest_due(self) -> int:
         """When the open loop's oldest request that is not over was due; 0: there is none."""
-        flying = next((ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        flying = next((running.scheduled_ns for running in self._in_flight.values()), 0)
         return flying or next(iter(self._queued.values()), 0)
 
     async def _flush(self) -> None:
@@ -304,9 +304,9 @@ class Driver:
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # whatever is due goes first
 
-    def _record(self, ask: _Ask) -> Record:
-        answer, story, origin = ask.answer, ask.answer.story, self._plan.origin_ns
-        self._failed += ask.level is self._hold and answer.error not in ("", "cancelled")
+    def _record(self, running: _Running) -> Record:
+        answer, story, origin = running.answer, running.answer.story, self._plan.origin_ns
+        self._failed += running.level is self._hold and answer.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
@@ -314,12 +314,12 @@ class Driver:
         arrivals = story.arrivals
         return Record(
             request_id=answer.request_id,
-            level=ask.level.index,
-            repeat=ask.level.repeat,
-            concurrency=ask.level.concurrency,
+            level=running.level.index,
+            repeat=running.level.repeat,
+            concurrency=running.level.concurrency,
             worker=self._plan.worker,
             url=self._plan.url,
-            scheduled_s=(ask.scheduled_ns - origin) * 1e-9,
+            scheduled_s=(running.scheduled_ns - origin) * 1e-9,
             sent_s=since(answer.sent_ns),
             connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
             tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
@@ -338,14 +338,14 @@ class Driver:
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=story.packed_tokens(),
-            error_message=self._said(answer.message) if answer.error else "",
+            error_message=self._first_words(answer.message) if answer.error else "",
             merged=story.merged,
             lumped=story.merged - answer.merged_late,
         )
 
-    def _said(self, message: str) -> str:
-        """The first words of what was said of an error, on one line and without the secrets that it repeats."""
-        return redact(plain(message[: 2 * _SAID]), self._plan.secrets)[:_SAID]
+    def _first_words(self, message: str) -> str:
+        """The first words of an error's message, on one line and without the secrets that it repeats."""
+        return redact(plain(message[: 2 * _LONGEST_MESSAGE]), self._plan.secrets)[:_LONGEST_MESSAGE]
 
 
 def _waited_s() -> float | None:

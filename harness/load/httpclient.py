@@ -165,24 +165,24 @@ class HttpxTransport:
         self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
         gc.enable()  # httpx leaves cycles behind; with the sockets there are none to collect
 
-    def letter(self, request_id: str, body: bytes) -> httpx.Request:
+    def request(self, request_id: str, body: bytes) -> httpx.Request:
         import httpx
 
         # Not the client's own way to build one: that would send back the cookies of earlier answers.
-        letter = httpx.Request("POST", self._url, headers=self._headers, content=body)
-        letter.headers["X-Request-Id"] = request_id
-        return letter
+        request = httpx.Request("POST", self._url, headers=self._headers, content=body)
+        request.headers["X-Request-Id"] = request_id
+        return request
 
     async def prepare(self, connections: int) -> None:
         """Nothing: httpx opens a connection when a request needs one, and its time is a figure of its own."""
 
-    async def exchange(self, answer: Answer, letter: httpx.Request, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, request: httpx.Request, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         import httpx
 
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(answer, letter)
+                await self._send(answer, request)
         except TimeoutError:
             answer.fail("client_deadline", f"no end within {timeout_s:g} s")
         except ProtocolError as error:
@@ -196,15 +196,15 @@ class HttpxTransport:
             answer.done_ns = answer.done_ns or now()
             answer.take(answer.done_ns, None)
 
-    async def _send(self, answer: Answer, letter: httpx.Request) -> None:
-        letter.extensions["trace"] = _Moments(answer)
-        response = await _sent(self._client, letter)
+    async def _send(self, answer: Answer, request: httpx.Request) -> None:
+        request.extensions["trace"] = _Moments(answer)
+        response = await _sent(self._client, request)
         try:
             answer.response.headers = dict(response.headers)
-            answer.response.heard(response.status_code, response.headers)
+            answer.response.take_head(response.status_code, response.headers)
             async for piece in response.aiter_raw():
                 answer.bytes_received += len(piece)
-                # Decoded at once: a debt would make the loop sleep by ticks, and httpx must be woken by its events.
+                # Decoded at once: a queue would make the loop sleep by ticks, and httpx must be woken by its events.
                 stamp = now()
                 self._selector.unstamped_read(stamp)
                 carried = answer.take(stamp, piece)

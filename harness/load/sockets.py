@@ -6,7 +6,7 @@ before the first byte is written on a connection that is already open; connect a
 Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent into a connection
 that the server had already closed after the answer before, though it promised to keep it. Those
 are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
-where that is certain (`Stream._untaken`): a server that may have read the request and closes without a word is a
+where that is certain (`Connection._untaken`): a server that may have read the request and closes without a word is a
 failure, `reset`, on a used connection as on a fresh one. So that this does not happen where a server merely ends
 what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
 
@@ -28,7 +28,8 @@ import struct
 import termios
 from typing import Any
 
-from harness.load.http1 import ProtocolError, request, request_head
+from harness.load import http1
+from harness.load.http1 import ProtocolError
 from harness.load.loop import HotSelector, ask_for_stamps, now
 from harness.load.transport import IDLE_S, Answer, Late, Target, TlsError
 
@@ -37,7 +38,7 @@ _AT_ONCE = 64  # connections opened together: within the usual listen backlog
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
-class Stream:
+class Connection:
     """One connection; a hot socket of the loop."""
 
     __slots__ = (
@@ -95,7 +96,7 @@ class Stream:
         answer.bytes_received += len(data)
         piece = answer.response.lone(data)
         if piece is not None:
-            self._pool.selector.debt.append((answer, stamp, piece))
+            self._pool.selector.decode_queue.append((answer, stamp, piece))
             return
         try:
             pieces = answer.response.feed(data)
@@ -107,7 +108,7 @@ class Stream:
             # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
             apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
-            selector.debt.append((Late(answer) if apart else answer, stamp, piece))
+            selector.decode_queue.append((Late(answer) if apart else answer, stamp, piece))
         if answer.response.over or answer.error:
             self._finish(stamp)
 
@@ -170,19 +171,19 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
-        self._head = request_head("POST", target.path, target.authority, target.headers)
+        self._head = http1.request_head("POST", target.path, target.authority, target.headers)
         self._addresses: list[Any] = []
         self._looking: asyncio.Task[list[Any]] | None = None
-        self._free: collections.deque[Stream] = collections.deque()
-        self._streams: set[Stream] = set()
+        self._free: collections.deque[Connection] = collections.deque()
+        self._connections: set[Connection] = set()
         self._in_flight = 0
         self._ahead = False  # the server closes after each answer: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
 
-    def letter(self, request_id: str, body: bytes) -> bytes:
-        return request(self._head, request_id, body)
+    def request(self, request_id: str, body: bytes) -> bytes:
+        return http1.request(self._head, request_id, body)
 
-    async def open(self) -> Stream:
+    async def open(self) -> Connection:
         """A new connection, stamped and hot; OSError when there is none to be had."""
         if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
             if self._looking is None:
@@ -200,7 +201,7 @@ class SocketTransport:
                 if family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     ask_for_stamps(sock)
-                stream = await self._stream(sock)
+                connection = await self._connected(sock)
             except TlsError:  # somebody is there, and another address would tell the same
                 sock.close()
                 raise
@@ -211,13 +212,13 @@ class SocketTransport:
             except BaseException:  # cancelled: the descriptor must not stay
                 sock.close()
                 raise
-            stream.connect_ns = connect_ns
+            connection.connect_ns = connect_ns
             if at:  # the next connection begins where this one found somebody
                 self._addresses.insert(0, self._addresses.pop(at))
-            self.selector.add(stream)
-            self._streams.add(stream)
+            self.selector.add(connection)
+            self._connections.add(connection)
             self.opened += 1
-            return stream
+            return connection
         raise last
 
     def _looked_up(self, task: asyncio.Task[list[Any]]) -> None:
@@ -231,13 +232,13 @@ class SocketTransport:
         loop = asyncio.get_running_loop()
         return await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
 
-    async def _stream(self, sock: socket.socket) -> Stream:
+    async def _connected(self, sock: socket.socket) -> Connection:
         """The connection over a connected socket, ready for a request."""
-        return Stream(sock, self)
+        return Connection(sock, self)
 
     async def prepare(self, connections: int) -> None:
         """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
-        missing = connections - len(self._streams)
+        missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
                 while missing > 0:
@@ -268,34 +269,34 @@ class SocketTransport:
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    def forget(self, stream: Stream) -> None:
-        """A stream that closes is neither read nor counted any more."""
-        self.selector.drop(stream)
-        self._streams.discard(stream)
+    def forget(self, connection: Connection) -> None:
+        """A connection that closes is neither read nor counted any more."""
+        self.selector.drop(connection)
+        self._connections.discard(connection)
 
-    def _take(self) -> Stream | None:
+    def _take(self) -> Connection | None:
         while self._free:
-            stream = self._free.popleft()  # the longest open: servers take connections up in their order
-            fresh = now() - (stream.done_ns or stream.opened_ns) < IDLE_S * 1e9
-            if stream.open and (fresh and self.reuse if stream.done_ns else fresh or not self._ahead):
-                return stream
-            stream.close()
+            connection = self._free.popleft()  # the longest open: servers take connections up in their order
+            fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
+            if connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead):
+                return connection
+            connection.close()
         return None
 
-    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         self.selector.busy += 1
         self._in_flight += 1
-        stream = None
+        connection = None
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 while True:
-                    stream = self._take()
-                    if stream is None:
-                        stream = await self.open()
-                        answer.connect_ns, answer.tls_ns = stream.connect_ns, stream.tls_ns
+                    connection = self._take()
+                    if connection is None:
+                        connection = await self.open()
+                        answer.connect_ns, answer.tls_ns = connection.connect_ns, connection.tls_ns
                     answer.over = asyncio.get_running_loop().create_future()
-                    stream.begin(answer, letter)
+                    connection.begin(answer, request)
                     if self._ahead:
                         self._open_ahead(1)
                     await answer.over
@@ -319,20 +320,20 @@ class SocketTransport:
             self._in_flight -= 1
             if answer.done_ns == 0:
                 answer.done_ns = now()
-                if stream is not None:
-                    stream.close()
-            elif stream is not None and stream.open:
-                self._free.append(stream)
-            self.selector.debt.append((answer, answer.done_ns, None))
+                if connection is not None:
+                    connection.close()
+            elif connection is not None and connection.open:
+                self._free.append(connection)
+            self.selector.decode_queue.append((answer, answer.done_ns, None))
 
     async def aclose(self) -> None:
         opening = list(self._opening)
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        for stream in list(self._streams):
+        for connection in list(self._connections):
             with contextlib.suppress(OSError):
-                stream.close()
+                connection.close()
 
 
 def error_name(error: OSError) -> str:

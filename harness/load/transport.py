@@ -146,11 +146,11 @@ class Transport(Protocol):
     resent: int
     stamped: bool
 
-    def letter(self, request_id: str, body: bytes) -> Any:
+    def request(self, request_id: str, body: bytes) -> Any:
         """What `exchange` sends, built before it is due."""
         ...
 
-    async def exchange(self, answer: Answer, letter: Any, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, request: Any, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         ...
 
