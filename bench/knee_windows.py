@@ -25,7 +25,7 @@ from knee_truths import Curve, Floats
 
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
-from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
 from harness.predict.batching import Machine as StepMachine
 from harness.predict.batching import Request
 from harness.roles import Role

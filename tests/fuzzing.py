@@ -22,7 +22,8 @@ from harness.dialects.decoder import Decoder
 from harness.dialects.placer import Placer
 from harness.load import http1
 from harness.load.loop import HotSelector
-from harness.load.transport import Answer, SocketTransport, Stream, Target
+from harness.load.sockets import Connection, SocketTransport
+from harness.load.transport import Answer, Target
 from tests.streams import ALL, delta, event, usage
 
 
@@ -83,7 +84,7 @@ class Reader:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
         answer, wire, over = Answer("", Decoder(placer)), _Wire(), _Over()
         answer.over = over  # type: ignore[assignment]
-        stream = Stream(wire, self._pool)  # type: ignore[arg-type]
+        stream = Connection(wire, self._pool)  # type: ignore[arg-type]
         stream.begin(answer, b"?")
         at, cut_off = 0, False
         for data in reads:

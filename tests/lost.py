@@ -79,7 +79,7 @@ class Sitting:
 
     def workers(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "harness.load.workers" in child.cmdline()]
+        return [child for child in children if "harness.load.worker" in child.cmdline()]
 
     def reached(self, levels: int, moment: Callable[[Any], bool] = lambda level: True) -> None:
         """Wait until so many levels are finished and the next has come to a moment of its own."""

@@ -25,10 +25,12 @@ import numpy as np
 
 from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
-from harness.load.driver import Command, Driver, Hold, Message, Plan, Prepare, Progress, Stop
+from harness.load.driver import Driver
+from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, Stamping, new_loop, now
+from harness.load.messages import Command, Hold, Message, Plan, Prepare, Progress, Stop
 from harness.load.transport import Target, Transport
-from harness.load.transports import transport_for
+from harness.load.worker import transport_for
 from harness.load.workers import Workers
 from harness.manifest import Manifest
 from harness.record import Level, Record, arrivals_of
@@ -219,7 +221,8 @@ async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
     """One row at 256 in flight, in a worker process."""
     pace, records = PACES["steady"], list[Record]()
     made = plan(target(row, served, "steady"), row.deadline_s, CROWD, cpus)
-    async with asyncio.timeout(PATIENCE_S), Workers(1) as workers:
+    process = LocalWorker()
+    async with asyncio.timeout(PATIENCE_S), Workers([process]) as workers:
 
         async def news() -> AsyncIterator[Progress]:
             while True:
@@ -231,14 +234,13 @@ async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
         begin_s = (now() - made.origin_ns) * 1e-9
         await workers.hold(hold(CROWD, pace), CROWD)
         held = await level(news(), CROWD, 2 * CROWD, begin_s)
-        memory = most_memory(workers)
+        memory = most_memory(process)
         await workers.end()
         resent = sum(done.resent for done in workers.done)
         return Seen(records, held, made.origin_ns, resent, memory)
 
 
-def most_memory(workers: Workers) -> int:
-    (process,) = workers._processes
+def most_memory(process: LocalWorker) -> int:
     status = Path(f"/proc/{process.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
@@ -352,7 +354,7 @@ async def gone_and_back(
         first = stack.enter_context(contextlib.ExitStack())
         served = first.enter_context(serving(folder / f"gone-{in_flight}.log", cpu=server_cpu))
         made = plan(target(row._replace(fault="good"), served, "steady"), 5.0, in_flight, cpus)
-        async with asyncio.timeout(PATIENCE_S + gone_s), Workers(1) as workers:
+        async with asyncio.timeout(PATIENCE_S + gone_s), Workers([LocalWorker()]) as workers:
 
             async def until(seconds: float) -> Progress:
                 end = (now() - made.origin_ns) * 1e-9 + seconds

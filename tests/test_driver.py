@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.load.driver import Command, Driver, Hold, Plan, Prepare, Progress, Stop
+from harness.load.driver import Driver
+from harness.load.messages import Command, Hold, Plan, Prepare, Progress, Stop
 from harness.load.transport import Answer, Target
 from harness.record import Record, arrivals_of
 from harness.workload.uniform import Uniform
@@ -38,8 +39,8 @@ class FakeServer:
 
     stamped, resent = False, 0
 
-    def __init__(self, takes: float = 1.0, fails: bool = False) -> None:
-        self.takes, self.fails = takes, fails
+    def __init__(self, takes: float = 1.0, fails: bool = False, clock: Callable[[], int] = virtual.clock_ns) -> None:
+        self.takes, self.fails, self._clock = takes, fails, clock
         self.bodies: list[bytes] = []
         self.in_flight = self.most = self.prepared = 0
         self.sent_at: list[float] = []
@@ -47,13 +48,13 @@ class FakeServer:
     async def prepare(self, connections: int) -> None:
         self.prepared = max(self.prepared, connections)
 
-    def letter(self, request_id: str, body: bytes) -> bytes:
+    def request(self, request_id: str, body: bytes) -> bytes:
         return body
 
-    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
-        answer.sent_ns = max(1, virtual.clock_ns())
+    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
+        answer.sent_ns = max(1, self._clock())
         self.sent_at.append(asyncio.get_running_loop().time())
-        self.bodies.append(letter)
+        self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
@@ -65,13 +66,13 @@ class FakeServer:
                 await asyncio.sleep(self.takes / 4)
                 last = i == 3
                 piece = delta("length" if last else None, usage=usage(7, i + 1) if last else None, content="x")
-                answer.take(virtual.clock_ns(), piece)
+                answer.take(self._clock(), piece)
         except asyncio.CancelledError:
             answer.fail("cancelled", "cut by us")
             raise
         finally:
             self.in_flight -= 1
-            answer.done_ns = max(1, virtual.clock_ns())
+            answer.done_ns = max(1, self._clock())
             answer.take(answer.done_ns, None)
 
     async def aclose(self) -> None:
@@ -335,8 +336,8 @@ def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
     class Broken(FakeServer):
         """Answers 200 and an error event at once; only decoding, a tick later, tells."""
 
-        async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
-            answer.sent_ns = answer.done_ns = max(1, virtual.clock_ns())
+        async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
+            answer.sent_ns = answer.done_ns = max(1, self._clock())
             self.sent_at.append(asyncio.get_running_loop().time())
             answer.response.status = 200
             await asyncio.sleep(0.002)

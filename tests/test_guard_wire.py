@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx  # noqa: F401  # so that no deadline here waits for its import
 import pytest
 
 from harness.errors import HarnessError
 from harness.experiment import published
-from harness.load import httpclient
+from harness.load import control
+from harness.load.client import client
 from harness.observe import server
 from harness.predict import quantisation
 from harness.secrecy import plain
@@ -31,13 +32,16 @@ from tests.test_transport import exchange
 WITHIN_S = 0.5
 
 
-def page_of(script: Callable[[Request], None], within_s: float = WITHIN_S, **how: Any) -> httpclient.Page:
-    """One page of a server that runs this script."""
+every_client = pytest.mark.parametrize("wire", ["tcp", "httpx"])
 
-    async def go() -> httpclient.Page:
-        with reached("tcp", script) as target:
-            async with httpclient.client(target, timeout=5.0, **how) as client:
-                return await httpclient.page(client, "/v1/models", within_s)
+
+def page_of(script: Callable[[Request], None], wire: str, within_s: float = WITHIN_S) -> control.Page:
+    """One page of a server that runs this script, by the client for this wire."""
+
+    async def go() -> control.Page:
+        with reached(wire, script) as target:
+            async with client(target, connect_s=5.0) as asking:
+                return await control.page(asking, "/v1/models", within_s)
 
     return asyncio.run(go())
 
@@ -47,36 +51,41 @@ def mode(name: str) -> Mode:
 
 
 @pytest.mark.slow
+@every_client
 @pytest.mark.parametrize("name", [each.name for each in hostile_control.MODES if each.lasts])
-def test_a_page_has_one_deadline_whatever_the_server_does(name: str) -> None:
+def test_a_page_has_one_deadline_whatever_the_server_does(name: str, wire: str) -> None:
     began = time.monotonic()
-    with pytest.raises(httpx.TransportError):
-        page_of(mode(name).script)
+    with pytest.raises(control.TransportError):
+        page_of(mode(name).script, wire)
     assert time.monotonic() - began < WITHIN_S + 1.0
 
 
-def test_headers_that_drip_end_at_the_deadline() -> None:
-    with pytest.raises(httpx.ReadTimeout, match=r"no end of the answer within 0\.1 s"):
-        page_of(hostile_control.dripping(b"HTTP/1.1 200 OK\r\nX-Slow: ", 0.01), 0.1)
+@every_client
+def test_headers_that_drip_end_at_the_deadline(wire: str) -> None:
+    with pytest.raises(control.DeadlineError, match=r"no end of the answer within 0\.1 s"):
+        page_of(hostile_control.dripping(b"HTTP/1.1 200 OK\r\nX-Slow: ", 0.01), wire, 0.1)
 
 
+@every_client
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
-def test_a_page_that_is_compressed_all_the_same_is_inflated(coding: str) -> None:
+def test_a_page_that_is_compressed_all_the_same_is_inflated(coding: str, wire: str) -> None:
     packed = zlib.compress(models()) if coding == "deflate" else gzip.compress(models())
     said = hostile_control.said(packed, b"Content-Encoding: " + coding.encode())
-    assert page_of(said).json()["data"][0]["id"] == "toy"
+    assert page_of(said, wire).json()["data"][0]["id"] == "toy"
 
 
-def test_a_bomb_is_put_out_while_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_client
+def test_a_bomb_is_put_out_while_it_is_small(monkeypatch: pytest.MonkeyPatch, wire: str) -> None:
     inflated: list[int] = []
-    inner = httpclient._inflated
-    monkeypatch.setattr(httpclient, "_inflated", lambda *how: inflated.append(len(out := inner(*how))) or out)
+    inner = control._inflated
+    monkeypatch.setattr(control, "_inflated", lambda *how: inflated.append(len(out := inner(*how))) or out)
     packed = gzip.compress(bytes(16 << 20))
-    with pytest.raises(httpx.RemoteProtocolError, match="longer than 4 MiB"):
-        page_of(hostile_control.said(packed, b"Content-Encoding: gzip"), 5.0)
-    assert sum(inflated) == httpclient.LONGEST + 1
+    with pytest.raises(control.TransportError, match="longer than 4 MiB"):
+        page_of(hostile_control.said(packed, b"Content-Encoding: gzip"), wire, 5.0)
+    assert sum(inflated) == control.LONGEST + 1
 
 
+@every_client
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -84,27 +93,46 @@ def test_a_bomb_is_put_out_while_it_is_small(monkeypatch: pytest.MonkeyPatch) ->
         ("gzip in gzip, ten times", r"compresses \('gzip, gzip"),
         ("corrupt gzip", "gzip cannot be inflated"),
         ("half of a gzip", "gzip ends in the midst"),
-        ("a redirect to nowhere", "."),
+        ("a negative length", "."),
+        ("two lengths", "."),
+        ("a chunk of no length", "."),
+        ("a body shorter than it says", "."),
+        ("an end without an answer", "."),
+        ("HTTP/0.9", "."),
+        ("HTTP/2", "."),
+        ("101", "."),
     ],
 )
-def test_what_cannot_be_read_is_one_kind_of_error(name: str, why: str) -> None:
-    with pytest.raises(httpx.RemoteProtocolError, match=why):
-        page_of(mode(name).script)
+def test_what_cannot_be_read_is_one_kind_of_error(name: str, why: str, wire: str) -> None:
+    with pytest.raises(control.TransportError, match=why):
+        page_of(mode(name).script, wire)
 
 
+@pytest.mark.parametrize("name", ["a redirect to another host", "a redirect to itself", "a redirect to nowhere"])
+def test_a_redirect_is_an_answer_and_not_followed(name: str) -> None:
+    assert page_of(mode(name).script, "tcp").status == 307
+
+
+def test_where_a_redirect_leads_need_not_be_an_address_for_httpx_either() -> None:
+    with pytest.raises(control.TransportError):
+        page_of(mode("a redirect to nowhere").script, "httpx")
+
+
+@every_client
 @pytest.mark.parametrize("name", ["UTF-16", "a charset of zlib", "half a surrogate", "JSON as deep as it goes", "null"])
-def test_what_is_no_json_in_utf_8_is_no_data(name: str) -> None:
-    found = page_of(mode(name).script, 5.0)
+def test_what_is_no_json_in_utf_8_is_no_data(name: str, wire: str) -> None:
+    found = page_of(mode(name).script, wire, 5.0)
     assert found.json() is None
     assert isinstance(found.text, str)
     assert published.entries(found) == []
 
 
-def test_cookies_of_an_answer_are_not_read() -> None:
+@every_client
+def test_cookies_of_an_answer_are_not_read(wire: str) -> None:
     async def go() -> list[int]:
-        with reached("tcp", hostile_control.cookies) as target:
-            async with httpclient.client(target, timeout=5.0) as client:
-                return [(await httpclient.page(client, "/", 5.0)).status for _ in range(2)]
+        with reached(wire, hostile_control.cookies) as target:
+            async with client(target, connect_s=5.0) as asking:
+                return [(await control.page(asking, "/", 5.0)).status for _ in range(2)]
 
     assert asyncio.run(go()) == [200, 200], "the server fails where a cookie comes back"
 

@@ -15,7 +15,7 @@ import pytest
 
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Answer, Target
-from harness.load.transports import transport_for
+from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, reached, serving, tunnel
 from tests.streams import VLLM, delta
 from tests.test_transport import exchange, met
@@ -115,7 +115,7 @@ def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
         transport = transport_for(target, selector)
         busy = asyncio.create_task(chore())
         answer = Answer("x")
-        await transport.exchange(answer, transport.letter("x", b"{}"), 5.0)
+        await transport.exchange(answer, transport.request("x", b"{}"), 5.0)
         busy.cancel()
         await transport.aclose()
         return answer

@@ -307,6 +307,25 @@ def test_a_run_begins_after_two_requests() -> None:
     assert asked == [1, 4]
 
 
+def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
+    asked: list[tuple[int, bool]] = []
+    over = False
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            asked.append((json.loads(r.body)["max_tokens"], over))
+        endpoint(r)
+
+    async def busy() -> None:
+        nonlocal over
+        await asyncio.sleep(0.3)
+        over = True
+
+    with serving(script) as port:
+        asyncio.run(launch.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
+    assert asked == [(1, False), (4, True)]
+
+
 def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
     """Every tenth word has two tokens: the first correction is not exact, and the timed request tells."""
 

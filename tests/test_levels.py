@@ -16,7 +16,7 @@ from harness.experiment import live_state
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Levels
-from harness.load.driver import Hold, Progress
+from harness.load.messages import Hold, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
 from harness.record import Level, Record

@@ -130,10 +130,10 @@ def test_a_look_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
     selector.close()
 
 
-def test_debt_is_decoded_in_order_until_it_is_time_to_wake() -> None:
+def test_what_is_queued_is_decoded_in_order_until_it_is_time_to_wake() -> None:
     selector, counter = HotSelector(), Counter()
     for i in range(100):
-        selector.debt.append((counter, 0, b"%d" % i))
+        selector.decode_queue.append((counter, 0, b"%d" % i))
     selector.decode_until(now() + 10_000_000_000)
     assert counter.pieces == [b"%d" % i for i in range(100)]
     assert selector.events == 100
@@ -142,24 +142,24 @@ def test_debt_is_decoded_in_order_until_it_is_time_to_wake() -> None:
 def test_far_behind_an_eighth_is_decoded_though_it_is_time_to_wake_and_no_more() -> None:
     selector, counter = HotSelector(), Counter()
     for _ in range(2 * FAR_BEHIND):
-        selector.debt.append((counter, 0, b""))
+        selector.decode_queue.append((counter, 0, b""))
     selector.decode_until(0)
     assert FAR_BEHIND / 4 <= len(counter.pieces) <= FAR_BEHIND / 4 + 32
     near = HotSelector()
     for _ in range(FAR_BEHIND):
-        near.debt.append((counter, 0, b""))
+        near.decode_queue.append((counter, 0, b""))
     near.decode_until(0)
-    assert len(near.debt) >= FAR_BEHIND - 16
+    assert len(near.decode_queue) >= FAR_BEHIND - 16
 
 
-def test_a_debt_of_many_bytes_is_decoded_whole_though_it_is_time_to_wake() -> None:
+def test_a_queue_of_many_bytes_is_decoded_whole_though_it_is_time_to_wake() -> None:
     selector, counter = HotSelector(), Counter()
     for _ in range(64):
-        selector.debt.append((counter, 0, b""))
-    selector.owed = FAR_BEHIND_BYTES + 1
+        selector.decode_queue.append((counter, 0, b""))
+    selector.undecoded_bytes = FAR_BEHIND_BYTES + 1
     selector.decode_until(0)
     assert len(counter.pieces) == 64
-    assert selector.owed == 0
+    assert selector.undecoded_bytes == 0
 
 
 @pytest.mark.parametrize("busy", [0, 1])

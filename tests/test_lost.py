@@ -18,11 +18,14 @@ import msgspec
 import pytest
 
 from harness.analysis.summarise import summarise
+from harness.errors import HarnessError
 from harness.experiment import resume
 from harness.experiment import run as experiment
-from harness.load import workers as crew
-from harness.load.driver import Done, Hold, Message, Plan, Prepare
+from harness.load import worker as worker_process
+from harness.load import workers as worker_set
+from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, new_loop
+from harness.load.messages import Done, Hold, Message, Plan, Prepare
 from harness.load.transport import Target
 from harness.manifest import Manifest, Session
 from harness.results import frames
@@ -305,19 +308,20 @@ def plan(target: Target) -> Plan:
 
 
 def test_a_worker_that_hangs_is_killed_and_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_SILENT_S", 2)
+    monkeypatch.setattr(worker_set, "SILENT_S", 2)
 
     async def main(port: int) -> str:
-        async with crew.Workers(1) as workers:
+        process = LocalWorker()
+        async with worker_set.Workers([process]) as workers:
             batches: list[bytes] = []
             target = Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={})
             await workers.begin([plan(target)], batches.append)
             await workers.news()
-            os.kill(workers.pids[0], signal.SIGSTOP)
+            os.kill(process.pid, signal.SIGSTOP)
             try:
                 while True:
                     await workers.news()
-            except crew.HarnessError as error:
+            except HarnessError as error:
                 return str(error)
 
     with serving(lambda r: r.stream(VLLM)) as port:
@@ -329,7 +333,7 @@ def test_a_worker_that_hangs_is_killed_and_the_run_ends(monkeypatch: pytest.Monk
 def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "_UNHEARD_S", 0.5)
+    monkeypatch.setattr(worker_process, "UNREAD_S", 0.5)
     ours, theirs = socket.socketpair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     ours.setblocking(True)
@@ -346,7 +350,7 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
 
         def work() -> None:
             with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-                runner.run(crew._work(plan(target), theirs, selector, "user"))
+                runner.run(worker_process.work(plan(target), theirs, selector, "user"))
 
         worker = threading.Thread(target=work)
         worker.start()

@@ -9,8 +9,8 @@ import pytest
 
 from harness.analysis import telemetry
 from harness.experiment import client
-from harness.load.driver import Progress
 from harness.load.loop import LATE_BINS
+from harness.load.messages import Progress
 from harness.observe import host, server
 from harness.record import Sample
 

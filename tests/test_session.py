@@ -11,7 +11,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.experiment.session import Ended, RunEnd, load, timestamp_source
 from harness.experiment.signals import Signals
-from harness.load.driver import Done
+from harness.load.messages import Done
 
 
 class Loading:

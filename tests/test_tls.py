@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.load import tls
 from harness.load.loop import HotSelector, new_loop
 from harness.load.transport import Answer, Target
-from harness.load.transports import transport_for
+from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, expired, pipe, reached, self_signed, serving
 from tests.streams import VLLM, delta
 from tests.test_transport import exchange, met
@@ -125,7 +125,7 @@ def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> N
         await transport.prepare(1)
         await asyncio.sleep(0.05)
         await transport.prepare(4)
-        await asyncio.gather(*(transport.exchange(Answer(i), transport.letter(i, b""), 5.0) for i in "abcd"))
+        await asyncio.gather(*(transport.exchange(Answer(i), transport.request(i, b""), 5.0) for i in "abcd"))
         await transport.aclose()
 
     with (

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
-from harness.load.transport import Answer, SocketTransport, Stream, Target, Transport
-from harness.load.transports import transport_for
+from harness.load.sockets import Connection, SocketTransport
+from harness.load.transport import Answer, Target, Transport
+from harness.load.worker import transport_for
 from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
 
@@ -33,7 +34,7 @@ async def ask(
     """The answers to some requests, one after the other, each decoded to its end."""
     answers = [Answer(f"id-{i}") for i in range(times)]
     for answer in answers:
-        await transport.exchange(answer, transport.letter(answer.request_id, body), timeout_s)
+        await transport.exchange(answer, transport.request(answer.request_id, body), timeout_s)
     selector.decode_all()
     return answers
 
@@ -109,7 +110,7 @@ def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
 @every_wire
 def test_a_connection_that_idled_is_not_used_again(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers end what idles; a request sent at that moment would be lost. Here any time between two is too long."""
-    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+    monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
     monkeypatch.setattr("harness.load.httpclient.IDLE_S", 0.0)
     answers, connections = over_how_many(wire, 5)
     assert [a.error for a in answers] == [""] * 5
@@ -163,7 +164,7 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
 
 def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that closes after each answer may end what is opened ahead of a long one; here any time is too long."""
-    monkeypatch.setattr("harness.load.transport.IDLE_S", 0.0)
+    monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
 
     def script(r: Request) -> None:
         time.sleep(0.01)
@@ -252,7 +253,7 @@ def test_events_of_one_segment_are_the_server_s_lump_where_the_read_was_in_time(
 def test_events_that_were_sent_apart_and_read_together_are_ours() -> None:
     selector, answer = HotSelector(250_000), Answer("id")
     near, far = socket.socketpair()
-    stream = Stream(near, SocketTransport(plain(1), selector))
+    stream = Connection(near, SocketTransport(plain(1), selector))
     stream._answer = answer
     answer.response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     event = delta(content="a")
@@ -369,7 +370,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(loop, "getaddrinfo", counted)
         transport = transport_for(target, selector)
         answers = [Answer(f"id-{i}") for i in range(8)]
-        await asyncio.gather(*(transport.exchange(a, transport.letter(a.request_id, b"{}"), 5.0) for a in answers))
+        await asyncio.gather(*(transport.exchange(a, transport.request(a.request_id, b"{}"), 5.0) for a in answers))
         selector.decode_all()
         await transport.aclose()
         return answers
@@ -412,7 +413,7 @@ def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
     async def go(target: Target, selector: HotSelector) -> Answer:
         transport = transport_for(target, selector)
         answer = Answer("x")
-        task = asyncio.create_task(transport.exchange(answer, transport.letter("x", b"{}"), 5.0))
+        task = asyncio.create_task(transport.exchange(answer, transport.request("x", b"{}"), 5.0))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

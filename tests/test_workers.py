@@ -8,7 +8,7 @@ import pytest
 
 from harness.experiment.limits import placement
 from harness.experiment.trial import Load, errors, hold
-from harness.load.driver import Progress
+from harness.load.messages import Progress
 from harness.load.workers import together
 from harness.scenario import Ramp, Scenario, Target
 from harness.sim.profile import Pace

@@ -21,24 +21,30 @@ secrets: list[str] = []  # of this process's run, for what is printed where nobo
 
 
 def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> list[tuple[str, str | Path]]:
-    """summary.json and the files for people; what was made, with its name."""
+    """summary.json and report.md; what the folder holds then, with its name, `plots` being still to be drawn."""
     import msgspec
 
     from harness import files
     from harness.report import page
-    from harness.report import plots as plotting
     from harness.results.folder import SUMMARY
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
+    files.write(folder / "report.md", page.markdown(summary, msgspec.to_builtins(manifest)))
+    drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
+    return [("result folder", folder), ("summary", folder / SUMMARY), *(drawn if plots else [])]
+
+
+def write_plots(folder: Path, summary: Summary, manifest: Manifest) -> None:
+    """report.html and curve.png. They come after the answer: to import what draws takes longer than to answer."""
+    import msgspec
+
+    from harness import files
+    from harness.report import page, plots
+
     about = msgspec.to_builtins(manifest)
-    paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
-    if plots:
-        plotting.curve_png(summary, about, folder / "curve.png")
-        files.write(folder / "report.html", page.html(summary, about))
-        paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    files.write(folder / "report.md", page.markdown(summary, about))
-    return paths
+    files.write(folder / "report.html", page.html(summary, about))
+    plots.curve_png(summary, about, folder / "curve.png")
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
@@ -49,8 +55,19 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
     files.must_be_files(folder, (SUMMARY, *(FOR_PEOPLE if plots else ("report.md",))))
 
 
-def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
-    """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
+def hand_out(
+    folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Write a result's files, print its answer, then draw. Where nobody listens the files are made all the same."""
+    paths = write_reports(folder, summary, manifest, plots=plots)
+    with to_whoever_listens():
+        print_summary(summary, manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
+    if plots:
+        write_plots(folder, summary, manifest)
+
+
+def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
+    """The same of a level map, whose cells have reports of their own."""
     from harness import files
     from harness.report import heat
     from harness.results import levelmap
@@ -58,9 +75,11 @@ def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]
     table = heat.table(found)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
+    made = [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
+    with to_whoever_listens():
+        print_map(found, table, made, as_json=as_json, quiet=quiet)
     if plots:
         heat.map_png(found, folder / "map.png")
-    return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
 
 
 def print_json(text: str) -> None:

@@ -30,14 +30,14 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
-            table, files = output.write_map(Path(each), found, plots=not no_plots)
-            output.print_map(found, table, files, as_json=as_json, quiet=quiet)
+            output.hand_out_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
             continue
         measured = Result.open(each)
         output.must_be_files(measured.path, plots=not no_plots)  # said before it takes time
         summary = summarise(measured)
-        paths = output.write_reports(measured.path, summary, measured.manifest, plots=not no_plots)
-        output.print_summary(summary, measured.manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
+        output.hand_out(
+            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet, verbose=verbose
+        )
 
 
 @click.command()

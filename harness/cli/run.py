@@ -79,10 +79,8 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
             outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
         else:
             outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed)
-    paths = output.write_reports(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"])
     shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
-    with output.to_whoever_listens():  # all of it is in the folder, and the status is the run's
-        output.print_summary(outcome.summary, outcome.manifest, paths, **shown)
+    output.hand_out(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], **shown)
     return outcome.status
 
 
@@ -95,15 +93,15 @@ def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> i
 
     def report(cell: Outcome) -> None:
         output.write_reports(cell.folder, cell.summary, cell.manifest, plots=plots)
+        if plots:
+            output.write_plots(cell.folder, cell.summary, cell.manifest)
 
     with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
             found = sweep.resume(flags["resume"], resolved, view, _command(), agreed=agreed, report=report)
         else:
             found = sweep.sweep(resolved, flags["out"], view, _command(), agreed=agreed, report=report)
-    table, files = output.write_map(found.folder, found.map, plots=plots)
-    with output.to_whoever_listens():  # all of it is in the folder, and the status is the run's
-        output.print_map(found.map, table, files, as_json=flags["as_json"], quiet=flags["quiet"])
+    output.hand_out_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
     return found.status
 
 

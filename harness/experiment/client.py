@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.load.driver import Progress
 from harness.load.loop import LATE_SHIFT
+from harness.load.messages import Progress
 from harness.record import Sample
 
 

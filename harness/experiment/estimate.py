@@ -109,7 +109,7 @@ def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
 
 
 def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
-    """The estimate in words, with what it assumes."""
+    """The estimate in words, with what it assumes, for whoever is to agree to it."""
     spec = scenario.ramp
     bounds = [
         f"--{name} {value:g}"

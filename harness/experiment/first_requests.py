@@ -8,23 +8,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Mapping
 
 import msgspec
 
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.errors import HarnessError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
+from harness.load import control
 from harness.load.http1 import Response
 from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.workload import length, probe
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
-
-if TYPE_CHECKING:
-    import httpx
 
 LONGEST_BODY = 65_536  # bytes of an error's body that are looked through
 _PROBES = 6  # tries to meet the asked prompt length
@@ -54,15 +51,19 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def first_requests(
-    client: httpx.AsyncClient,
+    api: control.Client,
     scenario: Scenario,
     url: str,
     path: str,
     model: str,
     words: tuple[str, ...],
     first_prompt: int,
+    busy: Awaitable[object] | None,
 ) -> Learnt:
-    """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact."""
+    """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact.
+
+    `busy` is what this process does meanwhile: its end is waited for before a request is timed.
+    """
     workload = scenario.workload
     asked, seed = workload.input_tokens, workload.seed or 0
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
@@ -81,7 +82,7 @@ async def first_requests(
             alike=workload.tokenizer is None,
         )
         request = await asyncio.to_thread(source.request, used)  # a long one takes seconds: Ctrl-C works meanwhile
-        reply = await _ask(client, scenario, url, path, model, request, drop)
+        reply = await _ask(api, scenario, url, path, model, request, drop)
         drop, used = reply.drop, used + 1
         notes += reply.notes
         if reply.response.input_tokens is not None:
@@ -96,6 +97,8 @@ async def first_requests(
             raise
         first, one_token = max(fewest, first // _FEWER), False
         await ask(first, 1)
+    if busy is not None:
+        await busy
     words_now, timed, e2e = first, None, 0.0
     near = 0.0 if workload.tokenizer else _NEAR * asked
     while timed is None or (counts and abs(counts[-1].tokens - asked) > near and used - first_prompt < _PROBES):
@@ -172,7 +175,7 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 async def _ask(
-    client: httpx.AsyncClient,
+    api: control.Client,
     scenario: Scenario,
     url: str,
     path: str,
@@ -181,8 +184,6 @@ async def _ask(
     drop: frozenset[str],
 ) -> _Reply:
     """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
-    from harness.load import httpclient
-
     notes: list[str] = []
     dialect, extra, quota = DIALECTS[scenario.target.api], scenario.target.extra_body, scenario.target.max_rps
     while True:
@@ -192,26 +193,26 @@ async def _ask(
         decoding = dialect.decoder()
         headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         within_s = scenario.target.request_timeout
-        async with httpclient.response(client, "POST", path, within_s, content=content, headers=headers) as answer:
-            if answer.status_code in (400, 413, 422):
-                message = (await httpclient.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+        async with control.response(api, "POST", path, within_s, content, headers) as answer:
+            if answer.status in (400, 413, 422):
+                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                 field = refusals.refused_field(message, drop | frozenset(extra))
                 if field is not None:
                     drop |= {field}
                     notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
                     continue
                 raise _RefusedError(
-                    server_words(answer.status_code, message), place=url + path, way_out="change what is asked"
+                    server_words(answer.status, message), place=url + path, way_out="change what is asked"
                 )
-            if answer.status_code != 200:
-                message = (await httpclient.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                no = not_served(answer.status_code, message, url + path)
+            if answer.status != 200:
+                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+                no = not_served(answer.status, message, url + path)
                 raise no or HarnessError(
-                    server_words(answer.status_code, message), place=url + path, way_out=way_out_of(answer.status_code)
+                    server_words(answer.status, message), place=url + path, way_out=way_out_of(answer.status)
                 )
             _must_stream(answer.headers, url + path)
-            Response().heard(answer.status_code, answer.headers)  # as the load will read it
-            async for piece in httpclient.pieces(answer):
+            Response().take_head(answer.status, answer.headers)  # as the load will read it
+            async for piece in control.pieces(answer):
                 decoding.feed(piece, time.monotonic_ns())
         response = decoding.end(time.monotonic_ns())
         if response.error:

@@ -1,8 +1,8 @@
 """Before any load: does the endpoint answer, with which model, which fields, how many tokens a prompt comes to.
 
-Everything an operator can get wrong about a target is found here, by one request at a time over httpx, and said
-in one line (`unreachable`). What is learnt goes into the manifest and into the load. Nothing here is measured. What the
-server says of itself is asked meanwhile (`published`): a run begins after two requests (`first_requests`).
+Everything an operator can get wrong about a target is found here, by one request at a time, and said in one
+line (`unreachable`). What is learnt goes into the manifest and into the load. Nothing here is measured. What the server
+says of itself is asked meanwhile (`published`): a run begins after two requests (`first_requests`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,15 +23,14 @@ from harness.experiment import published, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import LONGEST_BODY, Learnt, first_requests
 from harness.experiment.unreachable import is_https, not_served, speaks_tls
+from harness.load import control
+from harness.load.client import client
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
 from harness.workload import probe
 from harness.workload.words import COMMON
-
-if TYPE_CHECKING:
-    import httpx
 
 _CONNECT_S = 10.0  # TLS included
 _MODELS_S = 60.0  # for the list of models, from connecting to its last byte
@@ -79,17 +79,25 @@ def target(scenario: Scenario, where: Address) -> Target:
     )
 
 
-async def check(scenario: Scenario, url: str, first_prompt: int = 0, *, trust_remote_code: bool = False) -> Launch:
+async def check(
+    scenario: Scenario,
+    url: str,
+    first_prompt: int = 0,
+    *,
+    trust_remote_code: bool = False,
+    busy: Awaitable[object] | None = None,
+) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out where one fails.
 
     `first_prompt` is the number of the first prompt to ask with: none is asked twice. `trust_remote_code`: a named
-    tokenizer may run code that lies in its folder. Servers repeat what they were
-    sent, so nothing leaves here in their words that holds a secret.
+    tokenizer may run code that lies in its folder. `busy` is what this process does meanwhile: its end is waited for
+    before a request is timed. Servers repeat what they were sent, so nothing leaves here in their words that holds a
+    secret.
     """
     hide = scenarios.secrets(scenario, os.environ)
     try:
         wanted = scenarios.resolved(scenario, os.environ)
-        found = await _check(wanted, url, first_prompt, trust_remote_code=trust_remote_code)
+        found = await _check(wanted, url, first_prompt, busy, trust_remote_code=trust_remote_code)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -114,13 +122,15 @@ class _Answers(NamedTuple):
     published: published.Published
 
 
-async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remote_code: bool) -> Launch:
+async def _check(
+    scenario: Scenario, url: str, first_prompt: int, busy: Awaitable[object] | None, *, trust_remote_code: bool
+) -> Launch:
     """All checks, by a resolved scenario; what is found is still in the server's own words."""
     where = address(url)
     scenario = _api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
-    found = await _answers(scenario, where, wire, there, first_prompt, trust_remote_code=trust_remote_code)
+    found = await _answers(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust_remote_code)
     learnt, facts = found.learnt, found.published
     return Launch(
         address=where,
@@ -149,27 +159,28 @@ async def _check(scenario: Scenario, url: str, first_prompt: int, *, trust_remot
 
 
 async def _answers(
-    scenario: Scenario, where: Address, wire: Target, there: Target, first_prompt: int, *, trust_remote_code: bool
+    scenario: Scenario,
+    where: Address,
+    wire: Target,
+    there: Target,
+    first_prompt: int,
+    busy: Awaitable[object] | None,
+    *,
+    trust_remote_code: bool,
 ) -> _Answers:
     """Ask the endpoint one thing after the other, and what the server says of itself meanwhile."""
-    import httpx
-
-    from harness.load import httpclient
-
     patience = scenario.target.request_timeout
-    timeout = httpx.Timeout(min(60.0, patience), connect=_CONNECT_S, read=patience)
     place = where.base + where.prefix
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpclient.client(wire, timeout=timeout, again=True))
-        beside = httpclient.client(there, timeout=timeout) if scenario.target.metrics_url else client
-        if beside is not client:
-            await stack.enter_async_context(beside)
+        api = beside = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S, again=True))
+        if scenario.target.metrics_url:
+            beside = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
         await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
         asking: asyncio.Task[published.Published] | None = None
         try:
-            model, limits = await _model(client, place, where, scenario.target.model, min(_MODELS_S, patience))
+            model, limits = await _model(api, place, where, scenario.target.model, min(_MODELS_S, patience))
             asking = asyncio.create_task(
-                published.read(client, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
+                published.read(api, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
             )
             scenario = probe.scenario_for(scenario, limits.get("n_ctx"))
             _must_fit(scenario, limits.get("n_ctx"), place)
@@ -177,7 +188,7 @@ async def _answers(
             if scenario.workload.tokenizer is not None:
                 trust = trust_remote_code
                 words, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
-            learnt = await first_requests(client, scenario, where.base, wire.path, model, words, first_prompt)
+            learnt = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
             return _Answers(model, limits, words, tokenizer_json, learnt, await asking)
         finally:
             if asking is not None:
@@ -222,13 +233,11 @@ def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
 
 
 async def _model(
-    client: httpx.AsyncClient, url: str, where: Address, asked: str | None, within_s: float
+    api: control.Client, url: str, where: Address, asked: str | None, within_s: float
 ) -> tuple[str, dict[str, Any]]:
     """The model to ask for, and the limits that the server admits to."""
-    from harness.load import httpclient
-
     listed = where.root + "/models"
-    answer = await httpclient.page(client, where.path(listed), within_s)
+    answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
     if status in (401, 403):
         raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
@@ -260,4 +269,4 @@ async def _model(
     elif served and asked not in served:
         raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == asked), {})
-    return asked, await published.limits(client, where, entry, within_s)
+    return asked, await published.limits(api, where, entry, within_s)

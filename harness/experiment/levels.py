@@ -21,7 +21,7 @@ from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, source, words_for
 from harness.experiment.live_state import LiveState
-from harness.load.driver import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.manifest import Manifest

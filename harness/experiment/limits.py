@@ -48,7 +48,7 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or workers.auto(max(1, len(allowed) - 1), most_streams(scenario))
+    count = scenario.ramp.workers or workers.wanted(max(1, len(allowed) - 1), most_streams(scenario))
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 

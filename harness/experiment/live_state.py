@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from harness.experiment import client
-from harness.load.driver import BATCH_EVERY_S, Progress
+from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import host
 from harness.record import Level, Record, Sample, arrivals_of
 from harness.results.spool import Spool

@@ -18,7 +18,7 @@ from harness.experiment.endpoint import Launch, probe_lengths
 from harness.experiment.levels import Levels
 from harness.experiment.prediction import predict
 from harness.experiment.session import Ended, RunEnd, timestamp_source
-from harness.load.driver import Done
+from harness.load.messages import Done
 from harness.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
 from harness.observe import host
 from harness.observe.gpu import Gpus

@@ -7,19 +7,16 @@ operator named (`--metrics-url`) must be there.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Address
+from harness.load import control
+from harness.load.control import Client, Page
 from harness.load.transport import Target
 from harness.observe import server
-
-if TYPE_CHECKING:
-    import httpx
-
-    from harness.load.httpclient import Page
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
@@ -51,9 +48,7 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
 
 
-async def limits(
-    client: httpx.AsyncClient, where: Address, entry: dict[str, Any], within_s: float = _FACTS_S
-) -> dict[str, Any]:
+async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float = _FACTS_S) -> dict[str, Any]:
     """What a model's entry and llama-server's pages say: `slots`, and the tokens that one of them holds as `n_ctx`.
 
     Other servers than llama-server are asked nothing: vLLM's `max_model_len` stands in the entry, and is `n_ctx` too.
@@ -80,9 +75,9 @@ async def limits(
 
 
 async def read(
-    client: httpx.AsyncClient,
+    client: Client,
     version_path: str,
-    figures: httpx.AsyncClient,
+    figures: Client,
     target: Target,
     named: str | None,
     within_s: float = _FACTS_S,
@@ -111,19 +106,15 @@ async def read(
     return Published(facts, server.cache_config(figures_page), known, notes)
 
 
-async def page(client: httpx.AsyncClient, path: str, within_s: float = _FACTS_S) -> Page | None:
+async def page(client: Client, path: str, within_s: float = _FACTS_S) -> Page | None:
     """A page that need not be there, in at most ten seconds."""
-    import httpx
-
-    from harness.load import httpclient
-
     try:
-        return await httpclient.page(client, path, min(within_s, _FACTS_S))
-    except httpx.TransportError:  # what is not published stays unknown
+        return await control.page(client, path, min(within_s, _FACTS_S))
+    except control.TransportError:  # what is not published stays unknown
         return None
 
 
-async def _data(client: httpx.AsyncClient, path: str, within_s: float) -> Any:
+async def _data(client: Client, path: str, within_s: float) -> Any:
     """The data of a page that need not be there; None where there is none."""
     found = await page(client, path, within_s)
     return None if found is None else found.json()

@@ -4,17 +4,22 @@ The parent process decides and writes; worker processes measure. What they send 
 Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
 folder's files and summarised. A run that ended early can be resumed: a sitting more, in the same folder, that holds
 the levels which are not finished.
+
+To ask the endpoint takes few modules; the many that measuring takes (`_LATER`) are imported while it answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import secrets
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -23,19 +28,16 @@ import harness
 from harness import files
 from harness import manifest as manifests
 from harness import scenario as scenarios
-from harness.analysis.summarise import exit_status, lost, summarise
 from harness.errors import HarnessError
-from harness.experiment import aside, consent, estimate, limits
+from harness.experiment import aside, consent, limits
 from harness.experiment import launch as launching
-from harness.experiment import manifest as describing
 from harness.experiment.consent import Agreed
-from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Launch, address, probe_lengths
-from harness.experiment.levels import Asked, Levels, View
 from harness.experiment.resume import as_before, origin
 from harness.experiment.session import Ended, RunEnd, load
 from harness.experiment.signals import Signals
-from harness.load import workers as crew
+from harness.load.local import LocalWorker
+from harness.load.workers import Workers
 from harness.manifest import Manifest, Session
 from harness.observe import host
 from harness.observe.gpu import Gpus
@@ -43,11 +45,17 @@ from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
 from harness.scenario import Scenario
-from harness.sim import profile as profiles
-from harness.sim.process import running
-from harness.summary import Summary
 from harness.workload import probe
 
+if TYPE_CHECKING:
+    from harness.experiment.levels import View
+    from harness.sim.profile import Profile
+    from harness.summary import Summary
+
+_LATER = (
+    "harness.analysis.summarise", "harness.experiment.earlier", "harness.experiment.estimate",
+    "harness.experiment.levels", "harness.experiment.manifest",
+)  # fmt: skip
 _PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
 
 
@@ -96,6 +104,11 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
     """Go on with a run that ended early, by the scenario that it was begun with (`resume.begun_with`)."""
+    from harness.analysis.summarise import exit_status, summarise
+    from harness.experiment import manifest as describing
+    from harness.experiment.earlier import Earlier
+    from harness.experiment.levels import Asked
+
     folder = Path(path)
     with folders.claimed(folder):
         run = Result.open(folder)
@@ -134,6 +147,9 @@ def _sit(sitting: _Sitting) -> Outcome:
     with signals.outside(), contextlib.ExitStack() as stack:
         profile = None
         if url == "sim:":
+            from harness.sim import profile as profiles
+            from harness.sim.process import running
+
             sim = scenario.sim
             profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
             url = stack.enter_context(running(profile, cpu=server_cpu))
@@ -148,7 +164,7 @@ def _sit(sitting: _Sitting) -> Outcome:
 async def _run(
     sitting: _Sitting,
     url: str,
-    profile: profiles.Profile | None,
+    profile: Profile | None,
     placed: list[tuple[int, ...]],
     signals: Signals,
 ) -> Outcome:
@@ -160,13 +176,16 @@ async def _run(
     said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
     for line in said:
         sitting.view.note(line)
-    async with crew.Workers(len(placed)) as workers:  # they start while the endpoint is asked
+    async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is asked
         # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and consent.is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = sessions_before * _PROMPTS
-        trust = sitting.agreed.trust_remote_code
-        launch = await launching.check(sitting.scenario, url, first_prompt, trust_remote_code=trust)
+        # Not a thread of the loop's, which is left behind: one that is amid an import may not be.
+        importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest)
+        launch = await launching.check(
+            sitting.scenario, url, first_prompt, trust_remote_code=sitting.agreed.trust_remote_code, busy=importing
+        )
         gpus = await opening if opening is not None else None
         try:
             await _planned(sitting, launch, public=consent.is_foreign(where, found))
@@ -176,8 +195,15 @@ async def _run(
                 gpus.close()
 
 
+def _import_the_rest() -> None:
+    for name in _LATER:
+        importlib.import_module(name)
+
+
 async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
     """Show what the load will come to, and of a public host see that it is meant."""
+    from harness.experiment import estimate
+
     asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
     made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe_lengths(asked, launch))
     if not public:
@@ -194,12 +220,16 @@ async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
 async def _measure(
     sitting: _Sitting,
     launch: Launch,
-    profile: profiles.Profile | None,
-    workers: crew.Workers,
+    profile: Profile | None,
+    workers: Workers,
     placed: list[tuple[int, ...]],
     gpus: Gpus | None,
     signals: Signals,
 ) -> Outcome:
+    from harness.experiment import manifest as describing
+    from harness.experiment.earlier import Earlier
+    from harness.experiment.levels import Asked, Levels
+
     scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
     scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
     sitting = msgspec.structs.replace(sitting, scenario=scenario)
@@ -252,6 +282,8 @@ async def _measure(
 
 def _summarised(sitting: _Sitting, manifest: Manifest, ended: Ended, signals: Signals) -> Outcome:
     """The folder's files and the outcome; the failure that ended the load, once these are written."""
+    from harness.analysis.summarise import exit_status, lost, summarise
+
     folder = sitting.folder
     if ended.failure is not None:
         missing = 0

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from harness.experiment.levels import Levels
     from harness.experiment.signals import Signals
-    from harness.load.driver import Done
+    from harness.load.messages import Done
     from harness.load.workers import Workers
     from harness.observe.gpu import Gpus
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from harness.experiment.live_state import LiveState
-from harness.load import httpclient
+from harness.load import control
+from harness.load.client import client
 from harness.load.transport import Target
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
@@ -30,17 +31,15 @@ async def scrape(
     where: Target, live: LiveState, every_s: float, note: Callable[[str], None], secrets: Sequence[str]
 ) -> None:
     """Take the server's figures; a scrape that fails is a gap, noted once, and the next one is due."""
-    import httpx
-
     wait, noted = every_s, False
-    async with httpclient.client(where, timeout=_SCRAPE_S) as http:
+    async with client(where, connect_s=_SCRAPE_S) as http:
         while True:
             try:
-                page = await httpclient.page(http, where.path, _SCRAPE_S)
+                page = await control.page(http, where.path, _SCRAPE_S)
                 why = "" if page.status == 200 else f"it answers {page.status}"
                 if not why:
                     live.add_samples(server.samples(live.now(), server.parse(page.text)))
-            except httpx.TransportError as error:
+            except control.TransportError as error:
                 why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
             # What fails is asked for less and less often: a server may make it cost as much as it likes.
             wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s

@@ -25,7 +25,8 @@ import psutil
 
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
-from harness.load.driver import Done, Hold, Plan, Progress
+from harness.load.local import LocalWorker
+from harness.load.messages import Done, Hold, Plan, Progress
 from harness.load.schedule import tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
@@ -161,7 +162,8 @@ async def held(load: Load) -> Trial:
             of_their_own = len(cpus) - load.processes >= load.workers
             placed = [cpus[-1 - i] if of_their_own else cpus[-1] for i in range(load.workers)]
             plans = [_plan(load, served, run_id, i, (cpu,) if apart else (), origin_ns) for i, cpu in enumerate(placed)]
-            async with Workers(load.workers) as workers:
+            links = [LocalWorker() for _ in plans]
+            async with Workers(links) as workers:
                 await workers.begin(plans, batches.append)
                 level = Hold(
                     index=0, repeat=0, concurrency=load.streams or None, slots=0, spread_s=load.spread_s,
@@ -176,7 +178,7 @@ async def held(load: Load) -> Trial:
                 while after.told.time_s < before.told.time_s + load.seconds:
                     after = _mark(await workers.news(), served)
                 running = await asyncio.to_thread(_running, served.url)
-                highest = [_peak(pid) for pid in workers.pids]
+                highest = [_peak(link.pid) for link in links]
                 await workers.end()
                 if len(workers.done) < load.workers:
                     raise HarnessError("a worker did not end in time", place="trial", way_out=_WAY_OUT)

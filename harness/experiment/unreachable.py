@@ -7,17 +7,15 @@ import contextlib
 import re
 import ssl
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from harness.errors import HarnessError, ProtocolError
 from harness.experiment.endpoint import Address
+from harness.load import control, tls
 from harness.load.transport import Target
 from harness.secrecy import plain
-
-if TYPE_CHECKING:
-    import httpx
 
 _HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
 _LONGEST_SAID = 4096  # characters of its words
@@ -29,21 +27,19 @@ _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|u
 @contextlib.asynccontextmanager
 async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIterator[None]:
     """HarnessError in place of whatever keeps the endpoint from answering what is asked inside."""
-    import httpx
-
     place = where.base + where.prefix
     try:
         yield
-    except httpx.ConnectTimeout:
+    except control.ConnectDeadlineError:
         if await _speaks_http(where, wire):
             raise HarnessError(_NO_TLS[0], place=place, way_out=_NO_TLS[1]) from None
         speaks = " and does it speak TLS" if where.scheme == "https" else ""
         raise HarnessError(
             f"no connection within {connect_s:g} s", place=place, way_out=f"is it the right host and port{speaks}?"
         ) from None
-    except httpx.TimeoutException:
+    except control.DeadlineError:
         raise HarnessError("no answer in time", place=place, way_out="is the server still loading its model?") from None
-    except httpx.TransportError as error:
+    except control.TransportError as error:
         raise await _unreachable(error, place, where, wire) from None
     except ProtocolError as error:
         raise HarnessError(
@@ -53,23 +49,19 @@ async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIter
         ) from None
 
 
-async def _unreachable(error: httpx.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
+async def _unreachable(error: control.TransportError, place: str, where: Address, wire: Target) -> HarnessError:
     """No connection, no TLS, or none that lasted: the fact and the way out."""
-    import httpx
-
-    from harness.load import httpclient, tls
-
-    for cause in httpclient.causes(error):
+    for cause in control.causes(error):
         if isinstance(cause, ssl.SSLError):
             fact, way_out = tls.explained(cause)
             if cause.reason == "UNEXPECTED_EOF_WHILE_READING" and await _speaks_http(where, wire):
                 fact, way_out = _NO_TLS
             return HarnessError(fact, place=place, way_out=way_out)
-    if isinstance(error, httpx.ProxyError):
+    if isinstance(error, control.ProxyError):
         return HarnessError(
             f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
         )
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, control.ConnectError):
         command = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
         return HarnessError(
             f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {command}"

@@ -21,8 +21,9 @@ import msgspec
 from harness.dialects import DIALECTS
 from harness.dialects.placer import Placer
 from harness.load.loop import HotSelector, now
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
 from harness.load.schedule import pause_after
-from harness.load.transport import Answer, Target, Transport
+from harness.load.transport import Answer, Transport
 from harness.record import Record
 from harness.results import frames
 from harness.secrecy import plain, redact
@@ -30,107 +31,14 @@ from harness.workload.arrivals import arrivals, quota, stagger
 from harness.workload.request import Source
 from harness.workload.uniform import Uniform
 
-BATCH_EVERY_S = 0.25
-PROGRESS_EVERY_S = 0.05
 _BATCH = 16  # records a frame: making more of them at once would hold up a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
-_SAID = 200  # characters of what was said of an error
-_LETTERS = 4096  # requests built ahead at most
+_LONGEST_MESSAGE = 200  # characters of an error's message
+_MOST_AHEAD = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told once, at its start."""
-
-    worker: int
-    workers: int
-    run_id: str
-    target: Target
-    url: str
-    api: str = "chat"
-    model: str
-    drop: frozenset[str] = frozenset()  # optional fields that the server refuses
-    extra_body: dict[str, Any] = {}  # may hold secrets
-    source: Uniform
-    first_request: int  # numbers below were used by the launch checks
-    request_timeout_s: float
-    max_rps: float | None  # this worker's share
-    start: str
-    max_in_flight: int  # of an open loop; what is due beyond it waits, and its wait is lag
-    tick_ns: int
-    origin_ns: int
-    tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
-    secrets: tuple[str, ...] = ()  # that no server's words bring into a record
-    cpus: tuple[int, ...] = ()
-
-
-class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
-    """Make ready for a level: this worker's connections open, its first requests built."""
-
-    number: int  # told back by Progress.prepared
-    connections: int
-
-
-class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
-    """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
-
-    `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
-    no slots, and requests are sent on schedule.
-    """
-
-    index: int
-    repeat: int
-    concurrency: int | None
-    slots: int
-    spread_s: float
-    tick_ns: int
-    at_ns: int
-    rate: float | None = None
-    arrivals: str = "poisson"
-    prompt_words: int | None = None  # where this level's prompts are of another length than the plan's
-
-
-class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
-    """Cut what is in flight, send the last batch, end."""
-
-
-Command = Prepare | Hold | Stop
-
-
-class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
-    """What is going on, twenty times a second; counts since the level's Hold unless said otherwise."""
-
-    time_s: float
-    level: int
-    in_flight: int
-    ended: int  # of the requests sent in this level
-    failed: int  # likewise, as far as their answers are decoded
-    waiting: int  # new slots whose staggered start is still to come
-    tokens: int  # token-carrying chunks decoded since the run began
-    oldest_sent_s: float | None  # of the requests now in flight, or due and not yet sent
-    begun_in_run: int
-    cpu_s: float  # of this process, since it began
-    reads: int
-    unstamped: int
-    late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
-    worker: int = 0
-    prepared: int = 0  # number of the last Prepare that was obeyed
-    took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
-    paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
-    waited_s: float | None = None  # for a processor, since the process began; told with `late`
-
-
-class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
-    """The worker's last message: every record is sent."""
-
-    timestamp_source: str
-    resent: int = 0  # requests sent again because the server had closed a kept connection
-
-
-Message = Progress | Done
-
-
-class _Ask(msgspec.Struct, frozen=True, gc=False):
+class _Running(msgspec.Struct, frozen=True, gc=False):
     answer: Answer
     level: Hold
     scheduled_ns: int
@@ -163,12 +71,12 @@ class Driver:
         self._low = asyncio.Event()  # fewer than half of them are left
         self._hold: Hold | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
-        self._loose: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
+        self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # when the open loop's requests were due that still wait to be sent
         self._open, self._opening = 0, False  # connections that the open loop asked for
-        self._in_flight: dict[str, _Ask] = {}  # in the order they were sent
-        self._ended: collections.deque[_Ask] = collections.deque()
+        self._in_flight: dict[str, _Running] = {}  # in the order they were sent
+        self._ended: collections.deque[_Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._throttler: Any = None
@@ -192,7 +100,7 @@ class Driver:
                 else:
                     await self._go_to(command, group)
             self._hold = None
-            cut = [task for task in (*self._slots.values(), *self._loose) if not task.done()]
+            cut = [task for task in (*self._slots.values(), *self._open_loop) if not task.done()]
             for task in cut:
                 task.cancel()
             await asyncio.gather(*cut, return_exceptions=True)
@@ -204,7 +112,7 @@ class Driver:
 
     async def _prepare(self, prepare: Prepare) -> None:
         await self._transport.prepare(prepare.connections)
-        self._wanted = min(_LETTERS, 8 + prepare.connections)
+        self._wanted = min(_MOST_AHEAD, 8 + prepare.connections)
         while len(self._ready) < self._wanted:
             self._build_some()
             await asyncio.sleep(0)
@@ -224,7 +132,7 @@ class Driver:
         self._hold = hold
         self._done = self._failed = 0
         if hold.rate is not None:
-            self._loosen(group, self._on_schedule(hold, hold.rate, group))
+            self._start(group, self._on_schedule(hold, hold.rate, group))
             return
         plan = self._plan
         fresh = [i for i in range(hold.slots) if i not in self._slots or self._slots[i].done()]
@@ -247,7 +155,7 @@ class Driver:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            answer = await self._ask(self._hold, due)
+            answer = await self._exchange(self._hold, due)
             due = answer.done_ns
             # What only its decoding tells of an answer (an error inside the stream) is known one request later.
             judged = answer if answer.error or answer.response.status != 200 else before
@@ -269,10 +177,10 @@ class Driver:
                 await asyncio.sleep(early * 1e-9)
             if self._hold is not hold:
                 return
-            self._loosen(group, self._one(hold, due))
+            self._start(group, self._one(hold, due))
             if len(self._in_flight) + _SPARE > self._open and not self._opening:
                 self._opening = True
-                self._loosen(group, self._open_ahead())
+                self._start(group, self._open_ahead())
 
     async def _open_ahead(self) -> None:
         """A connection of an open loop is open before its request is due."""
@@ -291,30 +199,30 @@ class Driver:
         finally:
             del self._queued[me]
         try:
-            await self._ask(hold, due)
+            await self._exchange(hold, due)
         finally:
             self._room.release()
 
-    def _loosen(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
         task = group.create_task(work)
-        self._loose.add(task)
-        task.add_done_callback(self._loose.discard)
+        self._open_loop.add(task)
+        task.add_done_callback(self._open_loop.discard)
 
-    async def _ask(self, hold: Hold, due: int) -> Answer:
+    async def _exchange(self, hold: Hold, due: int) -> Answer:
         """One request, from the next of its level's source to the end of its answer."""
         source = self._source_of(hold)
-        request_id, letter = self._ready.popleft() if self._ready and source is self._source else self._build(source)
+        request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
         answer = Answer(request_id, self._dialect.decoder(self._placer))
-        ask = _Ask(answer, hold, due)
-        self._in_flight[request_id] = ask
+        running = _Running(answer, hold, due)
+        self._in_flight[request_id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.exchange(answer, letter, self._plan.request_timeout_s)
+            await self._transport.exchange(answer, request, self._plan.request_timeout_s)
         finally:
             del self._in_flight[request_id]
-            self._ended.append(ask)
+            self._ended.append(running)
             self._done += hold is self._hold
         return answer
 
@@ -330,7 +238,7 @@ class Driver:
         plan, number = self._plan, self._number
         self._number += plan.workers
         request_id = f"{plan.run_id}-{plan.worker}-{number}"
-        return request_id, self._transport.letter(request_id, self._encode(source.request(number)))
+        return request_id, self._transport.request(request_id, self._encode(source.request(number)))
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""
@@ -356,11 +264,11 @@ class Driver:
             await asyncio.sleep(PROGRESS_EVERY_S)
             reports += 1
             paused_s = max(0, self._clock() - due) * 1e-9
-            await self._send(msgspec.msgpack.encode(self._progress(paused_s, with_late=reports % 4 == 0)))
+            await self._send(encode(self._progress(paused_s, with_late=reports % 4 == 0)))
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
-        flying = next((ask.answer.sent_ns or ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        flying = next((running.answer.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
         oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
@@ -389,7 +297,7 @@ class Driver:
 
     def _oldest_due(self) -> int:
         """When the open loop's oldest request that is not over was due; 0: there is none."""
-        flying = next((ask.scheduled_ns for ask in self._in_flight.values()), 0)
+        flying = next((running.scheduled_ns for running in self._in_flight.values()), 0)
         return flying or next(iter(self._queued.values()), 0)
 
     async def _flush(self) -> None:
@@ -408,9 +316,9 @@ class Driver:
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # whatever is due goes first
 
-    def _record(self, ask: _Ask) -> Record:
-        answer, decoded, origin = ask.answer, ask.answer.decoded, self._plan.origin_ns
-        self._failed += ask.level is self._hold and answer.error not in ("", "cancelled")
+    def _record(self, running: _Running) -> Record:
+        answer, decoded, origin = running.answer, running.answer.decoded, self._plan.origin_ns
+        self._failed += running.level is self._hold and answer.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
@@ -418,12 +326,12 @@ class Driver:
         arrivals = decoded.arrivals
         return Record(
             request_id=answer.request_id,
-            level=ask.level.index,
-            repeat=ask.level.repeat,
-            concurrency=ask.level.concurrency,
+            level=running.level.index,
+            repeat=running.level.repeat,
+            concurrency=running.level.concurrency,
             worker=self._plan.worker,
             url=self._plan.url,
-            scheduled_s=(ask.scheduled_ns - origin) * 1e-9,
+            scheduled_s=(running.scheduled_ns - origin) * 1e-9,
             sent_s=since(answer.sent_ns),
             connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
             tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
@@ -442,14 +350,14 @@ class Driver:
             bytes_received=answer.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=decoded.packed_tokens(),
-            error_message=self._said(answer.message) if answer.error else "",
+            error_message=self._first_words(answer.message) if answer.error else "",
             merged=decoded.merged,
             lumped=decoded.merged - answer.merged_late,
         )
 
-    def _said(self, message: str) -> str:
-        """The first words of what was said of an error, on one line and without the secrets that it repeats."""
-        return redact(plain(message[: 2 * _SAID]), self._plan.secrets)[:_SAID]
+    def _first_words(self, message: str) -> str:
+        """The first words of an error's message, on one line and without the secrets that it repeats."""
+        return redact(plain(message[: 2 * _LONGEST_MESSAGE]), self._plan.secrets)[:_LONGEST_MESSAGE]
 
 
 def _waited_s() -> float | None:

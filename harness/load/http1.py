@@ -118,7 +118,7 @@ class Response:
             self.over = True
         return self.over
 
-    def heard(self, status: int, headers: Mapping[str, str]) -> None:
+    def take_head(self, status: int, headers: Mapping[str, str]) -> None:
         """What the head says of the body, whoever read it; header names in lower case."""
         self.status, self.headers = status, dict(headers)
         self.streams = status == 200
@@ -165,7 +165,7 @@ class Response:
             self._interim += 1  # the real answer follows
             if status == 101 or self._interim > _MOST_INTERIM:
                 raise ProtocolError(f"status {status}, which nobody asked for, {self._interim} in a row")
-        self.heard(status, headers)
+        self.take_head(status, headers)
         if minor == 0 or "connection" in headers:
             connection = _listed(headers.get("connection", ""))
             self.keep_alive = "close" not in connection and (minor > 0 or "keep-alive" in connection)

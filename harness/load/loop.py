@@ -67,9 +67,9 @@ class HotSelector(selectors.BaseSelector):
 
     def __init__(self, tick_ns: int = 1_000_000) -> None:
         self.tick_ns = tick_ns
-        self.debt: collections.deque[tuple[Decodable, int, bytes | None]] = collections.deque()
+        self.decode_queue: collections.deque[tuple[Decodable, int, bytes | None]] = collections.deque()
         self.busy = 0  # requests in flight; with none, sleep in the kernel instead of by ticks
-        self.owed = 0  # bytes read since the debt was last empty
+        self.undecoded_bytes = 0  # read since the queue was last empty
         self.events = 0  # token-carrying chunks decoded
         self.reads = 0
         self.unstamped = 0
@@ -129,11 +129,11 @@ class HotSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         t = now()
-        if self.busy or self.debt:
+        if self.busy or self.decode_queue:
             wake = self._next_tick
             if timeout is not None:
                 wake = min(wake, t + int(timeout * 1e9))
-            if self.debt:
+            if self.decode_queue:
                 self.decode_until(wake)
                 t = now()
             if wake > t:
@@ -155,7 +155,7 @@ class HotSelector(selectors.BaseSelector):
             offset = -(1 << 62) if offset and abs(self._offset - offset) > CLOCK_SET else self._offset
         ready = []
         hot, keys, late, view = self._hot, self._keys, self.late, self._view
-        buffers, second, base, reads, owed = [self._buffer], -1, 0, 0, 0
+        buffers, second, base, reads, read_bytes = [self._buffer], -1, 0, 0, 0
         for fd, mask in polled:
             stream = hot.get(fd)
             if stream is None:
@@ -194,10 +194,10 @@ class HotSelector(selectors.BaseSelector):
                 bin_ = (t - since) >> LATE_SHIFT
                 late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
             reads += 1
-            owed += size
+            read_bytes += size
             stream.arrived(bytes(view[:size]), stamp)
         self.reads += reads
-        self.owed += owed
+        self.undecoded_bytes += read_bytes
         return ready
 
     @property
@@ -212,24 +212,24 @@ class HotSelector(selectors.BaseSelector):
         self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
 
     def decode_until(self, wake: int) -> None:
-        """Decode until it is time to wake; far behind, an eighth of the debt whatever the time, or all of it."""
-        debt = self.debt
-        must = len(debt) >> 3 if len(debt) > FAR_BEHIND else 0
-        if self.owed > FAR_BEHIND_BYTES:
-            must = len(debt)
-        while debt:
-            for _ in range(min(16, len(debt))):
-                answer, stamp, piece = debt.popleft()
+        """Decode until it is time to wake; far behind, an eighth of the queue whatever the time, or all of it."""
+        queue = self.decode_queue
+        must = len(queue) >> 3 if len(queue) > FAR_BEHIND else 0
+        if self.undecoded_bytes > FAR_BEHIND_BYTES:
+            must = len(queue)
+        while queue:
+            for _ in range(min(16, len(queue))):
+                answer, stamp, piece = queue.popleft()
                 self.events += answer.take(stamp, piece)
                 must -= 1
             if must <= 0 and now() > wake:
                 break
-        if not debt:
-            self.owed = 0
+        if not queue:
+            self.undecoded_bytes = 0
 
     def decode_all(self) -> None:
-        while self.debt:
-            answer, stamp, piece = self.debt.popleft()
+        while self.decode_queue:
+            answer, stamp, piece = self.decode_queue.popleft()
             self.events += answer.take(stamp, piece)
 
 

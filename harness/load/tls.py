@@ -19,7 +19,8 @@ import ssl
 
 from harness.errors import HarnessError
 from harness.load.loop import HotSelector, now
-from harness.load.transport import Answer, SocketTransport, Stream, Target, TlsError
+from harness.load.sockets import Connection, SocketTransport
+from harness.load.transport import Answer, Target, TlsError
 
 _RECORD = 16_384  # bytes of plain text in one TLS record, at most
 # openssl/x509_vfy.h
@@ -80,7 +81,7 @@ def reason(error: OSError) -> str:
     return str(error) or type(error).__name__
 
 
-class SecureStream(Stream):
+class SecureConnection(Connection):
     """One TLS connection; what the loop reads and the socket takes is ciphertext, the rest is as on a plain one."""
 
     __slots__ = ("_incoming", "_outgoing", "_secure_pool", "_tls")
@@ -191,7 +192,7 @@ class SecureTransport(SocketTransport):
         self.session: ssl.SSLSession | None = None  # of the last connection that had one to share
         self._context = context(target)
 
-    async def _stream(self, sock: socket.socket) -> Stream:
-        stream = SecureStream(sock, self, self._context, self._target.host)
-        await stream.shake_hands()
-        return stream
+    async def _connected(self, sock: socket.socket) -> Connection:
+        connection = SecureConnection(sock, self, self._context, self._target.host)
+        await connection.shake_hands()
+        return connection

@@ -1,46 +1,25 @@
-"""A worker's way to the endpoint: one request at a time on each open connection, met through one seam, `Transport`.
+"""The seam between a worker's tasks and the wire: where requests go, what came back, and what a transport does.
 
-On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its answer is
-over) and queued undecoded; what it means is told later by `Answer.take`, in the time the loop would sleep. `send`
-is stamped just before the first byte is written on a connection that is already open; connect and TLS times are
-their own figures. Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent
-into a connection that the server had already closed after the answer before, though it promised to keep it. Those
-are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
-where that is certain (`Stream._untaken`): a server that may have read the request and closes without a word is a
-failure, `reset`, on a used connection as on a fresh one. So that this does not happen where a server merely ends
-what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
-
-Where the server closes after each answer, every request that begins has the next connection opened, one for one:
-a request finds an open one, and a server that refuses is not stormed. Such a server may end what was opened ahead
-and never used as well (llama-server does after 5 s): that too is not used once it has idled for IDLE_S.
-
-TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them, `httpclient` is the second transport.
+`Answer` is what is known of one request: its times, its story, its error. A transport fills in when it was sent and
+what arrived; what that means is told by `Answer.take`, at once or later. Nothing is retried: a failure is the
+request's story. `sockets` and `tls` are the transport of the measured path, `httpclient` is the second one; the
+worker takes the one that the target asks for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
-import contextlib
-import fcntl
-import socket
-import struct
-import termios
 from typing import Any, Protocol
 
 import msgspec
 
 from harness.dialects import decoder, refusals
 from harness.errors import ProtocolError
-from harness.load.http1 import Response, request, request_head
-from harness.load.loop import HotSelector, ask_for_stamps, now
+from harness.load.http1 import Response
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
-_PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
-_AT_ONCE = 64  # connections opened together: within the usual listen backlog
 IDLE_S = 4.0  # uvicorn and Node close a connection that idles for 5 s, and what is sent at that moment is lost
-_int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +139,7 @@ class Late:
 
 
 class Transport(Protocol):
-    """The seam: sockets here, httpx in `httpclient`, a fake in tests.
+    """A way to the endpoint: `sockets`, TLS on them, `httpclient`, a fake in tests.
 
     `resent` counts the requests that were sent again; `stamped` says whether arrivals carry the kernel's stamps
     where the kernel gives any, else they are the clock's.
@@ -169,11 +148,11 @@ class Transport(Protocol):
     resent: int
     stamped: bool
 
-    def letter(self, request_id: str, body: bytes) -> Any:
+    def request(self, request_id: str, body: bytes) -> Any:
         """What `exchange` sends, built before it is due."""
         ...
 
-    async def exchange(self, answer: Answer, letter: Any, timeout_s: float) -> None:
+    async def exchange(self, answer: Answer, request: Any, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         ...
 
@@ -182,321 +161,3 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-
-
-class Stream:
-    """One connection; a hot socket of the loop."""
-
-    __slots__ = (
-        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
-        "sock", "tls_ns",
-    )  # fmt: skip
-
-    def __init__(self, sock: socket.socket, pool: SocketTransport) -> None:
-        self.sock, self.fd = sock, sock.fileno()
-        self.recvmsg_into = sock.recvmsg_into
-        self.open = True
-        self.opened_ns = now()
-        self.done_ns = 0  # when its last answer was over; 0: it had none
-        self.connect_ns = self.tls_ns = 0  # what opening it took
-        self._pool = pool
-        self._answer: Answer | None = None
-        self._unsent = memoryview(b"")
-        self._sent = 0  # bytes of the request that the kernel took, while no answer has begun
-
-    def begin(self, answer: Answer, data: bytes) -> None:
-        """Stamp and send; what the socket does not take at once follows when it is writable."""
-        self._answer = answer
-        answer.sent_ns = now()
-        try:
-            self._sent = sent = self.sock.send(data)
-        except BlockingIOError:
-            self._sent = sent = 0
-        except OSError as error:  # not a byte of it has left
-            self._sent = 0
-            self.lost(error, now())
-            return
-        if sent < len(data):
-            self._unsent = memoryview(data)[sent:]
-            self._pool.selector.want_write(self, True)
-
-    def writable(self) -> None:
-        try:
-            sent = self.sock.send(self._unsent)
-        except BlockingIOError:
-            return
-        except OSError:
-            # The server stopped listening; an answer that says why may still be read, else the read fails too.
-            self._pool.selector.want_write(self, False)
-            return
-        self._sent += sent
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._pool.selector.want_write(self, False)
-
-    def arrived(self, data: bytes, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:  # bytes that nobody asked for: this connection cannot be trusted with a request
-            self.close()
-            return
-        answer.bytes_received += len(data)
-        piece = answer.response.lone(data)
-        if piece is not None:
-            self._pool.selector.debt.append((answer, stamp, piece))
-            return
-        try:
-            pieces = answer.response.feed(data)
-        except ProtocolError as error:
-            pieces = error.pieces
-            answer.fail(error.error, str(error))
-        if pieces:
-            # One read, one stamp: its pieces travel together, and several events in them count as merged.
-            # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
-            selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
-            selector.debt.append((Late(answer) if apart else answer, stamp, piece))
-        if answer.response.over or answer.error:
-            self._finish(stamp)
-
-    def lost(self, error: OSError | None, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:
-            self.close()
-            return
-        answer.stale = bool(self.done_ns) and not answer.bytes_received and self._untaken(error)
-        if error is not None or not answer.response.eof():
-            if error is not None:
-                answer.fail("reset", str(error))
-            elif answer.bytes_received:
-                answer.fail("truncated", "the server closed the connection inside its answer")
-            else:
-                answer.fail("reset", "the server closed the connection without an answer")
-        self._finish(stamp)  # closes: what is lost has failed, or was to end with its connection
-
-    def _untaken(self, error: OSError | None) -> bool:
-        """Whether it is certain that the server's side never had a byte of the request.
-
-        Certain is: nothing left (the first write failed), or the peer said its FIN and has acknowledged not a byte.
-        Whatever a program reads was received first, and a FIN acknowledges all that was received before it, so such
-        a FIN was said first. A reset acknowledges nothing: after one nobody knows what had been read. Nor does a
-        Unix socket tell.
-        """
-        if not self._sent:
-            return True
-        if error is not None or self.sock.family == socket.AF_UNIX:
-            return False
-        (unacknowledged,) = _int(fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(_int_size)))  # tcp(7), SIOCOUTQ
-        return bool(unacknowledged >= self._sent)
-
-    def _finish(self, stamp: int) -> None:
-        answer, self._answer = self._answer, None
-        assert answer is not None
-        assert answer.over is not None
-        answer.done_ns = self.done_ns = stamp
-        if not answer.response.keep_alive:
-            self._pool.closes()
-        if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
-            self.close()
-        if not answer.over.done():
-            answer.over.set_result(None)
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            self._answer = None
-            self._pool.forget(self)
-            self.sock.close()
-
-
-class SocketTransport:
-    """Open connections to one address, and the exchange of one request over one of them."""
-
-    def __init__(self, target: Target, selector: HotSelector) -> None:
-        self.selector = selector
-        self.reuse = True
-        self.resent = self.opened = 0
-        self.stamped = not target.uds  # the kernel stamps what comes over a network only
-        self._target = target
-        self._head = request_head("POST", target.path, target.authority, target.headers)
-        self._addresses: list[Any] = []
-        self._looking: asyncio.Task[list[Any]] | None = None
-        self._free: collections.deque[Stream] = collections.deque()
-        self._streams: set[Stream] = set()
-        self._in_flight = 0
-        self._ahead = False  # the server closes after each answer: the next connection is opened meanwhile
-        self._opening: set[asyncio.Task[int]] = set()
-
-    def letter(self, request_id: str, body: bytes) -> bytes:
-        return request(self._head, request_id, body)
-
-    async def open(self) -> Stream:
-        """A new connection, stamped and hot; OSError when there is none to be had."""
-        if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look_up())
-                self._looking.add_done_callback(self._looked_up)
-            self._addresses = await asyncio.shield(self._looking)
-        last: OSError = OSError(f"{self._target.host} has no address")
-        for at, (family, kind, proto, _, address) in enumerate(self._addresses):
-            sock = socket.socket(family, kind, proto)
-            sock.setblocking(False)
-            try:
-                began = now()
-                await _connect(sock, address)
-                connect_ns = now() - began
-                if family != socket.AF_UNIX:
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    ask_for_stamps(sock)
-                stream = await self._stream(sock)
-            except TlsError:  # somebody is there, and another address would tell the same
-                sock.close()
-                raise
-            except OSError as error:
-                sock.close()
-                last = error
-                continue
-            except BaseException:  # cancelled: the descriptor must not stay
-                sock.close()
-                raise
-            stream.connect_ns = connect_ns
-            if at:  # the next connection begins where this one found somebody
-                self._addresses.insert(0, self._addresses.pop(at))
-            self.selector.add(stream)
-            self._streams.add(stream)
-            self.opened += 1
-            return stream
-        raise last
-
-    def _looked_up(self, task: asyncio.Task[list[Any]]) -> None:
-        self._looking = None
-        if not task.cancelled():
-            task.exception()  # told to those who waited, if any did until now
-
-    async def _look_up(self) -> list[Any]:
-        if self._target.uds:
-            return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self._target.uds)]
-        loop = asyncio.get_running_loop()
-        return await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
-
-    async def _stream(self, sock: socket.socket) -> Stream:
-        """The connection over a connected socket, ready for a request."""
-        return Stream(sock, self)
-
-    async def prepare(self, connections: int) -> None:
-        """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
-        missing = connections - len(self._streams)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PREPARE_S):
-                while missing > 0:
-                    group = min(missing, _AT_ONCE)
-                    if sum(await asyncio.gather(*(self._open_free() for _ in range(group)))) < group:
-                        return
-                    missing -= group
-
-    async def _open_free(self) -> int:
-        """Open one connection for whoever needs it next; how many that are now: one, or none."""
-        try:
-            self._free.append(await self.open())
-        except OSError:
-            return 0
-        return 1
-
-    def closes(self) -> None:
-        """The server closed after its answer: from now on the next connection is opened while an answer streams."""
-        if not self._ahead:
-            self._ahead = True
-            self._open_ahead(self._in_flight - 1)  # for those in flight, which had none opened when they began
-
-    def _open_ahead(self, connections: int) -> None:
-        """Open so many more, though never more than there are requests in flight."""
-        room = self._in_flight - len(self._free) - len(self._opening)
-        for _ in range(min(connections, room, _AT_ONCE)):
-            task = asyncio.get_running_loop().create_task(self._open_free())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    def forget(self, stream: Stream) -> None:
-        """A stream that closes is neither read nor counted any more."""
-        self.selector.drop(stream)
-        self._streams.discard(stream)
-
-    def _take(self) -> Stream | None:
-        while self._free:
-            stream = self._free.popleft()  # the longest open: servers take connections up in their order
-            fresh = now() - (stream.done_ns or stream.opened_ns) < IDLE_S * 1e9
-            if stream.open and (fresh and self.reuse if stream.done_ns else fresh or not self._ahead):
-                return stream
-            stream.close()
-        return None
-
-    async def exchange(self, answer: Answer, letter: bytes, timeout_s: float) -> None:
-        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
-        self.selector.busy += 1
-        self._in_flight += 1
-        stream = None
-        try:
-            async with asyncio.timeout(timeout_s) as deadline:
-                while True:
-                    stream = self._take()
-                    if stream is None:
-                        stream = await self.open()
-                        answer.connect_ns, answer.tls_ns = stream.connect_ns, stream.tls_ns
-                    answer.over = asyncio.get_running_loop().create_future()
-                    stream.begin(answer, letter)
-                    if self._ahead:
-                        self._open_ahead(1)
-                    await answer.over
-                    if not answer.stale:
-                        break
-                    self.reuse, self._ahead = False, True
-                    self.resent += 1
-                    answer.error, answer.message, answer.stale, answer.done_ns = "", "", False, 0
-        except TimeoutError as error:
-            late = deadline.expired()
-            answer.fail(
-                "client_deadline" if late else "connect", f"no end within {timeout_s:g} s" if late else str(error)
-            )
-        except OSError as error:
-            answer.fail(error_name(error), str(error))
-        except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
-            raise
-        finally:
-            self.selector.busy -= 1
-            self._in_flight -= 1
-            if answer.done_ns == 0:
-                answer.done_ns = now()
-                if stream is not None:
-                    stream.close()
-            elif stream is not None and stream.open:
-                self._free.append(stream)
-            self.selector.debt.append((answer, answer.done_ns, None))
-
-    async def aclose(self) -> None:
-        opening = list(self._opening)
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        for stream in list(self._streams):
-            with contextlib.suppress(OSError):
-                stream.close()
-
-
-def error_name(error: OSError) -> str:
-    """What a failure to open a connection is called in a record."""
-    if isinstance(error, TlsError):
-        return "tls"
-    return "refused" if isinstance(error, ConnectionRefusedError) else "connect"
-
-
-async def _connect(sock: socket.socket, address: Any) -> None:
-    if sock.family != socket.AF_UNIX:
-        await asyncio.get_running_loop().sock_connect(sock, address)
-        return
-    while True:  # a Unix socket connects at once, or its listener's backlog is full
-        try:
-            sock.connect(address)
-        except BlockingIOError:
-            await asyncio.sleep(0.001)
-        else:
-            return

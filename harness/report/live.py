@@ -16,8 +16,6 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number, plain
-from harness.report.tables import MARKS
-from harness.report.words import worst
 from harness.summary import LevelSummary
 from harness.terminal import console as to_terminal
 from harness.units import span
@@ -114,6 +112,9 @@ class Progress:
         errors: int | None = None,
     ) -> None:
         """Leave the level's finished line: from its summary, else from these figures or the last update's."""
+        from harness.report.tables import MARKS  # not before the endpoint is asked
+        from harness.report.words import worst
+
         if self._quiet:
             return
         latency, half, mark = "", None, ""

@@ -16,7 +16,7 @@ import msgspec
 
 from harness import decoding, files
 from harness.record import FORMAT, Header, Level, Record, Sample, phase_of, tokens_of
-from harness.results import frames
+from harness.results import arrow, frames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,17 +234,16 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
     by_index = {level.index: level for level in levels}
     cells: dict[str, Any] = {}
     for name, kind in PLAIN:
-        cells[name.rstrip("_")] = pa.array([getattr(r, name) for r in records], type=kind)
-    cells["phase"] = pa.array(
-        [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records],
-        type="string",
+        cells[name.rstrip("_")] = arrow.array([getattr(r, name) for r in records], kind)
+    cells["phase"] = arrow.array(
+        [phase_of(r.sent_s if r.sent_s is not None else r.scheduled_s, by_index[r.level]) for r in records], "string"
     )
     counts = np.fromiter((len(r.arrivals) // 8 for r in records), dtype=np.int64, count=len(records))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    offsets = arrow.array(np.concatenate([[0], np.cumsum(counts)]), "int32")
     stamps = np.frombuffer(b"".join(r.arrivals for r in records), dtype=np.int64)
     tokens = np.frombuffer(b"".join(tokens_of(r).tobytes() for r in records), dtype=np.int32)
-    cells["arrivals_s"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(_kept(stamps * 1e-9)))
-    cells["arrival_tokens"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))
+    cells["arrivals_s"] = pa.ListArray.from_arrays(offsets, arrow.array(_kept(stamps * 1e-9), "float64"))
+    cells["arrival_tokens"] = pa.ListArray.from_arrays(offsets, arrow.array(tokens, "int32"))
     about = {"header": msgspec.to_builtins(header), "levels": msgspec.to_builtins(levels)}
     return pa.table(cells).replace_schema_metadata({b"knee": json.dumps(about).encode()})
 
@@ -277,10 +276,10 @@ def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:
     import pyarrow.parquet as pq
 
     cells = {
-        "time_s": pa.array([s.time_s for s in samples], type="float64"),
-        "source": pa.array([s.source for s in samples], type="string"),
-        "metric": pa.array([s.metric for s in samples], type="string"),
-        "value": pa.array([s.value for s in samples], type="float64"),
+        "time_s": arrow.array([s.time_s for s in samples], "float64"),
+        "source": arrow.array([s.source for s in samples], "string"),
+        "metric": arrow.array([s.metric for s in samples], "string"),
+        "value": arrow.array([s.value for s in samples], "float64"),
     }
     with files.replacing(path) as part:
         pq.write_table(pa.table(cells), part, compression="zstd", use_dictionary=["source", "metric"])

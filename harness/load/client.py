@@ -1,0 +1,183 @@
+"""The control plane's own client: HTTP/1.1 over asyncio's streams, read as the load reads it.
+
+What a check can read the load can read too: `http1` frames both. TCP, Unix sockets and TLS; no proxy is ever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+
+from harness.errors import ProtocolError
+from harness.load import tls
+from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
+from harness.load.http1 import Response
+from harness.load.transport import IDLE_S, Target
+
+_READ = 65_536
+_NEXT_ADDRESS_S = 0.25  # before another address of the name is tried beside (RFC 8305, section 5)
+
+
+@contextlib.asynccontextmanager
+async def client(target: Target, *, connect_s: float, again: bool = False) -> AsyncIterator[Client]:
+    """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included.
+
+    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is.
+    """
+    if target.transport == "httpx":
+        from harness.load.httpclient import HttpxClient
+
+        async with HttpxClient(target, connect_s, again=again) as by_httpx:
+            yield by_httpx
+        return
+    own = SocketClient(target, connect_s, again=again)
+    try:
+        yield own
+    finally:
+        own.close()
+        await asyncio.sleep(0)  # in which the loop lets go of the sockets
+
+
+class _Connection:
+    """An open connection and the answer that it reads."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._head = _Head()
+        self._begin: list[bytes] = []  # of the body, that came with its head
+        self.idle_ns = 0  # since when nothing is asked
+        self.http_version = "HTTP/1.1"
+
+    @property
+    def status(self) -> int:
+        return self._head.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._head.headers
+
+    async def ask(self, data: bytes) -> None:
+        """Send a request, and wait for the head of its answer."""
+        self._head = _Head()
+        self._writer.write(data)  # and read at once: who refuses need not have taken all of it
+        while not self._head.status:
+            self._begin = await self._more("the server closed the connection without an answer")
+
+    async def body(self) -> AsyncIterator[bytes]:
+        for piece in self._begin:
+            yield piece
+        while not self._head.over:
+            for piece in await self._more("the server closed the connection inside its answer"):
+                yield piece
+
+    async def _more(self, if_closed: str) -> list[bytes]:
+        """The body's pieces in the next read."""
+        try:
+            data = await self._reader.read(_READ)
+            if not data and not self._head.eof():
+                raise TransportError(if_closed)
+            return self._head.feed(data) if data else []
+        except OSError as error:
+            raise TransportError(str(error) or type(error).__name__) from error
+        except ProtocolError as error:
+            raise TransportError(f"its answer cannot be read: {error}") from error
+
+    @property
+    def reusable(self) -> bool:
+        open_ = not (self._reader.at_eof() or self._writer.transport.is_closing())
+        return open_ and self._head.over and self._head.keep_alive
+
+    def close(self) -> None:
+        self._writer.transport.abort()  # whoever asks has what it wants: no goodbye is waited for
+
+
+class _Head(Response):
+    """A response of any kind and coding: what it may be is for the reader of its body to say."""
+
+    __slots__ = ()
+
+    def take_head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status, self.headers = status, dict(headers)
+
+
+class SocketClient:
+    """Connections to one server, kept for the next request."""
+
+    def __init__(self, target: Target, connect_s: float, *, again: bool) -> None:
+        self._target, self._connect_s, self._again = target, connect_s, again
+        self._context = tls.context(target) if target.scheme == "https" else None
+        self._free: list[_Connection] = []
+        usual = {"Host": target.authority, "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "knee"}
+        self._headers = usual | {name.title(): value for name, value in target.headers.items()}
+
+    @contextlib.asynccontextmanager
+    async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
+        sent = self._headers | {name.title(): value for name, value in headers.items()}
+        if content:
+            sent["Content-Length"] = str(len(content))
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
+        try:
+            data = "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+        except UnicodeEncodeError as error:
+            raise TransportError(f"no request can hold this path: {error}") from error
+        connection = await self._begun(data)
+        try:
+            yield connection
+        finally:
+            connection.idle_ns = time.monotonic_ns()
+            self._free.append(connection) if connection.reusable else connection.close()
+
+    async def _begun(self, data: bytes) -> _Connection:
+        """A connection on which the answer to this request has begun."""
+        while True:
+            kept = self._kept()
+            connection = kept or await self._opened()
+            try:
+                await connection.ask(data)
+            except TransportError:
+                connection.close()
+                if kept is None or not self._again:
+                    raise
+            except BaseException:  # cut by us
+                connection.close()
+                raise
+            else:
+                return connection
+
+    def _kept(self) -> _Connection | None:
+        while self._free:
+            connection = self._free.pop()
+            if connection.reusable and time.monotonic_ns() - connection.idle_ns < IDLE_S * 1e9:
+                return connection
+            connection.close()
+        return None
+
+    async def _opened(self) -> _Connection:
+        target = self._target
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if target.uds:
+                    return _Connection(*await asyncio.open_unix_connection(target.uds))
+                name = target.host if self._context else None
+                return _Connection(
+                    *await asyncio.open_connection(
+                        target.host, target.port, ssl=self._context, server_hostname=name,
+                        happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    )
+                )  # fmt: skip
+        except TimeoutError:
+            raise ConnectDeadlineError(f"no connection within {self._connect_s:g} s") from None
+        except OSError as error:
+            if isinstance(error, ConnectionResetError) and error.errno is None:  # so asyncio, amid a handshake
+                error = ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
+                error.reason = "UNEXPECTED_EOF_WHILE_READING"
+            one = target.uds or isinstance(error, ssl.SSLError | socket.gaierror)
+            raise ConnectError(str(error) if one else "All connection attempts failed") from error
+
+    def close(self) -> None:
+        while self._free:
+            self._free.pop().close()

@@ -1,0 +1,153 @@
+"""The control plane: single requests to an endpoint, for launch checks and scrapes, off the measured path.
+
+They are bounded whatever the server does: a request has one deadline, connecting and heads included, and its answer at
+most LONGEST bytes, also once it is inflated. No cookie is kept and no redirect followed. `client` has the client for
+most endpoints, `httpclient` the one for those that the load reaches by httpx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+LONGEST = 4 << 20  # bytes of an answer, also once inflated; a page of metrics is some hundred KiB
+_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's wbits by coding (RFC 9110, 8.4.1)
+
+
+class TransportError(Exception):
+    """No answer, or none that can be read."""
+
+
+class ConnectError(TransportError):
+    """Nobody is there, or there is no TLS with whoever is."""
+
+
+class ProxyError(TransportError):
+    """A proxy refuses."""
+
+
+class DeadlineError(TransportError):
+    """No end of the answer in time."""
+
+
+class ConnectDeadlineError(DeadlineError):
+    """No connection in time."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A whole answer; header names in lower case, the body inflated."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8, whatever charset it claims: some of Python's take a square of time, or inflate."""
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The data of a good answer in JSON; None where it is anything else."""
+        if self.status != 200:
+            return None
+        try:
+            return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
+        except (ValueError, RecursionError):  # nested as deep as it likes
+            return None
+
+
+class Reply(Protocol):
+    """An answer whose head has come; header names in lower case."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def http_version(self) -> str: ...
+
+    def body(self) -> AsyncIterator[bytes]:
+        """The body's bytes as they were sent, as they come."""
+        ...
+
+
+class Client(Protocol):
+    """Whoever asks one server; raises TransportError alone."""
+
+    def request(
+        self, method: str, path: str, content: bytes, headers: Mapping[str, str]
+    ) -> contextlib.AbstractAsyncContextManager[Reply]:
+        """One request and its reply, for as long as the block reads it."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def response(
+    client: Client, method: str, path: str, within_s: float, content: bytes = b"", headers: Mapping[str, str] = {}
+) -> AsyncIterator[Reply]:
+    """One request and its reply in so many seconds, what is done inside included."""
+    try:
+        async with asyncio.timeout(within_s), client.request(method, path, content, headers) as reply:
+            yield reply
+    except TimeoutError:
+        raise DeadlineError(f"no end of the answer within {within_s:g} s") from None
+
+
+async def page(client: Client, path: str, within_s: float) -> Page:
+    """A page, in so many seconds and at most LONGEST bytes, before and after it is inflated."""
+    async with response(client, "GET", path, within_s) as reply:
+        return Page(reply.status, dict(reply.headers), await whole(reply))
+
+
+async def whole(reply: Reply) -> bytes:
+    """The body as it was before any compression; bytes, at most LONGEST."""
+    coding = reply.headers.get("content-encoding", "identity").strip().lower() or "identity"
+    inflate = None
+    if coding != "identity":
+        if coding not in _WINDOWS:
+            raise TransportError(f"it compresses ({coding[:40]!r}), though no compression was asked for")
+        inflate = zlib.decompressobj(_WINDOWS[coding])
+    body = bytearray()
+    async for piece in pieces(reply):
+        body += piece if inflate is None else _inflated(inflate, piece, coding, LONGEST + 1 - len(body))
+        if len(body) > LONGEST:
+            raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
+    if body and inflate is not None and not inflate.eof:
+        raise TransportError(f"its {coding} ends in the midst")
+    return bytes(body)
+
+
+def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -> bytes:
+    """What a piece comes to, at most so many bytes: a bomb is put out while it is small."""
+    try:
+        return inflate.decompress(piece, most)
+    except zlib.error as error:
+        raise TransportError(f"its {coding} cannot be inflated: {error}") from None
+
+
+async def pieces(reply: Reply) -> AsyncIterator[bytes]:
+    """The body's bytes as they were sent, as they come; at most LONGEST of them."""
+    size = 0
+    async for piece in reply.body():
+        size += len(piece)
+        if size > LONGEST:
+            raise TransportError(f"an answer longer than {LONGEST >> 20} MiB")
+        yield piece
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything behind it, the members of groups included."""
+    yield error
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from causes(member)
+    behind = error.__cause__ or error.__context__
+    if behind is not None:
+        yield from causes(behind)

@@ -1,0 +1,77 @@
+"""The first kind of link: a worker in a process of this machine, at the other end of a socket pair.
+
+Parent and worker talk in the spool's own frames: commands in, batches and progress out, no traffic per request. They
+share one clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+
+from harness import interpreter
+from harness.errors import HarnessError
+from harness.load.messages import Command, Plan, encode
+from harness.results.frames import HEAD, frame, payloads
+
+
+class LocalWorker:
+    """One worker process; it runs `harness.load.worker`."""
+
+    clock_offset_ns = 0
+
+    async def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        # A session of its own: Ctrl-C is the parent's to decide about, it tells the worker to stop.
+        self._process = subprocess.Popen(
+            interpreter.module("harness.load.worker", str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, order: Plan | Command) -> None:
+        self._writer.write(frame(encode(order)))
+
+    def frames(self) -> AsyncIterator[bytes]:
+        return received(self._reader)
+
+    async def fate(self) -> str:
+        try:
+            code = await asyncio.to_thread(self._process.wait, 1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its link"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            await asyncio.to_thread(self._process.wait, 5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+async def received(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The payload of every frame that comes, until the stream's end, which may be amid one."""
+    while True:
+        try:
+            head = await reader.readexactly(HEAD.size)
+            data = head + await reader.readexactly(HEAD.unpack(head)[0])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        payload = next(payloads(data), None)
+        if payload is None:
+            raise HarnessError("a message from the worker is damaged", place="worker", way_out="run again")
+        yield payload

@@ -1,0 +1,130 @@
+"""Messages between a worker and whoever leads it: the plan and the commands it gets, the news that it sends.
+
+Records travel beside them: a batch is a message of its own, written into the spool as it came. Times in commands are of
+the worker's clock, times in its news are seconds since the plan's origin: `on_clock` is all that a worker with a clock
+of its own needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from harness.load.transport import Target
+from harness.workload.uniform import Uniform
+
+BATCH_EVERY_S = 0.25
+PROGRESS_EVERY_S = 0.05
+SILENT_S = 30  # news comes twenty times a second: a worker without any for so long is lost
+UNREAD_S = 30.0  # a worker whose messages nobody takes for so long stops its load
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker gets once, at its start."""
+
+    worker: int
+    workers: int
+    run_id: str
+    target: Target
+    url: str
+    api: str = "chat"
+    model: str
+    drop: frozenset[str] = frozenset()  # optional fields that the server refuses
+    extra_body: dict[str, Any] = {}  # may hold secrets
+    source: Uniform
+    first_request: int  # numbers below were used by the launch checks
+    request_timeout_s: float
+    max_rps: float | None  # this worker's share
+    start: str
+    max_in_flight: int  # of an open loop; what is due beyond it waits, and its wait is lag
+    tick_ns: int
+    origin_ns: int
+    tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
+    secrets: tuple[str, ...] = ()  # that no server's words bring into a record
+    cpus: tuple[int, ...] = ()
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
+    """Make ready for a level: this worker's connections open, its first requests built."""
+
+    number: int  # comes back as Progress.prepared
+    connections: int
+
+
+class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
+    """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
+
+    `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
+    no slots, and requests are sent on schedule.
+    """
+
+    index: int
+    repeat: int
+    concurrency: int | None
+    slots: int
+    spread_s: float
+    tick_ns: int
+    at_ns: int
+    rate: float | None = None
+    arrivals: str = "poisson"
+    prompt_words: int | None = None  # where this level's prompts are of another length than the plan's
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
+    """Cut what is in flight, send the last batch, end."""
+
+
+Command = Prepare | Hold | Stop
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
+    """What is going on, twenty times a second; counts since the level's Hold unless said otherwise."""
+
+    time_s: float
+    level: int
+    in_flight: int
+    ended: int  # of the requests sent in this level
+    failed: int  # likewise, as far as their answers are decoded
+    waiting: int  # new slots whose staggered start is still to come
+    tokens: int  # token-carrying chunks decoded since the run began
+    oldest_sent_s: float | None  # of the requests now in flight, or due and not yet sent
+    begun_in_run: int
+    cpu_s: float  # of this process, since it began
+    reads: int
+    unstamped: int
+    late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
+    worker: int = 0
+    prepared: int = 0  # number of the last Prepare that was obeyed
+    took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
+    paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
+    waited_s: float | None = None  # for a processor, since the process began; sent with `late`
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
+    """The worker's last message: every record is sent."""
+
+    timestamp_source: str
+    resent: int = 0  # requests sent again because the server had closed a kept connection
+
+
+Message = Progress | Done
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_plan = msgspec.msgpack.Decoder(Plan).decode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_message = msgspec.msgpack.Decoder(Message).decode
+
+_Order = TypeVar("_Order", Plan, Prepare, Hold, Stop)
+
+
+def on_clock(order: _Order, offset_ns: int) -> _Order:
+    """The same plan or command for a worker whose clock is so far ahead of ours."""
+    if not offset_ns:
+        return order
+    if isinstance(order, Plan):
+        return msgspec.structs.replace(order, origin_ns=order.origin_ns + offset_ns)
+    if isinstance(order, Hold):
+        return msgspec.structs.replace(order, at_ns=order.at_ns + offset_ns)
+    return order

@@ -1,0 +1,117 @@
+"""The worker: a process that gets a plan and commands over a socket, and sends back news and records.
+
+A worker whose parent is gone, or has stood still for so long that its messages pile up, ends: nothing goes on loading
+a server that nobody measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import socket
+import sys
+
+from harness.load.driver import Driver
+from harness.load.local import received
+from harness.load.loop import HotSelector, Stamping, new_loop, sharpen_timers
+from harness.load.messages import UNREAD_S, Command, Done, Plan, Prepare, Stop, decode_command, decode_plan, encode
+from harness.load.transport import Target, Transport
+from harness.results.frames import HEAD, frame, payloads
+from harness.terminal import guard
+
+
+def main(fd: int) -> None:
+    """Read the plan from the socket, then obey it."""
+    sock = socket.socket(fileno=fd)
+    plan = decode_plan(_first_frame(sock))
+    if plan.cpus:
+        os.sched_setaffinity(0, plan.cpus)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is an open file
+    sharpen_timers()
+    stamping = Stamping()
+    selector = HotSelector(plan.tick_ns)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # what a request leaves behind holds no cycles; collected before a level begins
+    with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+        runner.run(work(plan, sock, selector, stamping.source))
+    stamping.close()
+
+
+def transport_for(target: Target, selector: HotSelector) -> Transport:
+    """The transport that the target asks for: sockets, TLS on them, or httpx; imported only where it is."""
+    if target.transport == "httpx":
+        from harness.load.httpclient import HttpxTransport
+
+        return HttpxTransport(target, selector)
+    if target.scheme == "https":
+        from harness.load.tls import SecureTransport
+
+        return SecureTransport(target, selector)
+    from harness.load.sockets import SocketTransport
+
+    return SocketTransport(target, selector)
+
+
+async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: str) -> None:
+    """Obey the commands that come over the socket until Stop, or until nobody is there any more."""
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    transport = transport_for(plan.target, selector)
+    commands: asyncio.Queue[Command] = asyncio.Queue()
+
+    async def listen() -> None:
+        reader, writer = await asyncio.open_connection(sock=sock.dup())
+        with contextlib.closing(writer):
+            async for payload in received(reader):
+                command = decode_command(payload)
+                if isinstance(command, Prepare):
+                    gc.collect()
+                commands.put_nowait(command)
+        commands.put_nowait(Stop())  # the parent is gone
+
+    lock = asyncio.Lock()
+
+    async def send(payload: bytes) -> None:  # whoever is cut while the parent is slow leaves no half of a frame
+        await asyncio.shield(loop.create_task(whole(payload)))
+
+    async def whole(payload: bytes) -> None:
+        async with lock:  # two tasks must not interleave their bytes
+            unread = loop.call_later(UNREAD_S, commands.put_nowait, Stop())
+            try:
+                await loop.sock_sendall(sock, frame(payload))
+            finally:
+                unread.cancel()
+
+    listener = loop.create_task(listen())
+    try:
+        await Driver(plan, transport, send, selector=selector).run(commands)
+        await send(encode(Done(source if transport.stamped else "user", transport.resent)))
+    except* ConnectionError:
+        pass  # the parent is gone: nobody reads on
+    finally:
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
+        await transport.aclose()
+
+
+def _first_frame(sock: socket.socket) -> bytes:
+    """The first payload from a blocking socket, and not a byte more: commands may follow at once."""
+    data, wanted = b"", HEAD.size
+    while len(data) < wanted:
+        more = sock.recv(wanted - len(data))
+        if not more:
+            sys.exit(0)  # the parent is gone before it began
+        data += more
+        if len(data) == HEAD.size:
+            wanted += HEAD.unpack(data)[0]
+    return next(payloads(data))
+
+
+if __name__ == "__main__":
+    guard()  # a bug's traceback may quote the server
+    main(int(sys.argv[1]))
