@@ -27,7 +27,8 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     import msgspec
 
     from harness.experiment import calibrate as calibrating
-    from harness.report import tables
+    from harness.report import terminal
+    from harness.report.document import Document, Fact, Facts, Section
 
     talk = console(stderr=True)
     found = calibrating.calibrate(
@@ -37,7 +38,8 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        tables.print_rows(calibrating.rows(found), console(stderr=False))
+        rows = Facts([Fact(*row) for row in calibrating.rows(found)])
+        terminal.show(Document(sections=[Section("", [rows])]), console(stderr=False))
     talk.print(f"kept in {where}")
 
 
@@ -65,7 +67,7 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     from harness.experiment import measured
     from harness.experiment.summarise import summarise
     from harness.predict import tune
-    from harness.report import predicted
+    from harness.report import prediction, terminal
 
     run = store.read(folder)
     path = Path(out) if out else run.path / "calibration.json"
@@ -90,6 +92,6 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
         if as_json:
             print(json_text(text), end="")
         else:
-            assumed = {name: float(getattr(deployment, name)) for name in predicted.PARAMETERS}
-            predicted.print_sections(predicted.calibration_sections(found, assumed), console(stderr=False))
+            assumed = {name: float(getattr(deployment, name)) for name in prediction.PARAMETERS}
+            terminal.show(prediction.calibration(found, assumed), console(stderr=False))
     console(stderr=True).print(f"kept in {path}", soft_wrap=True)

@@ -24,17 +24,19 @@ def write_reports(
 ) -> list[tuple[str, str | Path]]:
     """summary.json and the files for people; what was made, with its name."""
     from harness import files, store
-    from harness.report import page
-    from harness.report import plots as plotting
+    from harness.report import markdown, run_report
 
     must_be_files(folder, plots=plots)
     store.write_json(folder / store.SUMMARY, summary)
     paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / store.SUMMARY)]
+    document = run_report.report(summary, manifest)
     if plots:
-        plotting.curve_png(summary, manifest, folder / "curve.png")
-        files.write(folder / "report.html", page.html(summary, manifest))
+        from harness.report import charts, page, png
+
+        files.write(folder / "curve.png", png.draw(charts.curve(summary, manifest)))
+        files.write(folder / "report.html", page.render(document))
         paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    files.write(folder / "report.md", page.markdown(summary, manifest))
+    files.write(folder / "report.md", markdown.render(document))
     return paths
 
 
@@ -48,13 +50,15 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
 def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
     """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
     from harness import files, levelmap
-    from harness.report import heat
+    from harness.report import level_map, markdown
 
-    table = heat.table(found)
+    table = markdown.render(level_map.report(found))
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
     if plots:
-        heat.map_png(found, folder / "map.png")
+        from harness.report import map_png
+
+        files.write(folder / "map.png", map_png.draw(level_map.figure(found)))
     return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
 
 
@@ -85,14 +89,16 @@ def print_summary(
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
 
-    from harness.report import tables
+    from harness.report import run_report, terminal
 
     if as_json:
         print_json(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, manifest, paths, console(stderr=as_json), verbose=verbose)
+        talk = console(stderr=as_json)
+        terminal.show(run_report.screen(summary, manifest, verbose=verbose), talk)
+        terminal.show_paths(paths, talk)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,271 @@
+"""The charts of a run: throughput against load with fit, prediction and knees, and three latencies against load.
+
+Requests in flight are on a log2 axis, for levels double. No statistics are computed here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.analysis.curve import throughput
+from harness.analysis.stats import Z95
+from harness.report.chart import Axis, Chart, Mark, Point, Series, Tone, ticks
+from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
+from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
+from harness.report.remarks import worst
+from harness.report.subject import simulated_words, subject
+from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
+
+LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
+
+_Measured = tuple[float, float, LevelSummary]
+
+
+def measured(summary: Summary) -> list[_Measured]:
+    """The measured levels as (requests in flight, output tokens/s, level), by load.
+
+    C stands where N is unknown, and where it is 0, which a log axis does not have.
+    """
+    found = [
+        (level.in_flight or float(level.concurrency or 1), mean, level)
+        for level in summary.levels
+        if (mean := level.output_tokens_per_s.mean) is not None
+    ]
+    return sorted(found, key=lambda point: point[0])
+
+
+def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
+    """Output tokens/s against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
+    levels, ends = measured(summary), _extent(summary)
+    series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]
+    tops = [(level.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, level in levels]
+    tops += [point.high or point.y for each in series if each.line for point in each.points]
+    title, below = subject(summary, manifest)
+    return Chart(
+        name="curve",
+        title=title,
+        below=below,
+        answer=sentence(summary),
+        simulated=simulated_words(summary, manifest),
+        x=_load_axis(summary, ends),
+        y=Axis(label="output tok/s", ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
+        series=series,
+        marks=[*_knees(summary), *_caps_in(summary, *ends)],
+        legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
+        missing="" if levels else "nothing measured",
+        foot=_caps_beyond(summary, ends[1]),
+    )
+
+
+def latency(summary: Summary, name: str) -> Chart:
+    """p50, p90 and p99 of one of LATENCIES against requests in flight, milliseconds.
+
+    ITL percentiles do not exist where chunks hold several tokens: there its mean stands, and TPOT's by name.
+    """
+    levels = [(x, level) for x, _, level in measured(summary)]
+    wanted: list[tuple[str, Tone]] = [(name, "p50"), (name, "p90"), (name, "p99")]
+    if name == "itl" and all(level.itl_s.p50 is None for _, level in levels):
+        wanted = [("itl", "mean"), ("tpot", "p50"), ("tpot", "p90"), ("tpot", "p99")]
+    series = []
+    for source, quantile in wanted:
+        label = quantile if source == name else f"{source.upper()} {quantile}"
+        found = [(x, level, getattr(_spread(level, source), quantile)) for x, level in levels]
+        points = [
+            Point(x, seconds * 1e3, hover=(f"{load_of(level)}: {label} {ms(seconds)} ms",))
+            for x, level, seconds in found
+            if seconds is not None
+        ]
+        if points:
+            line: Literal["dotted", "solid"] = "dotted" if quantile == "mean" else "solid"
+            series.append(Series(name=label, tone=quantile, points=points, line=line, marker="dot"))
+    hinge = hinge_of(summary.curve, summary.knees)
+    stroke: Literal["dashed", "solid"] = "dashed" if state(summary.curve) == PROVISIONAL else "solid"
+    knee = [Mark(at=hinge.value, tone="knee", line=stroke)] if hinge and hinge.value is not None else []
+    return Chart(
+        name=name,
+        title=LATENCIES[name],
+        x=_load_axis(summary, _extent(summary), octaves=0.8),
+        y=Axis(label="ms"),
+        series=series,
+        marks=knee,
+    )
+
+
+def _spread(level: LevelSummary, name: str) -> Spread:
+    return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
+
+
+# ---- the load axis ----------------------------------------------------------------------------------------
+
+
+def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Axis:
+    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
+    named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
+    return Axis(label="requests in flight", log=2, ends=ends, ticks=named)
+
+
+def _extent(summary: Summary) -> tuple[float, float]:
+    """The ends of the load axis: what was measured or predicted, and a cap if it is near."""
+    loads = [x for x, _, _ in measured(summary)]
+    if summary.prediction:
+        loads += [float(level.concurrency) for level in summary.prediction.levels]
+    low, high = min(loads, default=1.0), max(loads, default=1.0)
+    near = [cap for cap in _caps(summary).values() if high < cap <= 2 * high]
+    high = max([high, *near])
+    return low / 1.18, high * 1.18
+
+
+def _caps(summary: Summary) -> dict[str, float]:
+    caps = summary.prediction.caps if summary.prediction else {}
+    found = {name: cap for name, cap in caps.items() if cap is not None and 0 < cap < math.inf}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _caps_in(summary: Summary, low: float, high: float) -> list[Mark]:
+    """Caps within the axis, those that would be drawn over each other under one label."""
+    out: list[tuple[float, str]] = []
+    for name, cap in _caps(summary).items():
+        label = f"{flat(name)} {number(cap)}"
+        if not low < cap < high:
+            continue
+        if out and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
+            out[-1] = (out[-1][0], f"{out[-1][1]}, {label}")
+        else:
+            out.append((cap, label))
+    return [Mark(at=cap, tone="cap", line="dotted", label=label, low=True) for cap, label in out]
+
+
+def _caps_beyond(summary: Summary, high: float) -> str:
+    beyond = [f"{flat(name)} {number(cap)}" for name, cap in _caps(summary).items() if cap >= high]
+    return f"caps beyond the axis: {', '.join(beyond)}" if beyond else ""
+
+
+# ---- what is drawn ----------------------------------------------------------------------------------------
+
+
+def _predictions(summary: Summary) -> list[Series]:
+    """The data sheet's band, and the calibrated prediction beside it as a line of its own."""
+    prediction = summary.prediction
+    if prediction is None:
+        return []
+    out = []
+    if band := _between(prediction.levels):
+        hovering = [
+            Point(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} tok/s",))
+            for n, low, mid, high in band
+        ]
+        _, low, mid, high = band[-1]
+        end = f"predicted {number(round(mid, 1))}\n{number(round(low, 1))}–{number(round(high, 1))}"
+        name = "predicted, low–mid–high"
+        out.append(Series(name=name, tone="predicted", points=hovering, line="dashed", end=end))
+    own = _between(prediction.calibrated.levels) if prediction.calibrated else []
+    if own:
+        points = [Point(n, mid) for n, _, mid, _ in own]
+        out.append(Series(name="predicted, calibrated", tone="calibrated", points=points, line="dotted"))
+    return out
+
+
+def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, float, float]]:
+    """The predicted band as (in flight, low, mid, high), with points between the levels.
+
+    N/X is straight in N on both sides of a cap (docs/method.md, The steady state), so that is what is
+    interpolated: straight lines in X would bend upwards on a log axis.
+    """
+    levels = sorted(predicted, key=lambda x: x.concurrency)
+    bands = [(x.output_tokens_per_s.low, x.output_tokens_per_s.mid, x.output_tokens_per_s.high) for x in levels]
+    ends = [(float(x.concurrency), *band) for x, band in zip(levels, bands, strict=True)]
+    if len(ends) == 1:  # a dash, for a point has no line
+        n, low, mid, high = ends[0]
+        return [(n / 1.03, low, mid, high), (n * 1.03, low, mid, high)]
+    out = ends[:1]
+    for left, right in itertools.pairwise(ends):
+        for step in range(1, 13):
+            n = left[0] + (right[0] - left[0]) * step / 12
+            share = step / 12
+            low, mid, high = (n / ((1 - share) * left[0] / left[i] + share * right[0] / right[i]) for i in (1, 2, 3))
+            out.append((n, low, mid, high))
+    return out
+
+
+def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
+    """The fitted curve over the measured range, its corner among the points."""
+    found = summary.curve
+    if not levels or found is None or found.family is None:
+        return []
+    low, high = levels[0][0], levels[-1][0]
+    loads = [low * (high / low) ** (i / 160) for i in range(161)]
+    corner = found.hinge_concurrency.value
+    if corner is not None and low < corner < high:
+        loads = sorted([*loads, corner])
+    rates = throughput(found, np.array(loads)).tolist()
+    points = [Point(n, x) for n, x in zip(loads, rates, strict=True)]
+    return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
+
+
+def _levels(levels: Sequence[_Measured]) -> list[Series]:
+    """The levels with their 95 % intervals; those too short for one have the error that the fit gave them."""
+    own: list[Point] = []
+    short: list[Point] = []
+    void: list[Point] = []
+    for x, y, level in levels:
+        half = Z95 * (level.output_tokens_per_s_se or 0.0)
+        low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
+        point = Point(x, y, min(low, y), max(high, y), hover=_hover(level))
+        kind = void if worst(level) == "invalid" else own if level.output_tokens_per_s.ci95 else short
+        kind.append(point)
+    series = [
+        Series(name="measured, 95 % interval", tone="measured", points=own, marker="dot"),
+        Series(name="measured, pale: the fit's own error", tone="measured", points=short, marker="dot", pale=True),
+        Series(name="invalid level", tone="measured", points=void, marker="ring"),
+    ]
+    return [each for each in series if each.points]
+
+
+def _hover(level: LevelSummary) -> list[str]:
+    """All figures of one level."""
+    out = level.output_tokens_per_s
+    half = half_width(out.ci95)
+    spreads = {"TTFT": level.ttft_s, "ITL": level.itl_s, "TPOT": level.tpot_s, "E2E": level.e2e_s}
+    return [
+        f"{load_of(level)}, in flight {number(level.in_flight)}",
+        f"output {number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'} tok/s",
+        f"per user {number(level.tokens_per_s_per_user)} tok/s",
+        f"input {number(level.input_tokens_per_s.mean)} tok/s, cached {percent(level.cached_input_fraction)}",
+        f"{number(level.requests_per_s.mean)} req/s, {number(level.requests)} requests in {number(level.window_s)} s",
+        *(
+            f"{name} p50 {ms(x.p50)}, p90 {ms(x.p90)}, p99 {ms(x.p99)}, mean {ms(x.mean)} ms"
+            for name, x in spreads.items()
+        ),
+        f"errors {number(level.errors)}" + (f" ({flat(level.errors_by_type)})" if level.errors_by_type else ""),
+        *(f"{verdict.level}: {verdict.code}" for verdict in level.verdicts),
+    ]
+
+
+def _knees(summary: Summary) -> list[Mark]:
+    """Hinge and plateau, dashed where they are provisional, and the knee of the limits; with their intervals."""
+    found, knees, out = summary.curve, summary.knees, []
+    hinge, plateau, provisional = hinge_of(found, knees), plateau_of(found), state(found) == PROVISIONAL
+    name, about = "hinge" if limited(summary) else "knee", "about " if provisional else ""
+    if hinge and hinge.value is not None:
+        words = ", ".join(["provisional"] * provisional + [interval(hinge.ci95)] * (interval(hinge.ci95) != ""))
+        label, stroke = f"{name} {about}{number(hinge.value)}", _SURE[not provisional]
+        out.append(Mark(at=hinge.value, tone="knee", line=stroke, ci95=hinge.ci95, label=label, detail=words))
+    if knees.slo and knees.slo.value is not None:
+        label = f"knee {number(knees.slo.value)}, by the limits"
+        out.append(Mark(at=knees.slo.value, tone="limit", line="solid", label=label, low=True))
+    if found and state(found) == BEYOND and summary.levels:
+        last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
+        out.append(Mark(at=math.inf, tone="knee", label=f"{name} above {number(last)} →"))
+    if plateau and plateau.value is not None:
+        label, words = f"plateau {about}{number(plateau.value)}", interval(plateau.ci95)
+        value = plateau.value
+        out.append(Mark(at=value, axis="y", tone="knee", line="dashed", ci95=plateau.ci95, label=label, detail=words))
+    return out
+
+
+_SURE: dict[bool, Literal["solid", "dashed"]] = {True: "solid", False: "dashed"}

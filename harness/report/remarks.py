@@ -1,0 +1,49 @@
+"""What a run's verdicts say together: alike ones once, the gravest first."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.report.document import Remark
+from harness.report.format import load, plain
+from harness.report.headline import is_open
+from harness.summary import LevelSummary, Summary, Verdict
+
+SEVERITIES = ("invalid", "doubt", "note")
+MARKS = {"invalid": "✗", "doubt": "?", "note": "·"}
+
+
+def worst(level: LevelSummary) -> str:
+    """The gravest severity among the level's verdicts; "" when there are none."""
+    return next((s for s in SEVERITIES if any(v.level == s for v in level.verdicts)), "")
+
+
+def legend(summary: Summary) -> str:
+    """What the marks beside the levels mean, for those that occur; "" when there are none."""
+    seen = {worst(level) for level in summary.levels}
+    return ", ".join(f"{MARKS[severity]} {severity}" for severity in SEVERITIES if severity in seen)
+
+
+def remarks(summary: Summary) -> list[Remark]:
+    """All verdicts of the run, its curve and its levels, each once, gravest first, alike ones together."""
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    levels = [
+        msgspec.structs.replace(verdict, at=level.concurrency or level.rate) if verdict.at is None else verdict
+        for level in summary.levels
+        for verdict in level.verdicts
+    ]
+    for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
+        apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by what they say
+        found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
+    grave = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+    open_loop = is_open(summary)
+    return [_together(group, open_loop) for _, group in sorted(found.items(), key=lambda item: grave[item[0][0]])]
+
+
+def _together(group: list[Verdict], open_loop: bool) -> Remark:
+    at = sorted({verdict.at for verdict in group if verdict.at is not None})
+    last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
+    message = plain(last.message)
+    if len({verdict.message for verdict in group}) > 1 and last.at is not None:
+        message = f"{message} (this at {load(open_loop, last.at)})"
+    return Remark(last.level, last.code, load(open_loop, *at) if at else "", message, plain(last.advice))
