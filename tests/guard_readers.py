@@ -404,7 +404,7 @@ import numpy, pyarrow.parquet, msgspec, click
 from harness import cli, store
 from harness.cli import report, predict, run, calibrate
 from harness.experiment import run as _, summarise, measured
-from harness.report import page, plots, tables, live, predicted, heat, words
+from harness.report import live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot
 for line in sys.stdin:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import io
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,15 +12,10 @@ from summaries import MANIFEST, full
 
 from harness.predict import catalog, choice, question
 from harness.predict.question import Answer, Question, answer
-from harness.report import predicted, tables, words
-from harness.report.predicted import (
-    Section,
-    calibrated_columns,
-    choice_sections,
-    level_columns,
-    limit_columns,
-    stepped_columns,
-)
+from harness.report import charts, markdown, plotly_json, png, prediction, roofs, run_report, terminal
+from harness.report.document import Document, Lines, Section, Table
+from harness.report.facts import facts
+from harness.report.prediction import calibrated_table, choice_sections, level_table, limit_table, stepped_table
 from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
 
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
@@ -31,14 +25,22 @@ def of(**figures: object) -> Answer:
     return answer(msgspec.structs.replace(CHAT, **figures))
 
 
-def cells(columns: list[predicted.Column], head: str) -> list[str]:
-    (found,) = (column.cells for column in columns if column.head == head)
-    return found
+def cells(table: Table, head: str) -> list[str]:
+    (found,) = (column.cells for column in table.columns if column.head == head)
+    return [str(cell) for cell in found]
 
 
-def printed(found: list[Section], width: int = 80) -> str:
+def lines(section: Section) -> list[str]:
+    return [line for block in section.blocks if isinstance(block, Lines) for line in block.lines]
+
+
+def tables(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def printed(document: Document, width: int = 80) -> str:
     out = io.StringIO()
-    predicted.print_sections(found, Console(file=out, width=width))
+    terminal.show(document, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -63,13 +65,13 @@ def run_with(calibrated: bool) -> Summary:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(predicted).failed == 0
+    assert doctest.testmod(prediction).failed == 0
 
 
 def test_columns_without_any_cell_are_left_out() -> None:
-    heads = [column.head for column in level_columns(of().prediction)]
+    heads = [column.head for column in level_table(of().prediction).columns]
     assert heads == ["C", "tok/s low", "tok/s mid", "tok/s high", "ITL ms", "TTFT ms", "req/s", "mostly"]
-    heads = [column.head for column in level_columns(of(price=2.0, slo={"itl": 0.05}).prediction)]
+    heads = [column.head for column in level_table(of(price=2.0, slo={"itl": 0.05}).prediction).columns]
     assert heads[-3:] == ["$/1M", "SLO", "mostly"]
 
 
@@ -83,14 +85,14 @@ def stepped(**figures: object) -> SteppedLevel:
 
 
 def test_percentiles_stand_behind_their_mean_where_they_are_known() -> None:
-    columns = stepped_columns([stepped()])
+    columns = stepped_table([stepped()]).columns
     assert [(column.head, *column.cells) for column in columns] == [
         ("C", "8"), ("tok/s", "1,235"), ("ITL ms", "20"), ("ITL p50", "10"), ("ITL p99", "50"), ("TTFT ms", "20"),
         ("TTFT p50", "10"), ("TTFT p99", "50"), ("req/s", "6.17"), ("in flight", "8"), ("preempted", "0"),
         ("/ closed form", "0.988"),
     ]  # fmt: skip
     several = Spread(mean=0.02, p50=None, p90=None, p95=None, p99=None, max=None, n=0)  # speculation
-    heads = [column.head for column in stepped_columns([stepped(itl_s=several)])]
+    heads = [column.head for column in stepped_table([stepped(itl_s=several)]).columns]
     assert "ITL ms" in heads
     assert not {"ITL p50", "ITL p99"} & set(heads)
 
@@ -98,17 +100,17 @@ def test_percentiles_stand_behind_their_mean_where_they_are_known() -> None:
 def test_a_rate_that_is_not_sustained_has_no_latencies_and_says_so() -> None:
     come = {"concurrency": None, "over_closed_form": None}
     none = {"ttft_s": None, "itl_s": None, "e2e_s": None}
-    columns = stepped_columns([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
-    assert cells(columns, "req/s asked") == ["5", "50"]
-    assert cells(columns, "TTFT p99") == ["50", "–"]
-    assert cells(columns, "") == ["", "overloaded"]
-    assert {"C", "/ closed form"}.isdisjoint(column.head for column in columns)
+    table = stepped_table([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
+    assert cells(table, "req/s asked") == ["5", "50"]
+    assert cells(table, "TTFT p99") == ["50", "–"]
+    assert cells(table, "") == ["", "overloaded"]
+    assert {"C", "/ closed form"}.isdisjoint(column.head for column in table.columns)
 
 
 def test_every_limit_has_a_row_and_one_binds() -> None:
     found = of(slo={"itl": 0.02})
-    columns = limit_columns(found.limits, found.prediction)
-    assert cells(columns, "limit") == [
+    table = limit_table(found.limits, found.prediction)
+    assert cells(table, "limit") == [
         "weights",
         "KV memory",
         "max_num_seqs",
@@ -117,24 +119,22 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
         "prefill",
         "SLO",
     ]
-    assert [cell.endswith("← binds") for cell in cells(columns, "")].count(True) == 1
-    assert cells(columns, "from C")[3] == "never"
+    assert [cell.endswith("← binds") for cell in cells(table, "")].count(True) == 1
+    assert cells(table, "from C")[3] == "never"
 
 
 def test_a_limit_says_what_it_does_to_the_curve() -> None:
     found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
-    columns = limit_columns(found.limits, found.prediction)
-    said = dict(
-        zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
-    )
+    table = limit_table(found.limits, found.prediction)
+    said = dict(zip(cells(table, "limit"), (cell.removesuffix(" ← binds") for cell in cells(table, "")), strict=True))
     assert said["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
     assert said["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
     assert said["prefill"] == "no batch exceeds it; overtakes decoding from there"
     assert said["SLO"] == "kept at any load"
     never = of(slo={"itl": 0.02})
-    columns = limit_columns(never.limits, never.prediction)
-    assert cells(columns, "")[3] == "no batch exceeds it", "compute never overtakes"
-    assert cells(columns, "")[-1] == "the limits are kept up to there ← binds"
+    table = limit_table(never.limits, never.prediction)
+    assert cells(table, "")[3] == "no batch exceeds it", "compute never overtakes"
+    assert cells(table, "")[-1] == "the limits are kept up to there ← binds"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_edges_in_the_head_are_those_of_low_and_high(
     figures: dict[str, float], said: str, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     found = of(figures=figures)
-    line = next(line for line in predicted.sections(found)[0].lines if "low and high" in line)
+    line = next(line for line in lines(prediction.report(found).sections[0]) if "low and high" in line)
     assert line.endswith(f"low and high {said}")
 
     def at(mbu: float, mfu: float, o_layer: float) -> float:
@@ -163,63 +163,55 @@ def test_the_edges_in_the_head_are_those_of_low_and_high(
 
 
 def test_a_file_gets_whole_lines_whatever_the_width() -> None:
-    text = printed(predicted.sections(of()), width=40)
+    text = printed(prediction.report(of()), width=40)
     assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high MBU" in text
     head = next(line for line in text.splitlines() if "TTFT ms" in line)
     assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
 
 
 def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
-    sections = predicted.sections(of())
-    text = predicted.markdown(sections)
+    document = prediction.report(of())
+    text = markdown.render(document)
     assert "## What users in flight get" in text
-    for section in sections:
-        rows = list(zip(*(column.cells for column in section.columns), strict=True))
+    for table in [table for section in document.sections for table in tables(section)]:
+        rows = list(zip(*(column.cells for column in table.columns), strict=True))
         assert text.count("| ---") >= bool(rows)
         for row in rows:
-            assert row[0].replace("_", r"\_") in text
+            assert str(row[0]).replace("_", r"\_") in text
 
 
 def test_both_predictions_have_columns_of_their_own() -> None:
     sheet = of().prediction
     own = by_calibration(sheet.levels)
-    columns = calibrated_columns(sheet, own)
-    pairs = zip(cells(columns, "sheet tok/s"), cells(columns, "calibrated tok/s"), strict=True)
+    table = calibrated_table(sheet, own)
+    pairs = zip(cells(table, "sheet tok/s"), cells(table, "calibrated tok/s"), strict=True)
     for left, right in pairs:
         assert float(right.replace(",", "")) == pytest.approx(0.9 * float(left.replace(",", "")), rel=0.01)
-    assert "it misses unseen levels by 3 %" in predicted.calibrated_line(own)
-    assert "no level is left to judge it by" in predicted.calibrated_line(by_calibration([], None))
+    assert "it misses unseen levels by 3 %" in prediction.calibrated_line(own)
+    assert "no level is left to judge it by" in prediction.calibrated_line(by_calibration([], None))
 
 
 def test_a_run_tells_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
     plain, both = run_with(False), run_with(True)
-    assert "Calibrated" not in [fact.label for fact in words.facts(plain)]
-    facts = {fact.label: fact for fact in words.facts(both)}
-    assert facts["Prediction"] in words.facts(plain)
-    assert facts["Calibrated"].value == "plateau 900 output tok/s"
-    assert "fitted at C = 1, 16 of results/x" in facts["Calibrated"].detail
-    assert "Measured / calibrated" in facts
-    heads = [column.head for column in tables.level_columns(both)]
-    assert ("calibr.", "tok/s") in heads
-    assert ("predicted", "tok/s") in heads
-    assert ("calibr.", "tok/s") not in [column.head for column in tables.level_columns(plain)]
-    out = io.StringIO()
-    tables.print_summary(both, MANIFEST, [], Console(file=out, width=80))
-    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "Calibrated" not in [fact.label for fact in facts(plain)]
+    found = {fact.label: fact for fact in facts(both)}
+    assert found["Prediction"] in facts(plain)
+    assert found["Calibrated"].value == "plateau 900 output tok/s"
+    assert "fitted at C = 1, 16 of results/x" in found["Calibrated"].detail
+    assert "Measured / calibrated" in found
+    heads = [column.head for column in run_report.level_columns(both)]
+    assert "calibr.\ntok/s" in heads
+    assert "predicted\ntok/s" in heads
+    assert "calibr.\ntok/s" not in [column.head for column in run_report.level_columns(plain)]
+    assert max(map(len, printed(run_report.screen(both, MANIFEST)).splitlines())) <= 80
 
 
 @pytest.mark.slow
-def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own(tmp_path: Path) -> None:
-    from harness.report import plots
-
-    def lines(summary: Summary) -> list[str]:
-        return [trace["name"] for trace in plots.curve_figure(summary, MANIFEST)["data"] if "name" in trace]
-
-    plain, both = run_with(False), run_with(True)
-    assert set(lines(both)) - set(lines(plain)) == {"predicted, calibrated"}
-    for summary in (plain, both):
-        plots.curve_png(summary, MANIFEST, tmp_path / f"{summary is both}.png")
-    assert (tmp_path / "True.png").read_bytes() != (tmp_path / "False.png").read_bytes()
+def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own() -> None:
+    plain, both = (charts.curve(run_with(calibrated), MANIFEST) for calibrated in (False, True))
+    names = [{trace.get("name") for trace in plotly_json.figure(each)["data"]} for each in (plain, both)]
+    assert names[1] - names[0] == {"predicted, calibrated"}
+    assert png.draw(plain) != png.draw(both)
 
 
 def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> None:
@@ -228,26 +220,23 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     cards = [catalog.gpu(key) for key in keys if key in {card.key for card in catalog.gpus()}]
     found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 1e-4}), "cost")
     assert [section.title for section in found] == ["Cards that do not"]
-    assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
+    assert set(cells(tables(found[0])[0], "why not")) == {"misses the SLO even with one user"}
     good = choice_sections(choice.choose(made, cards, workload), "cost")
     assert good[0].title == "Cards that serve it, the cheapest tokens first"
-    notes = good[-1].lines
+    notes = lines(good[-1])
     assert any("fitted on NVIDIA cards" in note for note in notes)
     assert len(notes) == len(set(notes))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figures", [{}, {"slo": {"itl": 0.02}}, {"model": "bge-m3", "gpu": "l4"}])
-def test_the_figures_are_drawn_whatever_is_asked(tmp_path: Path, figures: dict[str, object]) -> None:
-    from harness.report import roofs
-
+def test_the_figures_are_drawn_whatever_is_asked(figures: dict[str, object]) -> None:
     assert doctest.testmod(roofs).failed == 0
     found = of(**figures)
     own = by_calibration(found.prediction.levels)
     both = msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=own))
     for each in (found, both):
-        for draw in (roofs.frontier_png, roofs.roofline_png):
-            draw(each, tmp_path / "x.png")
-            data = (tmp_path / "x.png").read_bytes()
+        for chart in (roofs.frontier(each), roofs.roofline(each)):
+            data = png.draw(chart)
             assert data[:8] == b"\x89PNG\r\n\x1a\n"
             assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1440, 864)
