@@ -10,6 +10,7 @@ import pytest
 
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict import catalog, model, roofline
+from harness.predict.hinge import predicted_hinge
 from harness.report import level_map, map_png, markdown
 from harness.summary import Prediction, Value
 
@@ -64,7 +65,7 @@ def test_the_examples_in_the_docstrings_hold() -> None:
 
 
 def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blocks() -> None:
-    hinge = level_map.predicted_hinge(predicted(512, 64))
+    hinge = predicted_hinge(predicted(512, 64))
     assert hinge is not None
     assert hinge(960, 128) == 64  # context 960 + 64 = 1,024 tokens: 64 of the 4,096 blocks
     assert hinge(1920, 256) == 32  # twice the context, half the batch
@@ -73,15 +74,15 @@ def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blo
 
 
 def test_max_num_seqs_caps_the_predicted_hinge_between_the_cells_too() -> None:
-    hinge = level_map.predicted_hinge(predicted(512, 64, max_num_seqs=48))
+    hinge = predicted_hinge(predicted(512, 64, max_num_seqs=48))
     assert hinge is not None
     assert (hinge(960, 128), hinge(1920, 256)) == (48, 32)
 
 
 def test_a_prediction_that_cannot_be_made_again_gives_no_contour_of_its_own() -> None:
     made = predicted(512, 64)
-    assert level_map.predicted_hinge(msgspec.structs.replace(made, model="/gone/config.json")) is None
-    assert level_map.predicted_hinge(msgspec.structs.replace(made, hinge_concurrency=17.0)) is None
+    assert predicted_hinge(msgspec.structs.replace(made, model="/gone/config.json")) is None
+    assert predicted_hinge(msgspec.structs.replace(made, hinge_concurrency=17.0)) is None
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.report.chart import Axis, Chart, Mark, Point, Series, Tone, ticks
+from harness.report.chart import Axis, Chart, Mark, Point, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
 from harness.report.remarks import worst
@@ -46,6 +46,7 @@ def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
     tops = [(level.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
     title, below = subject(summary, manifest)
+    beyond = ", ".join(label for cap, label in _caps(summary) if cap >= ends[1])
     return Chart(
         name="curve",
         title=title,
@@ -58,7 +59,7 @@ def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
         marks=[*_knees(summary), *_caps_in(summary, *ends)],
         legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
         missing="" if levels else "nothing measured",
-        foot=_caps_beyond(summary, ends[1]),
+        foot=f"caps beyond the axis: {beyond}" if beyond else "",
     )
 
 
@@ -81,11 +82,9 @@ def latency(summary: Summary, name: str) -> Chart:
             if seconds is not None
         ]
         if points:
-            line: Literal["dotted", "solid"] = "dotted" if quantile == "mean" else "solid"
+            line: Stroke = "dotted" if quantile == "mean" else "solid"
             series.append(Series(name=label, tone=quantile, points=points, line=line, marker="dot"))
-    hinge = hinge_of(summary.curve, summary.knees)
-    stroke: Literal["dashed", "solid"] = "dashed" if state(summary.curve) == PROVISIONAL else "solid"
-    knee = [Mark(at=hinge.value, tone="knee", line=stroke)] if hinge and hinge.value is not None else []
+    knee = [Mark(at=mark.at, tone=mark.tone, line=mark.line) for mark in _hinge(summary)]
     return Chart(
         name=name,
         title=LATENCIES[name],
@@ -100,9 +99,6 @@ def _spread(level: LevelSummary, name: str) -> Spread:
     return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
-# ---- the load axis ----------------------------------------------------------------------------------------
-
-
 def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Axis:
     levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
@@ -115,37 +111,27 @@ def _extent(summary: Summary) -> tuple[float, float]:
     if summary.prediction:
         loads += [float(level.concurrency) for level in summary.prediction.levels]
     low, high = min(loads, default=1.0), max(loads, default=1.0)
-    near = [cap for cap in _caps(summary).values() if high < cap <= 2 * high]
+    near = [cap for cap, _ in _caps(summary) if high < cap <= 2 * high]
     high = max([high, *near])
     return low / 1.18, high * 1.18
 
 
-def _caps(summary: Summary) -> dict[str, float]:
+def _caps(summary: Summary) -> list[tuple[float, str]]:
+    """The predicted caps with their labels, the lowest first."""
     caps = summary.prediction.caps if summary.prediction else {}
-    found = {name: cap for name, cap in caps.items() if cap is not None and 0 < cap < math.inf}
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+    found = [(cap, f"{flat(name)} {number(cap)}") for name, cap in caps.items() if cap is not None]
+    return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
 
 
 def _caps_in(summary: Summary, low: float, high: float) -> list[Mark]:
     """Caps within the axis, those that would be drawn over each other under one label."""
     out: list[tuple[float, str]] = []
-    for name, cap in _caps(summary).items():
-        label = f"{flat(name)} {number(cap)}"
-        if not low < cap < high:
-            continue
-        if out and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
+    for cap, label in _caps(summary):
+        if out and low < cap < high and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
             out[-1] = (out[-1][0], f"{out[-1][1]}, {label}")
-        else:
+        elif low < cap < high:
             out.append((cap, label))
     return [Mark(at=cap, tone="cap", line="dotted", label=label, low=True) for cap, label in out]
-
-
-def _caps_beyond(summary: Summary, high: float) -> str:
-    beyond = [f"{flat(name)} {number(cap)}" for name, cap in _caps(summary).items() if cap >= high]
-    return f"caps beyond the axis: {', '.join(beyond)}" if beyond else ""
-
-
-# ---- what is drawn ----------------------------------------------------------------------------------------
 
 
 def _predictions(summary: Summary) -> list[Series]:
@@ -177,19 +163,14 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
     interpolated: straight lines in X would bend upwards on a log axis.
     """
     levels = sorted(predicted, key=lambda x: x.concurrency)
-    bands = [(x.output_tokens_per_s.low, x.output_tokens_per_s.mid, x.output_tokens_per_s.high) for x in levels]
-    ends = [(float(x.concurrency), *band) for x, band in zip(levels, bands, strict=True)]
-    if len(ends) == 1:  # a dash, for a point has no line
-        n, low, mid, high = ends[0]
-        return [(n / 1.03, low, mid, high), (n * 1.03, low, mid, high)]
-    out = ends[:1]
-    for left, right in itertools.pairwise(ends):
-        for step in range(1, 13):
-            n = left[0] + (right[0] - left[0]) * step / 12
-            share = step / 12
-            low, mid, high = (n / ((1 - share) * left[0] / left[i] + share * right[0] / right[i]) for i in (1, 2, 3))
-            out.append((n, low, mid, high))
-    return out
+    loads = [float(x.concurrency) for x in levels]
+    bands = [[getattr(x.output_tokens_per_s, end) for x in levels] for end in ("low", "mid", "high")]
+    if len(loads) == 1:  # a dash, for a point has no line
+        return [(loads[0] * side, *(band[0] for band in bands)) for side in (1 / 1.03, 1.03)]
+    fine = [low + (high - low) * step / 12 for low, high in itertools.pairwise(loads) for step in range(12)]
+    fine += loads[-1:]
+    rates = [[n / float(np.interp(n, loads, np.divide(loads, band))) for n in fine] for band in bands]
+    return list(zip(fine, *rates, strict=True))
 
 
 def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
@@ -209,19 +190,18 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
 
 def _levels(levels: Sequence[_Measured]) -> list[Series]:
     """The levels with their 95 % intervals; those too short for one have the error that the fit gave them."""
-    own: list[Point] = []
-    short: list[Point] = []
-    void: list[Point] = []
+    kinds: dict[str, list[Point]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         half = Z95 * (level.output_tokens_per_s_se or 0.0)
         low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
-        point = Point(x, y, min(low, y), max(high, y), hover=_hover(level))
-        kind = void if worst(level) == "invalid" else own if level.output_tokens_per_s.ci95 else short
-        kind.append(point)
+        kind = "void" if worst(level) == "invalid" else "own" if level.output_tokens_per_s.ci95 else "short"
+        kinds[kind].append(Point(x, y, min(low, y), max(high, y), hover=_hover(level)))
     series = [
-        Series(name="measured, 95 % interval", tone="measured", points=own, marker="dot"),
-        Series(name="measured, pale: the fit's own error", tone="measured", points=short, marker="dot", pale=True),
-        Series(name="invalid level", tone="measured", points=void, marker="ring"),
+        Series(name="measured, 95 % interval", tone="measured", points=kinds["own"], marker="dot"),
+        Series(
+            name="measured, pale: the fit's own error", tone="measured", points=kinds["short"], marker="dot", pale=True
+        ),
+        Series(name="invalid level", tone="measured", points=kinds["void"], marker="ring"),
     ]
     return [each for each in series if each.points]
 
@@ -247,25 +227,35 @@ def _hover(level: LevelSummary) -> list[str]:
 
 
 def _knees(summary: Summary) -> list[Mark]:
-    """Hinge and plateau, dashed where they are provisional, and the knee of the limits; with their intervals."""
-    found, knees, out = summary.curve, summary.knees, []
-    hinge, plateau, provisional = hinge_of(found, knees), plateau_of(found), state(found) == PROVISIONAL
-    name, about = "hinge" if limited(summary) else "knee", "about " if provisional else ""
-    if hinge and hinge.value is not None:
-        words = ", ".join(["provisional"] * provisional + [interval(hinge.ci95)] * (interval(hinge.ci95) != ""))
-        label, stroke = f"{name} {about}{number(hinge.value)}", _SURE[not provisional]
-        out.append(Mark(at=hinge.value, tone="knee", line=stroke, ci95=hinge.ci95, label=label, detail=words))
-    if knees.slo and knees.slo.value is not None:
-        label = f"knee {number(knees.slo.value)}, by the limits"
-        out.append(Mark(at=knees.slo.value, tone="limit", line="solid", label=label, low=True))
+    """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
+    found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
+    out = _hinge(summary)
+    if slo and slo.value is not None:
+        out.append(
+            Mark(at=slo.value, tone="limit", line="solid", label=f"knee {number(slo.value)}, by the limits", low=True)
+        )
     if found and state(found) == BEYOND and summary.levels:
         last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
-        out.append(Mark(at=math.inf, tone="knee", label=f"{name} above {number(last)} →"))
+        out.append(Mark(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
     if plateau and plateau.value is not None:
+        about = "about " if state(found) == PROVISIONAL else ""
         label, words = f"plateau {about}{number(plateau.value)}", interval(plateau.ci95)
-        value = plateau.value
-        out.append(Mark(at=value, axis="y", tone="knee", line="dashed", ci95=plateau.ci95, label=label, detail=words))
+        at, ends = plateau.value, plateau.ci95
+        out.append(Mark(at=at, axis="y", tone="knee", line="dashed", ci95=ends, label=label, detail=words))
     return out
 
 
-_SURE: dict[bool, Literal["solid", "dashed"]] = {True: "solid", False: "dashed"}
+def _hinge(summary: Summary) -> list[Mark]:
+    """The curve's knee where it has one, dashed where it is provisional."""
+    hinge, provisional = hinge_of(summary.curve, summary.knees), state(summary.curve) == PROVISIONAL
+    if hinge is None or hinge.value is None:
+        return []
+    label = f"{_own_knee(summary)} {'about ' * provisional}{number(hinge.value)}"
+    words = ", ".join(part for part in ("provisional" * provisional, interval(hinge.ci95)) if part)
+    line: Stroke = "dashed" if provisional else "solid"
+    return [Mark(at=hinge.value, tone="knee", line=line, ci95=hinge.ci95, label=label, detail=words)]
+
+
+def _own_knee(summary: Summary) -> str:
+    """What the curve's knee is called: where limits have a knee of their own, it is the hinge."""
+    return "hinge" if limited(summary) else "knee"

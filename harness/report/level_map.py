@@ -4,78 +4,33 @@ Two axes are a heat map, a third makes small multiples, one alone is a line. Cel
 double from cell to cell or thereabouts, so both directions are logarithmic: where KV memory binds, the predicted hinge
 is constant along P + G/2, and falls to half where that doubles.
 
-The contours come from the model on a finer grid than was measured, made again from what the first prediction assumed,
-and only where that gives the prediction itself at the place it was made for.
+The contours come from the model on a finer grid than was measured, where it can be asked again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from harness import levelmap
-from harness.errors import HarnessError
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
-from harness.predict import catalog, model, roofline
+from harness.predict.hinge import predicted_hinge
 from harness.report import chart
 from harness.report.chart import Chart, Mark, Point, Series
 from harness.report.document import Charts, Column, Document, Lines, Link, Note, Section, Table
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
-from harness.summary import Prediction, Value
+from harness.summary import Value
 
 _NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server"}
 _FINE = 30  # places along each direction of the predicted grid
-
-Hinge = Callable[[float, float], float | None]
-
-
-# What is drawn
 
 
 def varying(map_: Map) -> list[Axis]:
     """The axes with more than one value, in the map's order."""
     return [axis for axis in map_.axes if len(axis.values) > 1]
-
-
-def predicted_hinge(prediction: Prediction) -> Hinge | None:
-    """The predicted hinge at any (P, G), from what a prediction assumed; None where it cannot be made again.
-
-    None for a (P, G) that does not fit into the KV cache.
-    """
-    assumed = prediction.assumptions
-    figures: dict[str, Any] = {
-        field: assumed[name]
-        for name, field in (
-            ("mbu", "mbu"), ("mfu_prefill", "mfu_prefill"), ("mfu_decode", "mfu_decode"), ("speed", "speed"),
-            ("layer_overhead_s", "o_layer"), ("step_overhead_s", "o_step"), ("request_overhead_s", "o_req"),
-            ("api_overhead_s", "o_api"), ("gpu_memory_utilization", "gpu_memory_utilization"),
-        )
-        if name in assumed
-    }  # fmt: skip
-    if "kv_tokens" in assumed:
-        figures["kv_tokens"] = int(assumed["kv_tokens"])
-    seqs = prediction.caps.get("max_num_seqs")
-    if seqs is not None:
-        figures["max_num_seqs"] = int(seqs)
-    try:
-        served = model.model(catalog.model_config(prediction.model), prediction.model)
-        where = roofline.deployment(catalog.gpu(prediction.gpu), gpus=prediction.gpus, **figures)
-    except HarnessError:  # a config.json that is gone, or a model that needs more than its name
-        return None
-
-    def hinge(P: float, G: float) -> float | None:
-        try:
-            return roofline.predict(served, where, roofline.Workload(P, G), [1]).hinge_concurrency
-        except HarnessError:
-            return None
-
-    again, known = hinge(prediction.input_tokens, prediction.output_tokens), prediction.hinge_concurrency
-    agrees = again is not None and known is not None and math.isclose(again, known, rel_tol=1e-6)
-    return hinge if agrees else None
 
 
 def tokens_at(values: Sequence[int], position: float) -> float:
