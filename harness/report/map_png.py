@@ -89,14 +89,14 @@ def _cell(axes: Any, place: tuple[int, int], box: Box, small: float, shade: Any,
     (i, j), hatch = place, "////" if box.measured and not box.value else ""
     axes.add_patch(Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=shade, edgecolor=_EDGE, lw=0, hatch=hatch, zorder=1))
     lines = box.below.count("\n") + 1 if box.below else 0
-    look: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "zorder": 4, "parse_math": False}
-    look["path_effects"] = [withStroke(linewidth=3, foreground=shade)]
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "zorder": 4, "parse_math": False}
+    style["path_effects"] = [withStroke(linewidth=3, foreground=shade)]
     size, weight = (11, "bold") if box.value else (8, "normal")
     axes.text(
-        i, j + 0.12 * lines, box.words, linespacing=1.0, fontsize=size * max(small, 0.62), fontweight=weight, **look
+        i, j + 0.12 * lines, box.words, linespacing=1.0, fontsize=size * max(small, 0.62), fontweight=weight, **style
     )
     if box.below:
-        axes.text(i, j - 0.2, box.below, fontsize=7.5 * max(small, 0.62), **look)
+        axes.text(i, j - 0.2, box.below, fontsize=7.5 * max(small, 0.62), **style)
 
 
 def _contours(axes: Any, grid: Grid, small: float) -> bool:

@@ -106,9 +106,9 @@ def _traces(series: Series) -> list[dict[str, Any]]:
 
 def _whiskers(series: Series, colour: str) -> dict[str, Any]:
     ends = [(point.y - (point.low or 0.0), (point.high or 0.0) - point.y) for point in series.points]
-    look = {"color": colour, "thickness": 1.5, "width": 0 if series.pale else 5}
+    style = {"color": colour, "thickness": 1.5, "width": 0 if series.pale else 5}
     reach = {"array": [above for _, above in ends], "arrayminus": [below for below, _ in ends]}
-    return {"type": "data", "symmetric": False} | look | reach
+    return {"type": "data", "symmetric": False} | style | reach
 
 
 def _hover(lines: Sequence[str]) -> str:
@@ -130,8 +130,8 @@ def _shapes(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
     if mark.ci95 and mark.ci95 != (None, None):
         ends = (chart.x if mark.axis == "x" else chart.y).ends or (mark.at, mark.at)
         low, high = (outer if end is None else end for end, outer in zip(mark.ci95, ends, strict=True))
-        look = {"fillcolor": _COLOURS[mark.tone], "opacity": 0.13, "line": {"width": 0}}
-        shapes.append({"type": "rect", f"{across}0": low, f"{across}1": high} | look | edges)
+        style = {"fillcolor": _COLOURS[mark.tone], "opacity": 0.13, "line": {"width": 0}}
+        shapes.append({"type": "rect", f"{across}0": low, f"{across}1": high} | style | edges)
     if mark.line:
         line = {"color": _COLOURS[mark.tone], "width": 1.5, "dash": _DASHES[mark.line]}
         shapes.append({"type": "line", f"{across}0": mark.at, f"{across}1": mark.at, "line": line} | edges)

@@ -41,11 +41,11 @@ Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 def draw(chart: Chart) -> bytes:
     """The chart with its title, its answer and its legend."""
     figure = paper((9, 5.4))
-    beside = any(series.end for series in chart.series) or any(mark.axis == "y" for mark in chart.marks)
-    place = (0.085, 0.13, 0.745 if beside else 0.885, 0.64 if chart.answer else 0.665)
+    margin = any(series.end for series in chart.series) or any(mark.axis == "y" for mark in chart.marks)
+    place = (0.085, 0.13, 0.745 if margin else 0.885, 0.64 if chart.answer else 0.665)
     axes = figure.add_axes(place)
     entries = fill(axes, chart)
-    _beside(axes, chart)
+    _margin(axes, chart)
     if chart.missing:
         axes.text(0.5, 0.5, chart.missing, transform=axes.transAxes, ha="center", color=SOFT)
     if entries:
@@ -157,11 +157,11 @@ def _series(axes: Any, series: Series) -> list[Entry]:
     xs, ys = [point.x for point in points], [point.y for point in points]
     sure = all(point.low is not None and point.high is not None for point in points)
     lows, highs = [point.low or 0.0 for point in points], [point.high or 0.0 for point in points]
-    look: dict[str, Any] = {"color": colour}
+    style: dict[str, Any] = {"color": colour}
     if series.line:
         thick = series.tone == "fitted"
-        look |= {"lw": 1.5 if thick or series.marker else 1.4, "ls": DASHES[series.line]}
-        axes.plot(xs, ys, **look, zorder=3 if thick else 2)
+        style |= {"lw": 1.5 if thick or series.marker else 1.4, "ls": DASHES[series.line]}
+        axes.plot(xs, ys, **style, zorder=3 if thick else 2)
         if sure:
             axes.fill_between(xs, lows, highs, color=colour, alpha=0.16, lw=0, zorder=1)
     if series.marker:
@@ -172,7 +172,7 @@ def _series(axes: Any, series: Series) -> list[Entry]:
             xs, ys, yerr=reach if sure and not series.line else None, ls="", capsize=3, elinewidth=1.1, color=colour,
             ecolor=_FAINT if series.pale else colour, zorder=4, clip_on=False, **mark,
         )  # fmt: skip
-        look |= mark | ({} if series.line else {"ls": ""})
+        style |= mark | ({} if series.line else {"ls": ""})
     for point in points:
         if point.label:
             axes.annotate(
@@ -181,7 +181,7 @@ def _series(axes: Any, series: Series) -> list[Entry]:
             )  # fmt: skip
     if not series.name or not points:
         return []
-    line = Line2D([], [], **look)
+    line = Line2D([], [], **style)
     return [((Patch(color=colour, alpha=0.2, lw=0), line) if series.line and sure else line, series.name)]
 
 
@@ -204,23 +204,23 @@ def _mark(axes: Any, mark: Mark) -> None:
 def _name(axes: Any, mark: Mark) -> None:
     """The label of a mark: above the axes, or upright at their foot."""
     colour = _READABLE.get(mark.tone, _COLOURS[mark.tone])
-    look: dict[str, Any] = {"color": colour, "textcoords": "offset points", "annotation_clip": False}
-    look |= {"fontsize": 7.5} if mark.tone == "cap" else {"fontsize": 9, "fontweight": "bold"}
-    look |= {"parse_math": False, "ha": "center", "xytext": (0, 5)}
+    style: dict[str, Any] = {"color": colour, "textcoords": "offset points", "annotation_clip": False}
+    style |= {"fontsize": 7.5} if mark.tone == "cap" else {"fontsize": 9, "fontweight": "bold"}
+    style |= {"parse_math": False, "ha": "center", "xytext": (0, 5)}
     if mark.low:
         side, offset = ("right", -3) if mark.tone == "cap" else ("left", 3)
-        look |= {"rotation": 90, "va": "bottom", "bbox": _PAPER, "xytext": (0, 6)}
-        look |= {"ha": side, "xytext": (offset, 6)} if mark.line else {}
-        axes.annotate(cut(mark.text, 44), (mark.at, 0), xycoords=("data", "axes fraction"), **look)
+        style |= {"rotation": 90, "va": "bottom", "bbox": _PAPER, "xytext": (0, 6)}
+        style |= {"ha": side, "xytext": (offset, 6)} if mark.line else {}
+        axes.annotate(cut(mark.text, 44), (mark.at, 0), xycoords=("data", "axes fraction"), **style)
     elif math.isfinite(mark.at):
         share, _ = axes.transAxes.inverted().transform(axes.transData.transform((mark.at, axes.get_ylim()[1])))
-        look["ha"] = "left" if share < 0.2 else "right" if share > 0.8 else "center"
-        axes.annotate(mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), **look)
+        style["ha"] = "left" if share < 0.2 else "right" if share > 0.8 else "center"
+        axes.annotate(mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), **style)
     else:
-        axes.annotate(mark.text, (1, 1), xycoords="axes fraction", **look | {"ha": "right"})
+        axes.annotate(mark.text, (1, 1), xycoords="axes fraction", **style | {"ha": "right"})
 
 
-def _beside(axes: Any, chart: Chart) -> None:
+def _margin(axes: Any, chart: Chart) -> None:
     """Right of the axes what lines across and lines that end are called, none over another."""
     labels = [(series.points[-1].y, series.end, series.tone) for series in chart.series if series.end]
     labels += [(m.at, f"{m.label}\n{m.detail}".rstrip(), m.tone) for m in chart.marks if m.axis == "y" and m.label]
