@@ -27,6 +27,11 @@ READERS = {"analysis", "decide", "report"}  # they read what load has written, a
 PURE_ROOMS = {"predict", "decide", "analysis"}
 PURE_LOAD = {"workload", "schedule", "http1", "sse", "dialects"}
 IMPURE = {"socket", "asyncio", "time"}
+MEDIA = {  # of report: who shows something by which library; what is shown is described without any
+    "rich": {"harness.report.terminal", "harness.report.live"},
+    "matplotlib": {"harness.report.png", "harness.report.map_png"},
+    "plotly": {"harness.report.page"},
+}
 HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "torch"}
 
 
@@ -83,6 +88,8 @@ def faults(module: str, source: str) -> list[str]:
             found.append(f"{module} imports {name}: {room} is pure")
         elif room == "load" and module.split(".")[2] in PURE_LOAD and top in IMPURE:
             found.append(f"{module} imports {name}: it is one of load's pure modules")
+        elif room == "report" and module not in MEDIA.get(top, {module}):
+            found.append(f"{module} imports {name}: {top} is for {', '.join(sorted(MEDIA[top]))}")
         elif top in HEAVY and at_once:
             found.append(f"{module} imports {name} at its top; import it where it is used")
     return found
@@ -142,9 +149,11 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
         ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
         ("harness.store", "import pyarrow.parquet as pq", "at its top"),
-        ("harness.report.png", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
+        ("harness.report.page", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
+        ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.map_png"),
+        ("harness.report.markdown", "from rich.table import Table", "rich is for harness.report.live"),
     ],
 )
 def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: str) -> None:
