@@ -110,9 +110,6 @@ def fastest(summary: Summary) -> LevelSummary | None:
     return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
 
 
-# ---- the knee ---------------------------------------------------------------------------------------------
-
-
 def limited(summary: Summary) -> bool:
     """Whether there are limits to keep, and the knee is theirs."""
     return summary.knees.slo is not None or any(level.slo for level in summary.levels)
@@ -187,9 +184,6 @@ def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
         does = f"repeat {listed(again)}" + (f" and {does}" if does else " in flight")
     time = f", about {span(settle.seconds)}" if settle.seconds is not None else ""
     return [Fact("To settle it", f"{does}{time}")]
-
-
-# ---- plateau and single stream ----------------------------------------------------------------------------
 
 
 def _plateau(summary: Summary) -> Fact:

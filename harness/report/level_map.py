@@ -174,9 +174,6 @@ def _box(cell: Measured | None, value: Value | None, *, whole: bool, provisional
     return Box(value.value, f"{'≈' * provisional}{figure}{mark}", interval(value.ci95), True)
 
 
-# ---- map.md -------------------------------------------------------------------------------------------------
-
-
 def report(map_: Map) -> Document:
     """The map as a document beside map.png: a line a cell."""
     title, below = _subject(map_)
@@ -231,8 +228,6 @@ def _subject(map_: Map) -> tuple[str, str]:
         " · ".join(fact for fact in facts if fact),
     )
 
-
-# ---- map.png ------------------------------------------------------------------------------------------------
 
 _KNEE, _PLATEAU = "knee, requests in flight", "plateau, output tok/s"
 

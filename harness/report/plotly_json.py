@@ -70,9 +70,6 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return out
 
 
-# ---- series -------------------------------------------------------------------------------------------------
-
-
 def _traces(series: Series) -> list[dict[str, Any]]:
     """One trace, and before it the band that its points have, if they are a line."""
     colour, points = _COLOURS[series.tone], series.points
@@ -115,9 +112,6 @@ def _hover(lines: Sequence[str]) -> str:
     """Lines as plotly's little HTML, the first of several in bold."""
     first, *rest = map(escape, lines)
     return "<br>".join([f"<b>{first}</b>" if rest else first, *rest])
-
-
-# ---- marks --------------------------------------------------------------------------------------------------
 
 
 def _shapes(mark: Mark, chart: Chart) -> list[dict[str, Any]]:

@@ -67,9 +67,6 @@ def draw(chart: Chart) -> bytes:
     return encoded(figure)
 
 
-# ---- the paper ----------------------------------------------------------------------------------------------
-
-
 def paper(inches: tuple[float, float]) -> Any:
     """An empty figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -105,9 +102,6 @@ def encoded(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
-
-
-# ---- the axes -----------------------------------------------------------------------------------------------
 
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:

@@ -44,9 +44,6 @@ def limit_name(limit: str) -> str:
     return spoken.get(limit, plain(limit))
 
 
-# ---- the whole answer -----------------------------------------------------------------------------------
-
-
 def report(answer: Answer) -> Document:
     """Everything about one model on one kind of card, most asked first."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
@@ -73,15 +70,9 @@ def report(answer: Answer) -> Document:
 
 def _head(prediction: Prediction) -> list[str]:
     """The answer in a few lines."""
-    has, decodes = prediction.assumptions, prediction.output_tokens > 0
-    tokens = f"{number(prediction.input_tokens)} tokens in" + (
-        f", {number(prediction.output_tokens)} out" if decodes else ""
-    )
-    cap = prediction.binding_cap
-    limit = prediction.caps.get(cap) if cap else None
-    bound = f"bound by {limit_name(cap)} at {number(limit)} in flight" if cap and limit is not None else "no cap binds"
-    lines = [f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu}, {tokens}"]
-    if decodes:
+    has, bound = prediction.assumptions, binding(prediction) or "no cap binds"
+    lines = [", ".join(subject(prediction))]
+    if prediction.output_tokens:
         plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
         lines.append(f"plateau {_band(plateau)} output tok/s; single stream {_band(single)}; {bound}")
     else:
@@ -101,6 +92,20 @@ def _head(prediction: Prediction) -> list[str]:
     if prediction.calibrated is not None:
         lines.append(calibrated_line(prediction.calibrated))
     return lines
+
+
+def subject(prediction: Prediction) -> tuple[str, str]:
+    """What was predicted: the model on its cards, and the tokens of a request."""
+    answers = f", {number(prediction.output_tokens)} out" if prediction.output_tokens else ""
+    served = f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu}"
+    return served, f"{number(prediction.input_tokens)} tokens in{answers}"
+
+
+def binding(prediction: Prediction) -> str:
+    """What stops the batch, and where; "" where nothing does."""
+    cap = prediction.binding_cap
+    limit = prediction.caps.get(cap) if cap else None
+    return f"bound by {limit_name(cap)} at {number(limit)} in flight" if cap and limit is not None else ""
 
 
 def _edges(has: Mapping[str, float]) -> str:
@@ -230,9 +235,6 @@ def calibrated_table(prediction: Prediction, found: Calibrated) -> Table:
         Column("meas./sheet", [_ratio(each.measured_over_predicted) for each in sheet]),
         Column("meas./calibrated", [_ratio(each.measured_over_predicted) for each in own]),
     ])  # fmt: skip
-
-
-# ---- which GPU, golden cases, calibration ---------------------------------------------------------------
 
 
 def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:

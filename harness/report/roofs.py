@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.report.chart import Axis, Chart, Mark, Point, Series
-from harness.report.format import number, plain
-from harness.report.prediction import limit_name
+from harness.report.format import number
+from harness.report.prediction import binding, subject
 from harness.summary import Prediction
 
 if TYPE_CHECKING:
@@ -124,9 +124,4 @@ def _si(value: float) -> str:
 
 def _below(prediction: Prediction) -> str:
     """What was predicted, in a line."""
-    tokens = f"{number(prediction.input_tokens)} tokens in"
-    if prediction.output_tokens:
-        tokens += f", {number(prediction.output_tokens)} out"
-    cap = prediction.binding_cap
-    bound = f" · bound by {limit_name(cap)} at {number(prediction.caps.get(cap))} in flight" if cap else ""
-    return f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu} · {tokens}{bound} · predicted"
+    return " · ".join(part for part in (*subject(prediction), binding(prediction), "predicted") if part)

@@ -199,9 +199,6 @@ def _indented(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-# ---- the level table --------------------------------------------------------------------------------------
-
-
 def _levels(summary: Summary) -> list[doc.Table | doc.Note]:
     """The level table, and what its marks mean."""
     if not summary.levels:
