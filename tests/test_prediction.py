@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -13,9 +14,15 @@ from summaries import MANIFEST, full
 from harness.predict import catalog, choice, question
 from harness.predict.question import Answer, Question, answer
 from harness.report import charts, markdown, plotly_json, png, prediction, roofs, run_report, terminal
-from harness.report.document import Document, Lines, Section, Table
+from harness.report.document import Column, Document
 from harness.report.facts import facts
-from harness.report.prediction import calibrated_table, choice_sections, level_table, limit_table, stepped_table
+from harness.report.prediction import (
+    calibrated_columns,
+    choice_sections,
+    level_columns,
+    limit_columns,
+    stepped_columns,
+)
 from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
 
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
@@ -25,17 +32,9 @@ def of(**figures: object) -> Answer:
     return answer(msgspec.structs.replace(CHAT, **figures))
 
 
-def cells(table: Table, head: str) -> list[str]:
-    (found,) = (column.cells for column in table.columns if column.head == head)
+def cells(columns: Sequence[Column], head: str) -> list[str]:
+    (found,) = (column.cells for column in columns if column.head == head)
     return [str(cell) for cell in found]
-
-
-def lines(section: Section) -> list[str]:
-    return [line for block in section.blocks if isinstance(block, Lines) for line in block.lines]
-
-
-def tables(section: Section) -> list[Table]:
-    return [block for block in section.blocks if isinstance(block, Table)]
 
 
 def printed(document: Document, width: int = 80) -> str:
@@ -69,9 +68,9 @@ def test_the_examples_in_the_docstrings_hold() -> None:
 
 
 def test_columns_without_any_cell_are_left_out() -> None:
-    heads = [column.head for column in level_table(of().prediction).columns]
+    heads = [column.head for column in level_columns(of().prediction)]
     assert heads == ["C", "tok/s low", "tok/s mid", "tok/s high", "ITL ms", "TTFT ms", "req/s", "mostly"]
-    heads = [column.head for column in level_table(of(price=2.0, slo={"itl": 0.05}).prediction).columns]
+    heads = [column.head for column in level_columns(of(price=2.0, slo={"itl": 0.05}).prediction)]
     assert heads[-3:] == ["$/1M", "SLO", "mostly"]
 
 
@@ -85,14 +84,14 @@ def stepped(**figures: object) -> SteppedLevel:
 
 
 def test_percentiles_stand_behind_their_mean_where_they_are_known() -> None:
-    columns = stepped_table([stepped()]).columns
+    columns = stepped_columns([stepped()])
     assert [(column.head, *column.cells) for column in columns] == [
         ("C", "8"), ("tok/s", "1,235"), ("ITL ms", "20"), ("ITL p50", "10"), ("ITL p99", "50"), ("TTFT ms", "20"),
         ("TTFT p50", "10"), ("TTFT p99", "50"), ("req/s", "6.17"), ("in flight", "8"), ("preempted", "0"),
         ("/ closed form", "0.988"),
     ]  # fmt: skip
     several = Spread(mean=0.02, p50=None, p90=None, p95=None, p99=None, max=None, n=0)  # speculation
-    heads = [column.head for column in stepped_table([stepped(itl_s=several)]).columns]
+    heads = [column.head for column in stepped_columns([stepped(itl_s=several)])]
     assert "ITL ms" in heads
     assert not {"ITL p50", "ITL p99"} & set(heads)
 
@@ -100,17 +99,17 @@ def test_percentiles_stand_behind_their_mean_where_they_are_known() -> None:
 def test_a_rate_that_is_not_sustained_has_no_latencies_and_says_so() -> None:
     come = {"concurrency": None, "over_closed_form": None}
     none = {"ttft_s": None, "itl_s": None, "e2e_s": None}
-    table = stepped_table([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
-    assert cells(table, "req/s asked") == ["5", "50"]
-    assert cells(table, "TTFT p99") == ["50", "–"]
-    assert cells(table, "") == ["", "overloaded"]
-    assert {"C", "/ closed form"}.isdisjoint(column.head for column in table.columns)
+    columns = stepped_columns([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
+    assert cells(columns, "req/s asked") == ["5", "50"]
+    assert cells(columns, "TTFT p99") == ["50", "–"]
+    assert cells(columns, "") == ["", "overloaded"]
+    assert {"C", "/ closed form"}.isdisjoint(column.head for column in columns)
 
 
 def test_every_limit_has_a_row_and_one_binds() -> None:
     found = of(slo={"itl": 0.02})
-    table = limit_table(found.limits, found.prediction)
-    assert cells(table, "limit") == [
+    columns = limit_columns(found.limits, found.prediction)
+    assert cells(columns, "limit") == [
         "weights",
         "KV memory",
         "max_num_seqs",
@@ -119,22 +118,24 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
         "prefill",
         "SLO",
     ]
-    assert [cell.endswith("← binds") for cell in cells(table, "")].count(True) == 1
-    assert cells(table, "from C")[3] == "never"
+    assert [cell.endswith("← binds") for cell in cells(columns, "")].count(True) == 1
+    assert cells(columns, "from C")[3] == "never"
 
 
 def test_a_limit_says_what_it_does_to_the_curve() -> None:
     found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
-    table = limit_table(found.limits, found.prediction)
-    said = dict(zip(cells(table, "limit"), (cell.removesuffix(" ← binds") for cell in cells(table, "")), strict=True))
+    columns = limit_columns(found.limits, found.prediction)
+    said = dict(
+        zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
+    )
     assert said["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
     assert said["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
     assert said["prefill"] == "no batch exceeds it; overtakes decoding from there"
     assert said["SLO"] == "kept at any load"
     never = of(slo={"itl": 0.02})
-    table = limit_table(never.limits, never.prediction)
-    assert cells(table, "")[3] == "no batch exceeds it", "compute never overtakes"
-    assert cells(table, "")[-1] == "the limits are kept up to there ← binds"
+    columns = limit_columns(never.limits, never.prediction)
+    assert cells(columns, "")[3] == "no batch exceeds it", "compute never overtakes"
+    assert cells(columns, "")[-1] == "the limits are kept up to there ← binds"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_the_edges_in_the_head_are_those_of_low_and_high(
     figures: dict[str, float], said: str, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     found = of(figures=figures)
-    line = next(line for line in lines(prediction.report(found).sections[0]) if "low and high" in line)
+    line = next(line for line in prediction.report(found).sections[0].lines if "low and high" in line)
     assert line.endswith(f"low and high {said}")
 
     def at(mbu: float, mfu: float, o_layer: float) -> float:
@@ -173,8 +174,8 @@ def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
     document = prediction.report(of())
     text = markdown.render(document)
     assert "## What users in flight get" in text
-    for table in [table for section in document.sections for table in tables(section)]:
-        rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    for section in document.sections:
+        rows = list(zip(*(column.cells for column in section.columns), strict=True))
         assert text.count("| ---") >= bool(rows)
         for row in rows:
             assert str(row[0]).replace("_", r"\_") in text
@@ -183,8 +184,8 @@ def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
 def test_both_predictions_have_columns_of_their_own() -> None:
     sheet = of().prediction
     own = by_calibration(sheet.levels)
-    table = calibrated_table(sheet, own)
-    pairs = zip(cells(table, "sheet tok/s"), cells(table, "calibrated tok/s"), strict=True)
+    columns = calibrated_columns(sheet, own)
+    pairs = zip(cells(columns, "sheet tok/s"), cells(columns, "calibrated tok/s"), strict=True)
     for left, right in pairs:
         assert float(right.replace(",", "")) == pytest.approx(0.9 * float(left.replace(",", "")), rel=0.01)
     assert "it misses unseen levels by 3 %" in prediction.calibrated_line(own)
@@ -220,10 +221,10 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     cards = [catalog.gpu(key) for key in keys if key in {card.key for card in catalog.gpus()}]
     found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 1e-4}), "cost")
     assert [section.title for section in found] == ["Cards that do not"]
-    assert set(cells(tables(found[0])[0], "why not")) == {"misses the SLO even with one user"}
+    assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
     good = choice_sections(choice.choose(made, cards, workload), "cost")
     assert good[0].title == "Cards that serve it, the cheapest tokens first"
-    notes = lines(good[-1])
+    notes = good[-1].lines
     assert any("fitted on NVIDIA cards" in note for note in notes)
     assert len(notes) == len(set(notes))
 

@@ -10,7 +10,7 @@ import pytest
 from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted, level, provisional, simulated
 
 from harness.report import facts, headline, remarks, run_report, subject
-from harness.report.document import Fact, Facts
+from harness.report.document import Fact
 from harness.summary import (
     Attainment,
     Curve,
@@ -390,10 +390,9 @@ def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
         summary = made()
         assert summary.curve is not None
         loads = [level.concurrency or 0 for level in summary.levels]
-        (found,) = run_report.fit(summary.curve, summary.knees, loads).sections[0].blocks
-        assert isinstance(found, Facts)
+        found = run_report.fit(summary.curve, summary.knees, loads).sections[0].facts
         head = headline.headline(summary)[0]
-        assert found.facts[0] == Fact("knee", head.value, head.detail)
+        assert found[0] == Fact("knee", head.value, head.detail)
     provisional_knees = run_report.knee_facts(curve_of(provisional()), provisional().knees)
     assert provisional_knees[0] == Fact(
         "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"

@@ -28,7 +28,7 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
     from harness.experiment import calibrate as calibrating
     from harness.report import terminal
-    from harness.report.document import Document, Fact, Facts, Section
+    from harness.report.document import Document, Fact, Section
 
     talk = console(stderr=True)
     found = calibrating.calibrate(
@@ -38,8 +38,8 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        rows = Facts([Fact(*row) for row in calibrating.rows(found)])
-        terminal.show(Document(sections=[Section("", [rows])]), console(stderr=False))
+        rows = [Fact(*row) for row in calibrating.rows(found)]
+        terminal.show(Document(sections=[Section(facts=rows)]), console(stderr=False))
     talk.print(f"kept in {where}")
 
 

@@ -73,7 +73,7 @@ def _golden(*, as_json: bool) -> None:
     from harness.decide import cost
     from harness.predict import golden
     from harness.report import prediction
-    from harness.report.document import Document, Lines, Section
+    from harness.report.document import Document, Section
 
     rows = golden.table(cost)
     if as_json:
@@ -81,8 +81,8 @@ def _golden(*, as_json: bool) -> None:
         output.print_json(msgspec.json.encode(checked).decode())
     else:
         missed = sum(not row.met for row in rows)
-        met = Lines([f"{len(rows) - missed} of {len(rows)} figures are met"])
-        _show(Document(sections=[Section("", [prediction.golden_table(rows)]), Section("", [met])]))
+        met = [f"{len(rows) - missed} of {len(rows)} figures are met"]
+        _show(Document(sections=[Section(columns=prediction.golden_columns(rows)), Section(lines=met)]))
     sys.exit(0 if all(row.met for row in rows) else 1)
 
 
@@ -192,7 +192,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
 
     from harness.predict import catalog, choice, question
     from harness.report import prediction
-    from harness.report.document import Document, Lines, Section
+    from harness.report.document import Document, Section
 
     for flag in ("tp", "gpus"):
         if flags[flag] is not None:
@@ -226,7 +226,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        head = Section("", [Lines([_asked(asked, made.name, workload)])])
+        head = Section(lines=[_asked(asked, made.name, workload)])
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 

@@ -1,4 +1,4 @@
-"""What a report says, as data: sections of blocks, which `terminal`, `markdown` and `page` show each in its own way.
+"""What a report says, as data: a document of sections, which `terminal`, `markdown` and `page` show in their ways.
 
 Figures stand here as people read them (`format`), so that every reader sees the same digits. Text from outside is on
 one line and otherwise as it came: whoever shows it escapes it for its own medium. No colour, no markup, no width.
@@ -7,11 +7,11 @@ one line and otherwise as it came: whoever shows it escapes it for its own mediu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import msgspec
 
 from harness.report.chart import Chart
+from harness.report.format import MISSING
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -24,19 +24,6 @@ class Fact(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return f"{self.value}; {self.detail}" if self.detail else self.value
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The facts that a reader came for, most important first."""
-
-    facts: list[Fact]
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """Facts to look up, and the command that makes them again."""
-
-    facts: list[Fact]
-    command: str = ""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -55,13 +42,6 @@ class Column(msgspec.Struct, frozen=True):
     spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 stays
 
 
-class Table(msgspec.Struct, frozen=True):
-    """Columns of one length."""
-
-    columns: list[Column]
-    void: frozenset[int] = frozenset()  # rows that do not count
-
-
 class Remark(msgspec.Struct, frozen=True):
     """A verdict with everything that it touches: `where` "" is the whole run."""
 
@@ -72,48 +52,22 @@ class Remark(msgspec.Struct, frozen=True):
     advice: str
 
 
-class Remarks(msgspec.Struct, frozen=True):
-    """Verdicts, the gravest first."""
-
-    remarks: list[Remark]
-
-
-class Charts(msgspec.Struct, frozen=True):
-    """Charts of one size; where charts cannot be, the picture of that name beside the document stands for them."""
-
-    charts: list[Chart]
-    small: bool = False
-    picture: str = ""
-    alt: str = ""
-
-
-class Lines(msgspec.Struct, frozen=True):
-    """Sentences, a line each."""
-
-    lines: list[str]
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A sentence about what stands above it."""
-
-    text: str
-
-
-class Folded(msgspec.Struct, frozen=True):
-    """A long text of several lines that is opened by whoever wants it."""
-
-    title: str
-    text: str
-
-
-Block: TypeAlias = Answer | Facts | Table | Remarks | Charts | Lines | Note | Folded
-
-
 class Section(msgspec.Struct, frozen=True):
-    """Blocks below a title, "" for none. One without a block is left out."""
+    """A title, "" for none, and below it whatever there is of these, in this order; nothing at all if there is none."""
 
-    title: str
-    blocks: Sequence[Block]
+    title: str = ""
+    facts: Sequence[Fact] = ()
+    answer: bool = False  # the facts are what a reader came for
+    command: str = ""  # that makes the facts again
+    charts: Sequence[Chart] = ()
+    picture: str = ""  # a file beside the document, for where charts cannot be; charts without one are small
+    alt: str = ""  # what the picture shows
+    columns: Sequence[Column] = ()
+    void: frozenset[int] = frozenset()  # rows that do not count
+    lines: Sequence[str] = ()
+    remarks: Sequence[Remark] = ()
+    note: str = ""  # about what stands above it
+    scenario: str = ""  # the whole of it, for whoever opens it
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,14 +77,14 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     below: str = ""  # a line below the title
     answer: str = ""  # in a few words, where there is room for no more
     simulated: str = ""  # what was played in place of a measurement; "" for a real one
-    sections: list[Section]
+    sections: Sequence[Section]
     version: str = ""  # of the program that measured
 
 
-def shown(columns: Sequence[Column], empty: Sequence[str] = ("–",)) -> Table:
-    """A table of the columns in which any cell says something.
+def shown(columns: Sequence[Column], empty: Sequence[str] = (MISSING,)) -> list[Column]:
+    """The columns in which any cell says something.
 
-    >>> [column.head for column in shown([Column("C", ["1", "2"]), Column("SLO", ["–", "–"])]).columns]
+    >>> [column.head for column in shown([Column("C", ["1", "2"]), Column("SLO", ["–", "–"])])]
     ['C']
     """
-    return Table([column for column in columns if any(cell not in empty for cell in column.cells)])
+    return [column for column in columns if any(cell not in empty for cell in column.cells)]

@@ -19,7 +19,7 @@ from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict.hinge import predicted_hinge
 from harness.report import chart
 from harness.report.chart import Chart, Mark, Point, Series
-from harness.report.document import Charts, Column, Document, Lines, Link, Note, Section, Table
+from harness.report.document import Column, Document, Link, Section
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.summary import Value
@@ -178,27 +178,27 @@ def report(map_: Map) -> Document:
     """The map as a document beside map.png: a line a cell."""
     title, below = _subject(map_)
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
-    early = [] if map_.complete or not missing else [Note(f"The map ended early: {missing} cells are missing.")]
+    early = "" if map_.complete or not missing else f"The map ended early: {missing} cells are missing."
     failed = [
         f"{plain(cell.name)}: {plain(cell.error or cell.left_out)}"
         for cell in map_.cells
         if cell.error or cell.left_out
     ]
-    picture = Charts([], picture="map.png", alt="Measured knee of every cell")
+    picture = Section(picture="map.png", alt="Measured knee of every cell", columns=_columns(map_))
     return Document(
         title=title,
         below=below,
         simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
-        sections=[Section("", [*early, picture, _table(map_), Lines(failed)])],
+        sections=[Section(note=early), picture, Section(lines=failed)],
     )
 
 
-def _table(map_: Map) -> Table:
+def _columns(map_: Map) -> list[Column]:
     cells = map_.cells
     knees, plateaus = [knee_box(cell) for cell in cells], [plateau_box(cell) for cell in cells]
     made = [cell.prediction for cell in cells]
     settings = [axis.name for axis in map_.axes if axis.name in (SEQS, SERVER)]
-    return Table([
+    return [
         *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (INPUT, OUTPUT, *settings)),
         Column("knee", [box.words for box in knees]),
         Column("95 %", [box.below or MISSING for box in knees]),
@@ -209,7 +209,7 @@ def _table(map_: Map) -> Table:
         Column("bound by", [flat(each.binding_cap if each else None) for each in made]),
         Column("status", [flat(cell.status) for cell in cells]),
         Column("", [_link(cell) for cell in cells], words=True),
-    ])  # fmt: skip
+    ]
 
 
 def _link(cell: Measured) -> str | Link:

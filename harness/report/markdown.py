@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from harness.report import document as doc
 
@@ -30,30 +31,19 @@ def literal(text: str) -> str:
 
 def _section(section: doc.Section) -> str:
     """A section with its title; a picture says what it is by itself."""
-    parts = [part for block in section.blocks if (part := _block(block))]
-    titled = parts and section.title and not any(isinstance(block, doc.Charts) for block in section.blocks)
-    return "\n\n".join([f"## {literal(section.title)}"] * bool(titled) + parts)
-
-
-def _block(block: doc.Block) -> str:
-    match block:
-        case doc.Answer():
-            return "\n".join(map(_fact, block.facts))
-        case doc.Facts():
-            again = [f"- again:\n\n{_indented(block.command)}"] if block.command else []
-            return "\n".join([*map(_fact, block.facts), *again])
-        case doc.Table():
-            return _table(block.columns)
-        case doc.Remarks():
-            return "\n".join(map(_remark, block.remarks))
-        case doc.Charts():
-            return f"![{literal(block.alt)}]({block.picture})" if block.picture else ""
-        case doc.Lines():
-            return "\n".join(f"- {literal(line)}" for line in block.lines)
-        case doc.Note():
-            return literal(block.text)
-        case doc.Folded():
-            return ""
+    facts = [_fact(fact) for fact in section.facts]
+    again = [f"- again:\n\n{_indented(section.command)}"] if section.command else []
+    parts = [
+        "\n".join([*facts, *again]),
+        f"![{literal(section.alt)}]({section.picture})" if section.picture else "",
+        _table(section.columns),
+        "\n".join(f"- {literal(line)}" for line in section.lines),
+        "\n".join(map(_remark, section.remarks)),
+        literal(section.note),
+    ]
+    found = [part for part in parts if part]
+    title = [f"## {literal(section.title)}"] if section.title and found and not section.picture else []
+    return "\n\n".join([*title, *found])
 
 
 def _fact(fact: doc.Fact) -> str:
@@ -64,7 +54,7 @@ def _indented(command: str) -> str:
     return "\n".join(f"      {line}" for line in command.splitlines())
 
 
-def _table(columns: list[doc.Column]) -> str:
+def _table(columns: Sequence[doc.Column]) -> str:
     heads = [literal(column.head) for column in columns]
     rules = ["---" if column.words else "---:" for column in columns]
     rows = [list(map(_cell, cells)) for cells in zip(*(column.cells for column in columns), strict=True)]

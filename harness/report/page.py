@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import msgspec
 
 from harness.report import document as doc
 from harness.report import plotly_json
-from harness.report.chart import Chart
 
 _ASSETS = Path(__file__).with_name("assets")
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
@@ -45,7 +44,8 @@ def lines(parts: Sequence[str]) -> Html:
 
 def render(document: doc.Document) -> str:
     """The document as a page that needs no network; with charts about 5 MB, nearly all of it plotly.js."""
-    figures = {chart.name: plotly_json.figure(chart) for section in document.sections for chart in _charts(section)}
+    charts = [chart for section in document.sections for chart in section.charts if chart.series]
+    figures = {chart.name: plotly_json.figure(chart) for chart in charts}
     scripts = _scripts() if figures else []
     brand = "SIMULATED " if document.simulated else ""
     banner = element("p", element("b", "SIMULATED"), f": {document.simulated}", css="banner")
@@ -64,10 +64,9 @@ def render(document: doc.Document) -> str:
         _data(figures) if figures else "",
         _footer(document.version),
     ]
-    body = [element("main", Html("\n"), lines(main), Html("\n")), *(element("script", each) for each in scripts)]
-    return (
-        f'<!doctype html>\n<html lang="en">\n{element("head", lines(head))}\n{element("body", lines(body))}\n</html>\n'
-    )
+    body = [element("main", lines(main)), *(element("script", each) for each in scripts)]
+    whole = element("html", element("head", lines(head)), element("body", lines(body)), lang="en")
+    return f"<!doctype html>\n{whole}\n"
 
 
 def _scripts() -> list[Html]:
@@ -89,43 +88,27 @@ def _data(figures: dict[str, plotly_json.Figure]) -> Html:
     return element("script", Html(text), type="application/json", id="figures")
 
 
-def _charts(section: doc.Section) -> Iterator[Chart]:
-    """The charts that have something to show."""
-    for block in section.blocks:
-        if isinstance(block, doc.Charts):
-            yield from (chart for chart in block.charts if chart.series)
-
-
 def _section(section: doc.Section) -> Html:
-    parts = [part for block in section.blocks if (part := _block(block))]
-    return lines([element("h2", section.title), *parts] if parts and section.title else parts)
-
-
-def _block(block: doc.Block) -> Html:
-    match block:
-        case doc.Answer():
-            return _all("dl", [_card(fact) for fact in block.facts], css="answer")
-        case doc.Facts():
-            rows = _all("table", [_row(fact) for fact in block.facts], css="run")
-            again = [element("p", "To run it again:"), element("pre", block.command)] if block.command else []
-            return lines([rows, *again])
-        case doc.Table():
-            return element("div", _table(block), css="wide") if block.columns else Html()
-        case doc.Remarks():
-            return _all("ul", [_remark(remark) for remark in block.remarks], css="verdicts")
-        case doc.Charts():
-            return _plots(block)
-        case doc.Lines():
-            return _all("ul", [element("li", line) for line in block.lines])
-        case doc.Note():
-            return element("p", block.text, css="soft")
-        case doc.Folded():
-            return element("details", element("summary", block.title), element("pre", block.text))
+    rows = [_card(fact) if section.answer else _row(fact) for fact in section.facts]
+    again = [element("p", "To run it again:"), element("pre", section.command)] if section.command else []
+    whole = element("summary", "The whole scenario"), element("pre", section.scenario)
+    parts = [
+        _all("dl", rows, css="answer") if section.answer else _all("table", rows, css="run"),
+        *again,
+        _plots(section),
+        element("div", _table(section), css="wide") if section.columns else "",
+        _all("ul", [element("li", line) for line in section.lines]),
+        _all("ul", [_remark(remark) for remark in section.remarks], css="verdicts"),
+        element("p", section.note, css="soft") if section.note else "",
+        element("details", *whole) if section.scenario else "",
+    ]
+    found = lines(parts)
+    return lines([element("h2", section.title), found]) if found and section.title else found
 
 
 def _all(tag: str, parts: Sequence[Html], css: str = "") -> Html:
     """The parts within an element, where there are any."""
-    return element(tag, Html("\n"), lines(parts), Html("\n"), css=css) if parts else Html()
+    return element(tag, lines(parts), css=css) if parts else Html()
 
 
 def _card(fact: doc.Fact) -> Html:
@@ -138,14 +121,13 @@ def _row(fact: doc.Fact) -> Html:
     return element("tr", element("th", fact.label), element("td", fact.value), *detail)
 
 
-def _table(table: doc.Table) -> Html:
-    heads = [_cell("th", lines(column.head.split("\n")), column) for column in table.columns]
-    rows = [
-        element("tr", *map(_cell, ["td"] * len(cells), cells, table.columns), css="invalid" if i in table.void else "")
-        for i, cells in enumerate(zip(*(column.cells for column in table.columns), strict=True))
-    ]
-    body = element("tbody", Html("\n"), lines(rows), Html("\n"))
-    return element("table", element("thead", element("tr", *heads)), body, css="levels")
+def _table(section: doc.Section) -> Html:
+    heads = [_cell("th", lines(column.head.split("\n")), column) for column in section.columns]
+    rows = []
+    for i, cells in enumerate(zip(*(column.cells for column in section.columns), strict=True)):
+        row = [_cell("td", cell, column) for cell, column in zip(cells, section.columns, strict=True)]
+        rows.append(element("tr", *row, css="invalid" if i in section.void else ""))
+    return element("table", element("thead", element("tr", *heads)), element("tbody", lines(rows)), css="levels")
 
 
 def _cell(tag: str, cell: str | doc.Link, column: doc.Column) -> Html:
@@ -159,16 +141,16 @@ def _remark(remark: doc.Remark) -> Html:
     return element("li", *head, element("p", remark.message), *advice, css=remark.severity)
 
 
-def _plots(block: doc.Charts) -> Html:
-    """A place for each chart, which the script fills."""
-    shown = [chart for chart in block.charts if chart.series]
+def _plots(section: doc.Section) -> Html:
+    """A place for each chart that has something to show, which the script fills."""
+    shown = [chart for chart in section.charts if chart.series]
     plots = [element("div", css="plot", id=chart.name) for chart in shown]
-    if block.small:
+    if not section.picture:
         titled = [element("div", element("h3", chart.title), plot) for chart, plot in zip(shown, plots, strict=True)]
         return _all("div", titled, css="small")
     feet = [element("p", chart.foot, css="soft") for chart in shown if chart.foot]
-    missing = f"The plots need JavaScript; {block.picture} beside this file shows the curve."
-    return lines([*plots, *feet, *([element("noscript", element("p", missing))] if block.picture and shown else [])])
+    missing = f"The plots need JavaScript; {section.picture} beside this file shows the curve."
+    return lines([*plots, *feet, *([element("noscript", element("p", missing))] if shown else [])])
 
 
 def _footer(version: str) -> Html:

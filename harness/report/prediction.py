@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.document import Column, Document, Lines, Section, Table, shown
+from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain
 from harness.report.subject import CLAIMS
 from harness.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
@@ -48,22 +48,23 @@ def report(answer: Answer) -> Document:
     """Everything about one model on one kind of card, most asked first."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "requests as they come" if stepped and stepped[0].concurrency is None else "the same users in flight"
-    rules = Table([
+    rules = [
         Column("", [each.name for each in answer.beside], words=True),
         Column("rule", [each.formula for each in answer.beside], words=True),
         Column("says", [number(each.rule) for each in answer.beside]),
         Column("whole model", [number(each.whole) for each in answer.beside]),
         Column("", [each.unit for each in answer.beside], words=True),
-    ])  # fmt: skip
+    ]
+    rules_of_thumb = "Rules of thumb beside the whole model, one replica"
     sections = [
-        Section("", [Lines(_head(prediction))]),
-        Section("What users in flight get", [level_table(prediction)]),
-        Section(f"By the step machine, {loop}", [stepped_table(stepped)] if stepped else []),
-        Section("Limits", [limit_table(answer.limits, prediction)]),
-        Section("Calibrated, beside the data sheet", [calibrated_table(prediction, own)] if own else []),
-        Section("Rules of thumb beside the whole model, one replica", [rules] if answer.beside else []),
-        Section("Notes", [Lines([plain(note) for note in prediction.notes])]),
-        Section(CLAIMS, [Lines([f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims])]),
+        Section(lines=_head(prediction)),
+        Section("What users in flight get", columns=level_columns(prediction)),
+        Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
+        Section("Limits", columns=limit_columns(answer.limits, prediction)),
+        Section("Calibrated, beside the data sheet", columns=calibrated_columns(prediction, own) if own else []),
+        Section(rules_of_thumb, columns=rules if answer.beside else []),
+        Section("Notes", lines=[plain(note) for note in prediction.notes]),
+        Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
     ]
     return Document(sections=sections)
 
@@ -137,7 +138,7 @@ def calibrated_line(found: Calibrated) -> str:
     )
 
 
-def level_table(prediction: Prediction) -> Table:
+def level_columns(prediction: Prediction) -> list[Column]:
     """The table over concurrency."""
     levels, decodes = prediction.levels, prediction.output_tokens > 0
     tokens = [level.output_tokens_per_s if decodes else None for level in levels]
@@ -173,7 +174,7 @@ def _ratio(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
-def stepped_table(levels: Sequence[SteppedLevel]) -> Table:
+def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
     """The step machine's table, over concurrency or over the rate that comes; percentiles stand behind their mean."""
 
     def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
@@ -199,7 +200,7 @@ def stepped_table(levels: Sequence[SteppedLevel]) -> Table:
     return shown(columns, empty=(MISSING, ""))
 
 
-def limit_table(limits: Sequence[Limit], prediction: Prediction) -> Table:
+def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Column]:
     """Every named limit with its value, and which one binds."""
     unit = "tok/s" if prediction.output_tokens else ""
     effects = [_effect(each) + " ← binds" * (each.name == prediction.binding_cap) for each in limits]
@@ -221,7 +222,7 @@ def _effect(limit: Limit) -> str:
     return {"slope": "rises by this a user at low load", "stop": "the batch stops there"}[limit.kind]
 
 
-def calibrated_table(prediction: Prediction, found: Calibrated) -> Table:
+def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
     """Both predictions by level, each in its own columns, and what the measurement is of each where there is one."""
     sheet, own = prediction.levels, found.levels
     return shown([
@@ -243,15 +244,15 @@ def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
     out = [each for each in choices if each.why_not]
     most = "tokens" if _decodes(fit) else "requests"
     by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank]
-    reasons = Table([
+    reasons = [
         Column("GPU", [_cards(each) for each in out], words=True),
         Column("why not", [plain(each.why_not) for each in out], words=True),
-    ])  # fmt: skip
+    ]
     doubts = dict.fromkeys(plain(doubt) for each in fit for doubt in each.doubts)
     return [
-        *([Section(f"Cards that serve it, {by}", [_choices(fit)])] if fit else []),
-        *([Section("Cards that do not", [reasons])] if out else []),
-        *([Section("Less sure of, marked ?", [Lines(list(doubts))])] if doubts else []),
+        *([Section(f"Cards that serve it, {by}", columns=_choices(fit))] if fit else []),
+        *([Section("Cards that do not", columns=reasons)] if out else []),
+        *([Section("Less sure of, marked ?", lines=list(doubts))] if doubts else []),
     ]
 
 
@@ -263,7 +264,7 @@ def _decodes(choices: Sequence[Choice]) -> bool:
     return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
 
 
-def _choices(choices: Sequence[Choice]) -> Table:
+def _choices(choices: Sequence[Choice]) -> list[Column]:
     def money(value: float | None) -> str:
         return MISSING if value is None else f"{value:,.2f}"
 
@@ -285,13 +286,13 @@ def _choices(choices: Sequence[Choice]) -> Table:
     return shown(columns, empty=(MISSING, ""))
 
 
-def golden_table(rows: Sequence[Row]) -> Table:
+def golden_columns(rows: Sequence[Row]) -> list[Column]:
     """Every golden case: id, inputs, value, expected, met."""
 
     def exact(value: float) -> str:
         return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}" if value < 1e6 else f"{value:,.6e}"
 
-    return Table([
+    return [
         Column("id", [row.id for row in rows], words=True),
         Column("inputs", [row.inputs for row in rows], words=True),
         Column("value", [exact(row.value) for row in rows]),
@@ -299,7 +300,7 @@ def golden_table(rows: Sequence[Row]) -> Table:
         Column("unit", [row.unit for row in rows], words=True),
         Column("met", ["yes" if row.met else "NO" for row in rows], words=True),
         Column("note", [row.note for row in rows], words=True),
-    ])  # fmt: skip
+    ]
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
@@ -309,16 +310,16 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
 
     on = ", ".join(f"{each:g}" for each in found.fitted_on)
-    parameters = Table([
+    parameters = [
         Column("", list(PARAMETERS.values()), words=True),
         Column("data sheet", [figure(each, assumed[each]) for each in PARAMETERS]),
         Column("calibrated", [figure(each, getattr(found, each)) for each in PARAMETERS]),
         Column("", [_how(found, each) for each in PARAMETERS], words=True),
-    ])  # fmt: skip
+    ]
     sections = [
-        Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", [parameters]),
+        Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
         *_errors(found),
-        Section("Notes", [Lines([plain(note) for note in found.notes])]),
+        Section("Notes", lines=[plain(note) for note in found.notes]),
     ]
     return Document(sections=sections)
 
@@ -327,26 +328,26 @@ def _errors(found: Calibration) -> list[Section]:
     """Predicted against measured where the calibration had not looked, its own and two simpler predictions."""
     unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
     if not unseen:
-        return [Section("Error at unseen levels", [Lines(["none: every valid level was fitted on"])])]
+        return [Section("Error at unseen levels", lines=["none: every valid level was fitted on"])]
     rms = {
         "output tok/s": found.rms("output_tokens_per_s"), "ITL": found.rms("itl_s"), "TTFT": found.rms("ttft_s"),
     }  # fmt: skip
-    overall = Table([
+    overall = [
         Column("", list(rms), words=True),
         Column("calibrated", [percent(each.calibrated) for each in rms.values()]),
         Column("data sheet", [percent(each.data_sheet) for each in rms.values()]),
         Column("line, then flat", [percent(each.line_then_flat) for each in rms.values()]),
-    ])  # fmt: skip
-    by_level = Table([
+    ]
+    by_level = [
         Column("C", [f"{row.concurrency:g}" for row in unseen]),
         Column("measured", [number(row.measured) for row in unseen]),
         Column("calibrated", [_signed(row.calibrated) for row in unseen]),
         Column("data sheet", [_signed(row.data_sheet) for row in unseen]),
         Column("line, then flat", [_signed(row.line_then_flat) for row in unseen]),
-    ])  # fmt: skip
+    ]
     return [
-        Section("Error at the levels that it did not see, root mean square", [overall]),
-        Section("Output tok/s, predicted over measured less 1", [by_level]),
+        Section("Error at the levels that it did not see, root mean square", columns=overall),
+        Section("Output tok/s, predicted over measured less 1", columns=by_level),
     ]
 
 

@@ -44,18 +44,17 @@ def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
     latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
     alt = "Output tokens per second against requests in flight"
     knees = knee_facts(summary.curve, summary.knees) if summary.curve else []
-    scenario = manifest.get("scenario")
-    whole = [doc.Folded("The whole scenario", _indented(scenario))] if scenario else []
+    scenario = _indented(manifest["scenario"]) if manifest.get("scenario") else ""
     sections = [
-        doc.Section("", [doc.Answer(facts(summary))]),
-        doc.Section("Throughput against load", [doc.Charts([curve], picture="curve.png", alt=alt)]),
-        doc.Section("Latency against load", [doc.Charts(latencies, small=True)]),
-        doc.Section("Levels", _levels(summary)),
-        doc.Section("Verdicts", [doc.Remarks(remarks(summary))]),
-        doc.Section("Every knee by its name", [doc.Facts(knees)]),
-        doc.Section("Why these levels", [doc.Facts(ramp_facts(summary))]),
-        doc.Section(CLAIMS, [_claims(summary, manifest)]),
-        doc.Section("What was run", [doc.Facts(manifest_facts(manifest), _command(manifest)), *whole]),
+        doc.Section(facts=facts(summary), answer=True),
+        doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
+        doc.Section("Latency against load", charts=latencies),
+        _levels(summary, "Levels"),
+        doc.Section("Verdicts", remarks=remarks(summary)),
+        doc.Section("Every knee by its name", knees),
+        doc.Section("Why these levels", ramp_facts(summary)),
+        doc.Section(CLAIMS, columns=_claims(summary, manifest)),
+        doc.Section("What was run", manifest_facts(manifest), command=_command(manifest), scenario=scenario),
     ]
     return doc.Document(
         title=title,
@@ -76,11 +75,11 @@ def screen(summary: Summary, manifest: Mapping[str, Any], *, verbose: bool = Fal
     found = remarks(summary)
     first = found if verbose else [each for each in found if each.code not in REASONS][:FIRST_REMARKS]
     more = len(found) - len(first)
-    rest = [doc.Note(f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md")] if more else []
+    rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
     sections = [
-        doc.Section("", _levels(summary)),
-        doc.Section("", [doc.Answer(facts(summary)), *(rest if not first else [])]),
-        doc.Section("", [doc.Remarks(first), *rest] if first else []),
+        _levels(summary),
+        doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
+        doc.Section(remarks=first, note=rest if first else ""),
     ]
     return doc.Document(title=title, below=below, simulated=simulated_words(summary, manifest), sections=sections)
 
@@ -101,7 +100,7 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document
         doc.Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
         for verdict in curve.verdicts
     ]
-    return doc.Document(sections=[doc.Section("", [doc.Facts(found)])])
+    return doc.Document(sections=[doc.Section(facts=found)])
 
 
 def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
@@ -180,14 +179,10 @@ def _range(low: float | None, high: float | None) -> str:
     return number(low) if low == high else interval((low, high))
 
 
-def _claims(summary: Summary, manifest: Mapping[str, Any]) -> doc.Table:
+def _claims(summary: Summary, manifest: Mapping[str, Any]) -> list[doc.Column]:
     """Unsourced claims beside what was measured of them."""
-    rows = claim_rows(summary, manifest)
-    return doc.Table([
-        doc.Column(head, [row[i] for row in rows], words=True)
-        for i, head in enumerate(("claim", "says", "measured here"))
-        if rows
-    ])  # fmt: skip
+    rows, heads = claim_rows(summary, manifest), ("claim", "says", "measured here")
+    return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
 
 
 def _command(manifest: Mapping[str, Any]) -> str:
@@ -199,13 +194,12 @@ def _indented(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def _levels(summary: Summary) -> list[doc.Table | doc.Note]:
+def _levels(summary: Summary, title: str = "") -> doc.Section:
     """The level table, and what its marks mean."""
     if not summary.levels:
-        return []
+        return doc.Section()
     void = frozenset(i for i, level in enumerate(summary.levels) if worst(level) == "invalid")
-    marks = legend(summary)
-    return [doc.Table(level_columns(summary), void), *([doc.Note(marks)] if marks else [])]
+    return doc.Section(title, columns=level_columns(summary), void=void, note=legend(summary))
 
 
 def level_columns(summary: Summary) -> list[doc.Column]:

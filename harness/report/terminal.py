@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,7 @@ def show(document: doc.Document, console: Console) -> None:
         console.print(Text(document.below, "dim"))
     apart = bool(document.title or document.below)
     for section in document.sections:
-        parts = list(_section(section, console))
+        parts = _section(section, console)
         if apart and parts:
             console.print()
         for part in parts:
@@ -45,31 +45,22 @@ def show_paths(paths: Sequence[tuple[str, str | Path]], console: Console) -> Non
         console.print(Text.assemble((label.ljust(width), "dim"), "  ", str(path)), soft_wrap=True)
 
 
-def _section(section: doc.Section, console: Console) -> Iterator[RenderableType]:
-    shown = [part for block in section.blocks for part in _block(block, console, headed=bool(section.title))]
-    if section.title and shown:
-        yield Text(section.title, "bold")
-    yield from shown
-
-
-def _block(block: doc.Block, console: Console, *, headed: bool) -> Iterator[RenderableType]:
-    match block:
-        case doc.Answer() if block.facts:
-            yield _folding([(Text(fact.label, "bold"), Text(fact.text)) for fact in block.facts])
-        case doc.Facts() if block.facts:
-            yield _fitted(_figures(block.facts), console)
-        case doc.Table() if block.columns:
-            yield _table(block, console)
-        case doc.Remarks() if block.remarks:
-            rows = [(Text(each.severity, SEVERITY_STYLES[each.severity]), _remark(each)) for each in block.remarks]
-            yield _folding(rows)
-        case doc.Lines():
-            for i, line in enumerate(block.lines):
-                yield Text(line, "" if headed or i else "bold")
-        case doc.Note():
-            yield Text(block.text, "dim")
-        case doc.Charts() | doc.Folded():
-            pass
+def _section(section: doc.Section, console: Console) -> list[RenderableType]:
+    """The parts of a section, with its title if there are any; the first line of one without a title is bold."""
+    parts: list[RenderableType] = []
+    if section.facts and section.answer:
+        parts.append(_folding([(Text(fact.label, "bold"), Text(fact.text)) for fact in section.facts]))
+    elif section.facts:
+        parts.append(_fitted(_figures(section.facts), console))
+    if section.columns:
+        parts.append(_table(section, console))
+    parts += [Text(line, "" if section.title or i else "bold") for i, line in enumerate(section.lines)]
+    if section.remarks:
+        rows = [(Text(each.severity, SEVERITY_STYLES[each.severity]), _remark(each)) for each in section.remarks]
+        parts.append(_folding(rows))
+    if section.note:
+        parts.append(Text(section.note, "dim"))
+    return [Text(section.title, "bold"), *parts] if section.title and parts else parts
 
 
 def _figures(facts: Sequence[doc.Fact]) -> Table:
@@ -80,18 +71,18 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
     return grid
 
 
-def _table(table: doc.Table, console: Console) -> Table:
+def _table(section: doc.Section, console: Console) -> Table:
     """A table; where it is too wide for the terminal, without the columns that are most to spare.
 
     One without any to spare is never cut in a file, which has no width.
     """
-    columns = table.columns
+    columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
     gap = 2 if not spare or console.width >= _WIDE else 1
     if not spare:
-        return _fitted(_grid(columns, table.void, gap), console)
+        return _fitted(_grid(columns, section.void, gap), console)
     while True:
-        grid = _grid(columns, table.void, gap)
+        grid = _grid(columns, section.void, gap)
         if not spare or Measurement.get(console, console.options.update(width=1000), grid).maximum <= console.width:
             return grid
         columns = [column for column in columns if column is not spare[0]]
