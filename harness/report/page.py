@@ -127,7 +127,8 @@ def _table(section: doc.Section) -> Html:
     for i, cells in enumerate(zip(*(column.cells for column in section.columns), strict=True)):
         row = [_cell("td", cell, column) for cell, column in zip(cells, section.columns, strict=True)]
         rows.append(element("tr", *row, css="invalid" if i in section.void else ""))
-    return element("table", element("thead", element("tr", *heads)), element("tbody", lines(rows)), css="levels")
+    parts = [element("thead", element("tr", *heads)), element("tbody", lines(rows))]
+    return element("table", lines(parts), css="levels")
 
 
 def _cell(tag: str, cell: str | doc.Link, column: doc.Column) -> Html:
