@@ -230,8 +230,8 @@ def misdrawn() -> list[str]:
     predicted = msgspec.structs.replace(predicted, prediction=named)
     drawings: dict[str, Callable[[], bytes]] = {
         "curve": lambda: png.draw(charts.curve(summary, manifest)),
-        "map of two": lambda: map_png.draw(level_map.figure(swept)),
-        "map of one": lambda: map_png.draw(level_map.figure(msgspec.structs.replace(swept, axes=axes[1:]))),
+        "map of two": lambda: map_png.draw(level_map.panels(swept)),
+        "map of one": lambda: map_png.draw(level_map.panels(msgspec.structs.replace(swept, axes=axes[1:]))),
         "frontier": lambda: png.draw(roofs.frontier(predicted)),
         "roofline": lambda: png.draw(roofs.roofline(predicted)),
     }

@@ -165,17 +165,17 @@ def test_the_answer_stands_above_both_pictures_in_the_words_of_the_report(name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_both_drawers_name_every_series_and_every_mark(name: str) -> None:
+def test_both_drawers_name_every_series_and_every_guide(name: str) -> None:
     found = charts.curve(SITUATIONS[name](), MANIFEST)
     paper = png.paper((9, 5.4))
     names = [entry for _, entry in png.fill(paper.add_axes((0.1, 0.1, 0.8, 0.8)), found)]
     figure = plotly_json.figure(found)
     assert names == [series.name for series in found.series] == [t["name"] for t in figure["data"] if "name" in t]
-    labels = [mark.text for mark in found.marks]
+    labels = [guide.text for guide in found.guides]
     notes = [re.sub("</?b>", "", note["text"]) for note in figure["layout"]["annotations"]]
     assert [html.unescape(note) for note in notes if note != "SIMULATED"] == labels
     upright = [text.get_text() for text in paper.axes[0].texts]
-    assert {mark.text for mark in found.marks if mark.axis == "x"} <= set(upright)
+    assert {guide.text for guide in found.guides if guide.axis == "x"} <= set(upright)
 
 
 def test_an_unbounded_knee_is_shaded_to_the_edge() -> None:

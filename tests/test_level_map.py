@@ -210,7 +210,7 @@ def test_every_shape_of_map_is_drawn_without_a_warning(shape: str) -> None:
         "single": over([Axis(INPUT, [1024])], [cell(1024, 128)]),
         "empty": over([P_AXIS, G_AXIS], []),
     }[shape]
-    data = map_png.draw(level_map.figure(made))
+    data = map_png.draw(level_map.panels(made))
     width, height = struct.unpack(">II", data[16:24])
     assert data[:4] == b"\x89PNG"
     assert 800 < width < 3000

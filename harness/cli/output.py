@@ -58,7 +58,7 @@ def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]
     if plots:
         from harness.report import map_png
 
-        files.write(folder / "map.png", map_png.draw(level_map.figure(found)))
+        files.write(folder / "map.png", map_png.draw(level_map.panels(found)))
     return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
 
 

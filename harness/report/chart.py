@@ -1,4 +1,4 @@
-"""A chart as data: axes, series of points, marks. `png` draws it by matplotlib, `plotly_json` for the page.
+"""A chart as data: axes, series of points, guides. `png` draws it by matplotlib, `plotly_json` for the page.
 
 What things are is said here (measured, predicted, a knee), what colour they have is each drawer's own. Points are in
 the units of their axes. Text from outside stands as it came.
@@ -20,7 +20,7 @@ Corner: TypeAlias = Literal["upper left", "upper right", "lower right"]
 Side: TypeAlias = Literal["above left", "above right", "below right", "right"]
 
 
-class Point(msgspec.Struct, frozen=True):
+class Datum(msgspec.Struct, frozen=True):
     """A place, with the interval around it: a whisker where the series has a marker, else the edges of a band."""
 
     x: float
@@ -36,7 +36,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""  # in the legend; "": it stands for itself
     tone: Tone
-    points: Sequence[Point]
+    points: Sequence[Datum]
     line: Stroke = ""  # through the points
     marker: Literal["", "dot", "ring", "square", "diamond"] = ""  # at each of them; a ring does not count
     pale: bool = False  # intervals that are less sure than others
@@ -44,7 +44,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     end: str = ""  # beside the last point, where there is room
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class Guide(msgspec.Struct, frozen=True, kw_only=True):
     """A value on an axis that is worth a line across, with its interval and its name."""
 
     at: float  # inf: past the end of the axis
@@ -61,7 +61,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.label} ({self.detail})" if self.detail else self.label
 
 
-class Axis(msgspec.Struct, frozen=True, kw_only=True):
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """What is counted, in which unit and on which scale."""
 
     label: str
@@ -78,10 +78,10 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     below: str = ""  # a line below the title
     answer: str = ""  # what it shows, in a sentence
     simulated: str = ""  # as in `document.Document`
-    x: Axis
-    y: Axis
+    x: Scale
+    y: Scale
     series: list[Series]
-    marks: list[Mark] = []
+    guides: list[Guide] = []
     legend: Corner = "upper left"
     missing: str = ""  # said in the middle where there is nothing to see
     foot: str = ""

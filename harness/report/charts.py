@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.report.chart import Axis, Chart, Mark, Point, Series, Stroke, Tone, ticks
+from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
 from harness.report.remarks import worst
@@ -54,9 +54,9 @@ def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
         answer=sentence(summary),
         simulated=simulated_words(summary, manifest),
         x=_load_axis(summary, ends),
-        y=Axis(label="output tok/s", ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
+        y=Scale(label="output tok/s", ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
         series=series,
-        marks=[*_knees(summary), *_caps_in(summary, *ends)],
+        guides=[*_knees(summary), *_caps_in(summary, *ends)],
         legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
         missing="" if levels else "nothing measured",
         foot=f"caps beyond the axis: {beyond}" if beyond else "",
@@ -77,21 +77,21 @@ def latency(summary: Summary, name: str) -> Chart:
         label = quantile if source == name else f"{source.upper()} {quantile}"
         found = [(x, level, getattr(_spread(level, source), quantile)) for x, level in levels]
         points = [
-            Point(x, seconds * 1e3, hover=(f"{load_of(level)}: {label} {ms(seconds)} ms",))
+            Datum(x, seconds * 1e3, hover=(f"{load_of(level)}: {label} {ms(seconds)} ms",))
             for x, level, seconds in found
             if seconds is not None
         ]
         if points:
             line: Stroke = "dotted" if quantile == "mean" else "solid"
             series.append(Series(name=label, tone=quantile, points=points, line=line, marker="dot"))
-    knee = [Mark(at=mark.at, tone=mark.tone, line=mark.line) for mark in _hinge(summary)]
+    knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
     return Chart(
         name=name,
         title=LATENCIES[name],
         x=_load_axis(summary, _extent(summary), octaves=0.8),
-        y=Axis(label="ms"),
+        y=Scale(label="ms"),
         series=series,
-        marks=knee,
+        guides=knee,
     )
 
 
@@ -99,10 +99,10 @@ def _spread(level: LevelSummary, name: str) -> Spread:
     return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
-def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Axis:
+def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Scale:
     levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
-    return Axis(label="requests in flight", log=2, ends=ends, ticks=named)
+    return Scale(label="requests in flight", log=2, ends=ends, ticks=named)
 
 
 def _extent(summary: Summary) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def _caps(summary: Summary) -> list[tuple[float, str]]:
     return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
 
 
-def _caps_in(summary: Summary, low: float, high: float) -> list[Mark]:
+def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
     """Caps within the axis, those that would be drawn over each other under one label."""
     out: list[tuple[float, str]] = []
     for cap, label in _caps(summary):
@@ -131,7 +131,7 @@ def _caps_in(summary: Summary, low: float, high: float) -> list[Mark]:
             out[-1] = (out[-1][0], f"{out[-1][1]}, {label}")
         elif low < cap < high:
             out.append((cap, label))
-    return [Mark(at=cap, tone="cap", line="dotted", label=label, low=True) for cap, label in out]
+    return [Guide(at=cap, tone="cap", line="dotted", label=label, low=True) for cap, label in out]
 
 
 def _predictions(summary: Summary) -> list[Series]:
@@ -142,7 +142,7 @@ def _predictions(summary: Summary) -> list[Series]:
     out = []
     if band := _between(prediction.levels):
         hovering = [
-            Point(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} tok/s",))
+            Datum(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} tok/s",))
             for n, low, mid, high in band
         ]
         _, low, mid, high = band[-1]
@@ -151,7 +151,7 @@ def _predictions(summary: Summary) -> list[Series]:
         out.append(Series(name=name, tone="predicted", points=hovering, line="dashed", end=end))
     own = _between(prediction.calibrated.levels) if prediction.calibrated else []
     if own:
-        points = [Point(n, mid) for n, _, mid, _ in own]
+        points = [Datum(n, mid) for n, _, mid, _ in own]
         out.append(Series(name="predicted, calibrated", tone="calibrated", points=points, line="dotted"))
     return out
 
@@ -184,18 +184,18 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
     if corner is not None and low < corner < high:
         loads = sorted([*loads, corner])
     rates = throughput(found, np.array(loads)).tolist()
-    points = [Point(n, x) for n, x in zip(loads, rates, strict=True)]
+    points = [Datum(n, x) for n, x in zip(loads, rates, strict=True)]
     return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
 
 
 def _levels(levels: Sequence[_Measured]) -> list[Series]:
     """The levels with their 95 % intervals; those too short for one have the error that the fit gave them."""
-    kinds: dict[str, list[Point]] = {"own": [], "short": [], "void": []}
+    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         half = Z95 * (level.output_tokens_per_s_se or 0.0)
         low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
         kind = "void" if worst(level) == "invalid" else "own" if level.output_tokens_per_s.ci95 else "short"
-        kinds[kind].append(Point(x, y, min(low, y), max(high, y), hover=_hover(level)))
+        kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
     series = [
         Series(name="measured, 95 % interval", tone="measured", points=kinds["own"], marker="dot"),
         Series(
@@ -226,26 +226,26 @@ def _hover(level: LevelSummary) -> list[str]:
     ]
 
 
-def _knees(summary: Summary) -> list[Mark]:
+def _knees(summary: Summary) -> list[Guide]:
     """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
     found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
     out = _hinge(summary)
     if slo and slo.value is not None:
         out.append(
-            Mark(at=slo.value, tone="limit", line="solid", label=f"knee {number(slo.value)}, by the limits", low=True)
+            Guide(at=slo.value, tone="limit", line="solid", label=f"knee {number(slo.value)}, by the limits", low=True)
         )
     if found and state(found) == BEYOND and summary.levels:
         last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
-        out.append(Mark(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
+        out.append(Guide(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
     if plateau and plateau.value is not None:
         about = "about " if state(found) == PROVISIONAL else ""
         label, words = f"plateau {about}{number(plateau.value)}", interval(plateau.ci95)
         at, ends = plateau.value, plateau.ci95
-        out.append(Mark(at=at, axis="y", tone="knee", line="dashed", ci95=ends, label=label, detail=words))
+        out.append(Guide(at=at, axis="y", tone="knee", line="dashed", ci95=ends, label=label, detail=words))
     return out
 
 
-def _hinge(summary: Summary) -> list[Mark]:
+def _hinge(summary: Summary) -> list[Guide]:
     """The curve's knee where it has one, dashed where it is provisional."""
     hinge, provisional = hinge_of(summary.curve, summary.knees), state(summary.curve) == PROVISIONAL
     if hinge is None or hinge.value is None:
@@ -253,7 +253,7 @@ def _hinge(summary: Summary) -> list[Mark]:
     label = f"{_own_knee(summary)} {'about ' * provisional}{number(hinge.value)}"
     words = ", ".join(part for part in ("provisional" * provisional, interval(hinge.ci95)) if part)
     line: Stroke = "dashed" if provisional else "solid"
-    return [Mark(at=hinge.value, tone="knee", line=line, ci95=hinge.ci95, label=label, detail=words)]
+    return [Guide(at=hinge.value, tone="knee", line=line, ci95=hinge.ci95, label=label, detail=words)]
 
 
 def _own_knee(summary: Summary) -> str:

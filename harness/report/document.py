@@ -26,7 +26,7 @@ class Fact(msgspec.Struct, frozen=True):
         return f"{self.value}; {self.detail}" if self.detail else self.value
 
 
-class Link(msgspec.Struct, frozen=True):
+class FileLink(msgspec.Struct, frozen=True):
     """A cell that leads to a file beside the document, where the medium has links."""
 
     text: str
@@ -37,7 +37,7 @@ class Column(msgspec.Struct, frozen=True):
     """A column of a table: its heading, in one line or two, and its cells, top to bottom."""
 
     head: str
-    cells: Sequence[str | Link]
+    cells: Sequence[str | FileLink]
     words: bool = False  # words stand left, numbers right
     spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 stays
 

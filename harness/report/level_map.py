@@ -17,9 +17,8 @@ import msgspec
 from harness import levelmap
 from harness.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.predict.hinge import predicted_hinge
-from harness.report import chart
-from harness.report.chart import Chart, Mark, Point, Series
-from harness.report.document import Column, Document, Link, Section
+from harness.report.chart import Chart, Datum, Guide, Scale, Series
+from harness.report.document import Column, Document, FileLink, Section
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.summary import Value
@@ -121,14 +120,14 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
     """Cells of one figure over two axes, by their places, and the predicted hinge over them."""
 
     title: str
-    x: chart.Axis
-    y: chart.Axis
+    x: Scale
+    y: Scale
     boxes: dict[tuple[int, int], Box]
     span: tuple[float, float]  # least and largest figure of all panels that share their colours
     grid: Grid | None
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class Panels(msgspec.Struct, frozen=True, kw_only=True):
     """The whole map: rows of panels below a heading."""
 
     title: str
@@ -212,12 +211,12 @@ def _columns(map_: Map) -> list[Column]:
     ]
 
 
-def _link(cell: Measured) -> str | Link:
+def _link(cell: Measured) -> str | FileLink:
     """The cell's name, which leads to its report where there is one and the name is one that a sweep gives."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
-    return Link(name, f"{cell.name}/report.md")
+    return FileLink(name, f"{cell.name}/report.md")
 
 
 def _subject(map_: Map) -> tuple[str, str]:
@@ -232,7 +231,7 @@ def _subject(map_: Map) -> tuple[str, str]:
 _KNEE, _PLATEAU = "knee, requests in flight", "plateau, output tok/s"
 
 
-def figure(map_: Map) -> Figure:
+def panels(map_: Map) -> Panels:
     """Measured knee and plateau over the axes that vary: cells over two, a third as a panel each, one as points."""
     axes = varying(map_)
     title, below = _subject(map_)
@@ -247,7 +246,7 @@ def figure(map_: Map) -> Figure:
         knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
         rows = [knees, plateaus] if third else [[*knees, *plateaus]]
     same = _same_everywhere(map_) if len(tokens) == len(axes) else ""
-    return Figure(title=title, below=below, simulated=map_.simulated, rows=rows, same=same)
+    return Panels(title=title, below=below, simulated=map_.simulated, rows=rows, same=same)
 
 
 def _only(map_: Map, name: str) -> Axis:
@@ -279,10 +278,10 @@ def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], 
     ]
 
 
-def _axis(axis: Axis, *, named: bool = True) -> chart.Axis:
+def _axis(axis: Axis, *, named: bool = True) -> Scale:
     """The cells of an axis side by side; without its name where the panel beside or below has it."""
     names = [(float(i), flat(value)) for i, value in enumerate(axis.values)]
-    return chart.Axis(label=_NAMES[axis.name] if named else "", ends=(-0.5, len(names) - 0.5), ticks=names)
+    return Scale(label=_NAMES[axis.name] if named else "", ends=(-0.5, len(names) - 0.5), ticks=names)
 
 
 def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
@@ -294,11 +293,11 @@ def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
         value = (cell.plateau_tokens_per_s if plateau else cell.knee) if cell else None
         if box.value is None or value is None:
             label = box.words.replace("\n", " ")
-            words.append(Mark(at=position, tone="cap", label=label, low=True))
+            words.append(Guide(at=position, tone="cap", label=label, low=True))
             continue
         low, high = (box.value if end is None else end for end in value.ci95 or (None, None))
-        points.append(Point(position, box.value, min(low, box.value), max(high, box.value), label=box.words))
-    line = [Point(x, y) for x, y in _predicted_line(axis, cells, plateau=plateau)]
+        points.append(Datum(position, box.value, min(low, box.value), max(high, box.value), label=box.words))
+    line = [Datum(x, y) for x, y in _predicted_line(axis, cells, plateau=plateau)]
     top = max([0.0, *(point.high or 0.0 for point in points), *(point.y for point in line)])
     series = [
         Series(name="measured, 95 % interval", tone="measured", points=points, marker="dot"),
@@ -307,9 +306,9 @@ def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
     return Chart(
         name="plateau" if plateau else "knee",
         x=_axis(axis),
-        y=chart.Axis(label=_PLATEAU if plateau else _KNEE, ends=(0, 1.14 * (top or 1.0))),
+        y=Scale(label=_PLATEAU if plateau else _KNEE, ends=(0, 1.14 * (top or 1.0))),
         series=[each for each in series if each.points],
-        marks=words,
+        guides=words,
     )
 
 

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.report.format import MISSING, half_width, ms, number, plain
-from harness.report.remarks import MARKS, worst
+from harness.report.remarks import SIGNS, worst
 from harness.summary import LevelSummary
 from harness.terminal import console as to_terminal
 from harness.units import span
@@ -115,7 +115,7 @@ class Progress:
         how = _figures(last_tokens if tokens is None else tokens, in_flight, latency, level.errors, half)
         mark = worst(level)
         if mark in ("invalid", "doubt"):
-            how.append(f"  {MARKS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
+            how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
         self._say(self._together(Text(self._level, "bold"), how))
 
     def note(self, text: str) -> None:

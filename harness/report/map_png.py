@@ -8,7 +8,7 @@ from typing import Any
 from harness.report import png
 from harness.report.chart import Chart
 from harness.report.format import number
-from harness.report.level_map import Box, Figure, Grid, Heat, contour_levels
+from harness.report.level_map import Box, Grid, Heat, Panels, contour_levels
 
 _PALE, _DEEP = "#e9f1f8", "#0b3a5e"  # the ends of the colours, BLUE between them
 _EDGE, _HATCHED = "#c9ced6", "#f4f5f7"
@@ -17,16 +17,16 @@ _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP_X, _GAP_Y = 0.85, 0.3, 1.05, 0.9, 0.75, 0.8  
 _CHART = 4.3, 3.0  # inches of a panel of points
 
 
-def draw(figure: Figure) -> bytes:
+def draw(whole: Panels) -> bytes:
     """The map with its heading and its legend."""
-    width, height = _panel_size(figure.rows[0][0])
-    columns, rows = len(figure.rows[0]), len(figure.rows)
+    width, height = _panel_size(whole.rows[0][0])
+    columns, rows = len(whole.rows[0]), len(whole.rows)
     whole_w = _LEFT + columns * width + (columns - 1) * _GAP_X + _RIGHT
     whole_h = _TOP + rows * height + (rows - 1) * _GAP_Y + _BOTTOM
     paper = png.paper((whole_w, whole_h))
-    png.head(paper, figure.title, figure.below, simulated=figure.simulated)
+    png.head(paper, whole.title, whole.below, simulated=whole.simulated)
     entries: dict[str, Any] = {}
-    for row, panels in enumerate(figure.rows):
+    for row, panels in enumerate(whole.rows):
         for column, panel in enumerate(panels):
             left, bottom = _LEFT + column * (width + _GAP_X), whole_h - _TOP - height - row * (height + _GAP_Y)
             axes = paper.add_axes((left / whole_w, bottom / whole_h, width / whole_w, height / whole_h))
@@ -36,9 +36,9 @@ def draw(figure: Figure) -> bytes:
                 small = min(width / len(panel.x.ticks) / _CELL_W, height / len(panel.y.ticks) / _CELL_H, 1.0)
                 entries |= _heat(axes, panel, small)
                 _frame(axes, panel)
-    if figure.same and _CONTOUR not in entries and _PREDICTED not in entries:
+    if whole.same and _CONTOUR not in entries and _PREDICTED not in entries:
         place = 1 - 0.22 / whole_w, 0.2 / whole_h
-        paper.text(*place, figure.same, fontsize=8.5, color=png.AMBER, ha="right", va="center", parse_math=False)
+        paper.text(*place, whole.same, fontsize=8.5, color=png.AMBER, ha="right", va="center", parse_math=False)
     if entries:
         paper.legend(
             entries.values(), entries.keys(), loc="lower left", bbox_to_anchor=(0.16 / whole_w, 0.04 / whole_h),

@@ -131,8 +131,8 @@ def _table(section: doc.Section) -> Html:
     return element("table", lines(parts), css="levels")
 
 
-def _cell(tag: str, cell: str | doc.Link, column: doc.Column) -> Html:
-    text = cell.text if isinstance(cell, doc.Link) else cell
+def _cell(tag: str, cell: str | doc.FileLink, column: doc.Column) -> Html:
+    text = cell.text if isinstance(cell, doc.FileLink) else cell
     return element(tag, text, css="words" if column.words else "")
 
 

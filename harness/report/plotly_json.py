@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, TypeAlias
 
-from harness.report.chart import Axis, Chart, Mark, Series, Tone
+from harness.report.chart import Chart, Guide, Scale, Series, Tone
 
 Figure: TypeAlias = dict[str, Any]
 
@@ -29,11 +29,11 @@ _TITLE = 56  # characters of a line that a phone shows whole
 
 
 def figure(chart: Chart) -> Figure:
-    """The chart with its title's answer, its series and its marks; hovering shows what its points have to say."""
+    """The chart with its title's answer, its series and its guides; hovering shows what its points have to say."""
     shapes, notes = [], []
-    for mark in chart.marks:
-        shapes += _shapes(mark, chart)
-        notes += _notes(mark, chart)
+    for guide in chart.guides:
+        shapes += _shapes(guide, chart)
+        notes += _notes(guide, chart)
     layout: dict[str, Any] = {
         "margin": {"l": 62, "r": 18, "t": 28, "b": 48},
         "hovermode": "closest",
@@ -57,7 +57,7 @@ def figure(chart: Chart) -> Figure:
     return {"data": [trace for series in chart.series for trace in _traces(series)], "layout": layout}
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
+def _axis(axis: Scale) -> dict[str, Any]:
     out: dict[str, Any] = {"title": {"text": escape(axis.label)}, "zeroline": False}
     if axis.log:
         out["type"] = "log"
@@ -114,37 +114,37 @@ def _hover(lines: Sequence[str]) -> str:
     return "<br>".join([f"<b>{first}</b>" if rest else first, *rest])
 
 
-def _shapes(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
-    """A mark's interval as a band and its value as a line, both from edge to edge; unbounded ends are the axis'."""
-    if not math.isfinite(mark.at):
+def _shapes(guide: Guide, chart: Chart) -> list[dict[str, Any]]:
+    """A guide's interval as a band and its value as a line, both from edge to edge; unbounded ends are the axis'."""
+    if not math.isfinite(guide.at):
         return []
-    across, along = ("x", "y") if mark.axis == "x" else ("y", "x")
+    across, along = ("x", "y") if guide.axis == "x" else ("y", "x")
     edges = {f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1, f"{across}ref": across, "layer": "below"}
     shapes = []
-    if mark.ci95 and mark.ci95 != (None, None):
-        ends = (chart.x if mark.axis == "x" else chart.y).ends or (mark.at, mark.at)
-        low, high = (outer if end is None else end for end, outer in zip(mark.ci95, ends, strict=True))
-        style = {"fillcolor": _COLOURS[mark.tone], "opacity": 0.13, "line": {"width": 0}}
+    if guide.ci95 and guide.ci95 != (None, None):
+        ends = (chart.x if guide.axis == "x" else chart.y).ends or (guide.at, guide.at)
+        low, high = (outer if end is None else end for end, outer in zip(guide.ci95, ends, strict=True))
+        style = {"fillcolor": _COLOURS[guide.tone], "opacity": 0.13, "line": {"width": 0}}
         shapes.append({"type": "rect", f"{across}0": low, f"{across}1": high} | style | edges)
-    if mark.line:
-        line = {"color": _COLOURS[mark.tone], "width": 1.5, "dash": _DASHES[mark.line]}
-        shapes.append({"type": "line", f"{across}0": mark.at, f"{across}1": mark.at, "line": line} | edges)
+    if guide.line:
+        line = {"color": _COLOURS[guide.tone], "width": 1.5, "dash": _DASHES[guide.line]}
+        shapes.append({"type": "line", f"{across}0": guide.at, f"{across}1": guide.at, "line": line} | edges)
     return shapes
 
 
-def _notes(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
-    """A mark's name, beside its line; a log axis wants log10 in labels only."""
-    if not mark.label:
+def _notes(guide: Guide, chart: Chart) -> list[dict[str, Any]]:
+    """A guide's name, beside its line; a log axis wants log10 in labels only."""
+    if not guide.label:
         return []
-    text = escape(mark.text)
-    bold = mark.axis == "x" and mark.tone != "cap"
+    text = escape(guide.text)
+    bold = guide.axis == "x" and guide.tone != "cap"
     note = {"text": f"<b>{text}</b>" if bold else text, "showarrow": False, "yanchor": "bottom"}
-    note["font"] = {"color": _COLOURS[mark.tone], "size": 12}
-    if mark.axis == "y":
-        return [note | {"x": 0.01, "xref": "paper", "xanchor": "left", "y": mark.at}]
-    if not math.isfinite(mark.at):
+    note["font"] = {"color": _COLOURS[guide.tone], "size": 12}
+    if guide.axis == "y":
+        return [note | {"x": 0.01, "xref": "paper", "xanchor": "left", "y": guide.at}]
+    if not math.isfinite(guide.at):
         return [note | {"x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper"}]
-    place = {"x": math.log10(mark.at) if chart.x.log else mark.at, "y": 0.02 if mark.low else 1, "yref": "paper"}
-    if mark.low:
-        place |= {"textangle": -90, "xanchor": "right" if mark.tone == "cap" else "left"}
+    place = {"x": math.log10(guide.at) if chart.x.log else guide.at, "y": 0.02 if guide.low else 1, "yref": "paper"}
+    if guide.low:
+        place |= {"textangle": -90, "xanchor": "right" if guide.tone == "cap" else "left"}
     return [note | place]

@@ -9,7 +9,7 @@ import io
 import math
 from typing import Any
 
-from harness.report.chart import Axis, Chart, Mark, Series, Side, Tone, spread_apart
+from harness.report.chart import Chart, Guide, Scale, Series, Side, Tone, spread_apart
 from harness.report.format import number
 from harness.terminal import cut
 
@@ -41,7 +41,7 @@ Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 def draw(chart: Chart) -> bytes:
     """The chart with its title, its answer and its legend."""
     figure = paper((9, 5.4))
-    margin = any(series.end for series in chart.series) or any(mark.axis == "y" for mark in chart.marks)
+    margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
     place = (0.085, 0.13, 0.745 if margin else 0.885, 0.64 if chart.answer else 0.665)
     axes = figure.add_axes(place)
     entries = fill(axes, chart)
@@ -116,16 +116,16 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
         spine.set_color(LINE)
     note = " (log2, ticks at the levels)" if chart.x.log == 2 else ""
     axes.set_xlabel(f"{chart.x.label}{note}", fontsize=9.5, color=SOFT, labelpad=6)
-    above = any(mark.axis == "x" and mark.label and not mark.low for mark in chart.marks)
+    above = any(guide.axis == "x" and guide.label and not guide.low for guide in chart.guides)
     label = {"xytext": (-39, 13) if above else (0, 9), "textcoords": "offset points", "annotation_clip": False}
     axes.annotate(chart.y.label, (0, 1), xycoords="axes fraction", fontsize=9.5, color=SOFT, **label)
     entries = [entry for series in chart.series for entry in _series(axes, series)]
-    for mark in chart.marks:
-        _mark(axes, mark)
+    for guide in chart.guides:
+        _guide(axes, guide)
     return entries
 
 
-def scale(axes: Any, name: str, axis: Axis) -> None:
+def scale(axes: Any, name: str, axis: Scale) -> None:
     """One side of the axes: its scale, its ends and its ticks."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -179,45 +179,45 @@ def _series(axes: Any, series: Series) -> list[Entry]:
     return [((Patch(color=colour, alpha=0.2, lw=0), line) if series.line and sure else line, series.name)]
 
 
-def _mark(axes: Any, mark: Mark) -> None:
+def _guide(axes: Any, guide: Guide) -> None:
     """A value from edge to edge with its interval; unbounded ends reach the edge of the axes."""
-    colour = _COLOURS[mark.tone]
+    colour = _COLOURS[guide.tone]
     span, line, edges = {
         "x": (axes.axvspan, axes.axvline, axes.get_xlim()),
         "y": (axes.axhspan, axes.axhline, axes.get_ylim()),
-    }[mark.axis]
-    if mark.ci95 and mark.ci95 != (None, None):
-        low, high = (edge if end is None else end for end, edge in zip(mark.ci95, edges, strict=True))
+    }[guide.axis]
+    if guide.ci95 and guide.ci95 != (None, None):
+        low, high = (edge if end is None else end for end, edge in zip(guide.ci95, edges, strict=True))
         span(low, high, color=colour, alpha=0.12, lw=0, zorder=1)
-    if mark.line:
-        line(mark.at, color=colour, lw=0.8 if mark.tone == "cap" else 1.2, ls=DASHES[mark.line], zorder=2)
-    if mark.axis == "x" and mark.label:
-        _name(axes, mark)
+    if guide.line:
+        line(guide.at, color=colour, lw=0.8 if guide.tone == "cap" else 1.2, ls=DASHES[guide.line], zorder=2)
+    if guide.axis == "x" and guide.label:
+        _name(axes, guide)
 
 
-def _name(axes: Any, mark: Mark) -> None:
-    """The label of a mark: above the axes, or upright at their foot."""
-    colour = _READABLE.get(mark.tone, _COLOURS[mark.tone])
+def _name(axes: Any, guide: Guide) -> None:
+    """The label of a guide: above the axes, or upright at their foot."""
+    colour = _READABLE.get(guide.tone, _COLOURS[guide.tone])
     style: dict[str, Any] = {"color": colour, "textcoords": "offset points", "annotation_clip": False}
-    style |= {"fontsize": 7.5} if mark.tone == "cap" else {"fontsize": 9, "fontweight": "bold"}
+    style |= {"fontsize": 7.5} if guide.tone == "cap" else {"fontsize": 9, "fontweight": "bold"}
     style |= {"parse_math": False, "ha": "center", "xytext": (0, 5)}
-    if mark.low:
-        side, offset = ("right", -3) if mark.tone == "cap" else ("left", 3)
+    if guide.low:
+        side, offset = ("right", -3) if guide.tone == "cap" else ("left", 3)
         style |= {"rotation": 90, "va": "bottom", "bbox": _PAPER, "xytext": (0, 6)}
-        style |= {"ha": side, "xytext": (offset, 6)} if mark.line else {}
-        axes.annotate(cut(mark.text, 44), (mark.at, 0), xycoords=("data", "axes fraction"), **style)
-    elif math.isfinite(mark.at):
-        share, _ = axes.transAxes.inverted().transform(axes.transData.transform((mark.at, axes.get_ylim()[1])))
+        style |= {"ha": side, "xytext": (offset, 6)} if guide.line else {}
+        axes.annotate(cut(guide.text, 44), (guide.at, 0), xycoords=("data", "axes fraction"), **style)
+    elif math.isfinite(guide.at):
+        share, _ = axes.transAxes.inverted().transform(axes.transData.transform((guide.at, axes.get_ylim()[1])))
         style["ha"] = "left" if share < 0.2 else "right" if share > 0.8 else "center"
-        axes.annotate(mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), **style)
+        axes.annotate(guide.text, (guide.at, 1), xycoords=("data", "axes fraction"), **style)
     else:
-        axes.annotate(mark.text, (1, 1), xycoords="axes fraction", **style | {"ha": "right"})
+        axes.annotate(guide.text, (1, 1), xycoords="axes fraction", **style | {"ha": "right"})
 
 
 def _margin(axes: Any, chart: Chart) -> None:
     """Right of the axes what lines across and lines that end are called, none over another."""
     labels = [(series.points[-1].y, series.end, series.tone) for series in chart.series if series.end]
-    labels += [(m.at, f"{m.label}\n{m.detail}".rstrip(), m.tone) for m in chart.marks if m.axis == "y" and m.label]
+    labels += [(m.at, f"{m.label}\n{m.detail}".rstrip(), m.tone) for m in chart.guides if m.axis == "y" and m.label]
     low, high = axes.get_ylim()
     height = high - low
     places = spread_apart([y for y, _, _ in labels], 0.105 * height, low + 0.03 * height, high - 0.03 * height)

@@ -10,7 +10,7 @@ from harness.report.headline import is_open
 from harness.summary import LevelSummary, Summary, Verdict
 
 SEVERITIES = ("invalid", "doubt", "note")
-MARKS = {"invalid": "✗", "doubt": "?", "note": "·"}
+SIGNS = {"invalid": "✗", "doubt": "?", "note": "·"}
 
 
 def worst(level: LevelSummary) -> str:
@@ -19,9 +19,9 @@ def worst(level: LevelSummary) -> str:
 
 
 def legend(summary: Summary) -> str:
-    """What the marks beside the levels mean, for those that occur; "" when there are none."""
+    """What the signs behind the levels mean, for those that occur; "" when there are none."""
     seen = {worst(level) for level in summary.levels}
-    return ", ".join(f"{MARKS[severity]} {severity}" for severity in SEVERITIES if severity in seen)
+    return ", ".join(f"{SIGNS[severity]} {severity}" for severity in SEVERITIES if severity in seen)
 
 
 def remarks(summary: Summary) -> list[Remark]:

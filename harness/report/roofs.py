@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.chart import Axis, Chart, Mark, Point, Series
+from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.format import number
 from harness.report.prediction import binding, subject
 from harness.summary import Prediction
@@ -22,12 +22,12 @@ def frontier(answer: Answer) -> Chart:
     """Output tok/s of a GPU against those of a user: a point a level, its users beside it, missed SLOs hollow."""
     prediction = answer.prediction
     missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
-    points = [Point(x, y) for _, x, y in answer.frontier]
+    points = [Datum(x, y) for _, x, y in answer.frontier]
     own = prediction.calibrated.levels if prediction.calibrated else []
-    calibrated = [Point(1 / x.itl_s, x.output_tokens_per_s.mid / prediction.gpus) for x in own if x.itl_s]
-    met = [Point(x, y) for users, x, y in answer.frontier if users not in missed]
-    not_met = [Point(x, y) for users, x, y in answer.frontier if users in missed]
-    labels = [Point(x, y, label=users) for users, x, y in _together(answer.frontier)]
+    calibrated = [Datum(1 / x.itl_s, x.output_tokens_per_s.mid / prediction.gpus) for x in own if x.itl_s]
+    met = [Datum(x, y) for users, x, y in answer.frontier if users not in missed]
+    not_met = [Datum(x, y) for users, x, y in answer.frontier if users in missed]
+    labels = [Datum(x, y, label=users) for users, x, y in _together(answer.frontier)]
     name = "by the data sheet; the numbers are users in flight"
     series = [
         Series(name=name, tone="measured", points=points, line="solid"),
@@ -41,8 +41,8 @@ def frontier(answer: Answer) -> Chart:
         name="frontier",
         title="What a user gets, and what a GPU gives",
         below=_below(prediction),
-        x=Axis(label="output tok/s a user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Axis(label="output tok/s a GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
+        x=Scale(label="output tok/s a user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s a GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
         series=[each for each in series if each.points],
         legend="upper right",
         missing="" if points else "nothing is decoded",
@@ -73,14 +73,14 @@ def roofline(answer: Answer) -> Chart:
     high = max(roof.ridge, *(x for x, _ in reached)) * 10  # words stand right of the last point
     middle = math.sqrt(low * roof.ridge)
     roofs = [
-        Point(low, roof.bandwidth * low),
-        Point(middle, roof.bandwidth * middle, label=f"{_si(roof.bandwidth)}B/s"),
-        Point(roof.ridge, roof.flops),
-        Point(high, roof.flops, label=f"{_si(roof.flops)}FLOP/s, 16 bits dense"),
+        Datum(low, roof.bandwidth * low),
+        Datum(middle, roof.bandwidth * middle, label=f"{_si(roof.bandwidth)}B/s"),
+        Datum(roof.ridge, roof.flops),
+        Datum(high, roof.flops, label=f"{_si(roof.flops)}FLOP/s, 16 bits dense"),
     ]
     named = set(_labelled(batches))
-    decode = [Point(x, y, label=f"{batch:g}" * ((batch, x, y) in named)) for batch, x, y in batches]
-    prefill = Point(*roof.prefill, label=f"prefill of {number(prediction.input_tokens)} tokens")
+    decode = [Datum(x, y, label=f"{batch:g}" * ((batch, x, y) in named)) for batch, x, y in batches]
+    prefill = Datum(*roof.prefill, label=f"prefill of {number(prediction.input_tokens)} tokens")
     series = [
         Series(tone="fitted", points=roofs, line="solid", labels="above left"),
         Series(
@@ -94,10 +94,10 @@ def roofline(answer: Answer) -> Chart:
         name="roofline",
         title="Roofline of one replica, by the data sheet",
         below=_below(prediction),
-        x=Axis(label="arithmetic intensity, FLOP/byte", log=10, ends=(low, high)),
-        y=Axis(label="FLOP/s", log=10, ends=(bottom, roof.flops * 3)),
+        x=Scale(label="arithmetic intensity, FLOP/byte", log=10, ends=(low, high)),
+        y=Scale(label="FLOP/s", log=10, ends=(bottom, roof.flops * 3)),
         series=[each for each in series if each.points],
-        marks=[Mark(at=roof.ridge, tone="cap", line="dotted", label=ridge, low=True)],
+        guides=[Guide(at=roof.ridge, tone="cap", line="dotted", label=ridge, low=True)],
     )
 
 

@@ -29,7 +29,7 @@ from harness.report.format import (
     plain,
 )
 from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, state
-from harness.report.remarks import MARKS, legend, remarks, worst
+from harness.report.remarks import SIGNS, legend, remarks, worst
 from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
 from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
 
@@ -237,7 +237,7 @@ def level_columns(summary: Summary) -> list[doc.Column]:
         *([doc.Column("J per\ntoken", joules, spare=3)] if set(joules) != {MISSING} else []),
         *([doc.Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
         doc.Column("errors", [number(x.errors) for x in levels]),
-        doc.Column("", [MARKS.get(worst(x), "") for x in levels]),
+        doc.Column("", [SIGNS.get(worst(x), "") for x in levels]),
     ]
 
 

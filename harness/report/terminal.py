@@ -97,7 +97,7 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
         head = Text(column.head, "dim", justify=side)
         grid.add_column(head, justify=side, no_wrap=not column.words, vertical=upright)
     for i, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
-        texts = [Text(cell.text if isinstance(cell, doc.Link) else cell) for cell in cells]
+        texts = [Text(cell.text if isinstance(cell, doc.FileLink) else cell) for cell in cells]
         grid.add_row(*texts, style="red" if i in void else "")
     return grid
 
