@@ -25,19 +25,21 @@ def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: 
     import msgspec
 
     from harness import files
-    from harness.report import page
-    from harness.report import plots as plotting
+    from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    about = msgspec.to_builtins(manifest)
     paths: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
+    about = msgspec.to_builtins(manifest)
+    document = run_report.report(summary, about)
     if plots:
-        plotting.curve_png(summary, about, folder / "curve.png")
-        files.write(folder / "report.html", page.html(summary, about))
+        from harness.report import charts, page, png
+
+        files.write(folder / "curve.png", png.draw(charts.curve(summary, about)))
+        files.write(folder / "report.html", page.render(document))
         paths += [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    files.write(folder / "report.md", page.markdown(summary, about))
+    files.write(folder / "report.md", markdown.render(document))
     return paths
 
 
@@ -52,14 +54,16 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
 def write_map(folder: Path, found: Map, *, plots: bool) -> tuple[str, list[Path]]:
     """The files of a level map for people: its table, and what was made; the cells have reports of their own."""
     from harness import files
-    from harness.report import heat
+    from harness.report import level_map, markdown
     from harness.results import levelmap
 
-    table = heat.table(found)
+    table = markdown.render(level_map.report(found))
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
     if plots:
-        heat.map_png(found, folder / "map.png")
+        from harness.report import map_png
+
+        files.write(folder / "map.png", map_png.draw(level_map.panels(found)))
     return table, [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
 
 
@@ -90,14 +94,16 @@ def print_summary(
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
 
-    from harness.report import tables
+    from harness.report import run_report, terminal
 
     if as_json:
         print_json(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, msgspec.to_builtins(manifest), paths, console(stderr=as_json), verbose=verbose)
+        talk = console(stderr=as_json)
+        terminal.show(run_report.screen(summary, msgspec.to_builtins(manifest), verbose=verbose), talk)
+        terminal.show_paths(paths, talk)
 
 
 @contextlib.contextmanager
