@@ -28,8 +28,8 @@ def rows() -> Iterator[trust_table.Row]:
     with tempfile.TemporaryDirectory() as place:
         for name, problems in guard_surface.rows(Path(place)):
             yield name, "terminal", "; ".join(problems) or "yes"
-        problems = guard_pages.misdrawn(Path(place))
-        yield "a formula in every field", "pictures", "; ".join(problems) or "yes"
+    problems = guard_pages.misdrawn()
+    yield "a formula in every field", "pictures", "; ".join(problems) or "yes"
     for name, text in guard_pages.PAYLOADS.items():
         problems = guard_pages.misshapen(text) + (guard_pages.ran(text) if guard_pages.CHROMIUM else [])
         yield f"{name} in every field", f"pages: {BROWSER}", "; ".join(problems) or "yes"

@@ -21,7 +21,7 @@ from harness.experiment import first_requests, unreachable
 from harness.load import http1
 from harness.observe import server
 from harness.predict import catalog, quantisation
-from harness.report import page
+from harness.report import markdown
 from harness.results import levelmap
 
 HARNESS = Path(__file__).parent.parent / "harness"
@@ -126,8 +126,8 @@ TABLE = (
     Expression(
         "predict/quantisation.py", r"(?:\\.|[^", quantisation._PLAIN.fullmatch, times("(a)", after=")+"), times("(a)"),
     ),
-    Expression("report/page.py", "([", page.literal, times("\\_"), times("a_")),
-    Expression("report/page.py", r"^(\d+", page.literal, times("1"), _a),
+    Expression("report/markdown.py", "([", markdown.literal, times("\\_"), times("a_")),
+    Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1"), _a),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
     Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-"), _a),

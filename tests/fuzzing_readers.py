@@ -356,11 +356,11 @@ class Readers:
         hardware.calibration(str(self._put("calibration.json", data)))
 
     def _map(self, data: bytes) -> None:
-        from harness.report import heat
+        from harness.report import level_map, markdown
 
         folder = Path(self._place.name)
         self._put(levelmap.MAP, data)
-        heat.table(levelmap.read(folder))
+        markdown.render(level_map.report(levelmap.read(folder)))
 
 
 _CSV = b"concurrency,output_tokens_per_s,error\n1,100,2\n2,190,\n4,350,9\n8,400,10\n"

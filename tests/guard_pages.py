@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
 from harness.predict.question import Question, answer
-from harness.report import page
+from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, Measured
 from harness.summary import Summary, Value
 
@@ -113,9 +113,9 @@ def pages(text: str) -> Iterator[tuple[str, str]]:
         ("simulated", simulated, SIMULATED_MANIFEST),
     ]
     for name, summary, manifest in made:
-        given = loaded(summary, manifest, text)
-        yield f"{name}.html", page.html(*given)
-        yield f"{name}.md", MarkdownIt("commonmark", {"html": True}).enable("table").render(page.markdown(*given))
+        document = run_report.report(*loaded(summary, manifest, text))
+        yield f"{name}.html", page.render(document)
+        yield f"{name}.md", MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown.render(document))
 
 
 def misshapen(text: str) -> list[str]:
@@ -212,9 +212,9 @@ CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_
 FORMULA = "evil $\\frac{$ $x^2$ %s {0} \\ \x1b[2J\u202e\ud800"  # a half formula ends any drawing that reads it
 
 
-def misdrawn(place: Path) -> list[str]:
+def misdrawn() -> list[str]:
     """The pictures that a formula in every text of theirs keeps from being drawn."""
-    from harness.report import heat, plots, roofs
+    from harness.report import charts, level_map, map_png, png, roofs
 
     summary, manifest = loaded(full, MANIFEST, FORMULA.removesuffix("\ud800"))
     axes = [Axis(INPUT, [64, 128]), Axis(SERVER, [FORMULA, "b"])]
@@ -228,17 +228,17 @@ def misdrawn(place: Path) -> list[str]:
     predicted = answer(CHAT)
     named = msgspec.structs.replace(predicted.prediction, model=FORMULA, gpu=FORMULA, binding_cap=FORMULA)
     predicted = msgspec.structs.replace(predicted, prediction=named)
-    drawings: dict[str, Callable[[Path], None]] = {
-        "curve": lambda path: plots.curve_png(summary, manifest, path),
-        "map of two": lambda path: heat.map_png(swept, path),
-        "map of one": lambda path: heat.map_png(msgspec.structs.replace(swept, axes=axes[1:]), path),
-        "frontier": lambda path: roofs.frontier_png(predicted, path),
-        "roofline": lambda path: roofs.roofline_png(predicted, path),
+    drawings: dict[str, Callable[[], bytes]] = {
+        "curve": lambda: png.draw(charts.curve(summary, manifest)),
+        "map of two": lambda: map_png.draw(level_map.panels(swept)),
+        "map of one": lambda: map_png.draw(level_map.panels(msgspec.structs.replace(swept, axes=axes[1:]))),
+        "frontier": lambda: png.draw(roofs.frontier(predicted)),
+        "roofline": lambda: png.draw(roofs.roofline(predicted)),
     }
     out = []
     for name, draw in drawings.items():
         try:
-            draw(place / "x.png")
+            draw()
         except (ValueError, UnicodeError, RuntimeError) as error:
             out.append(f"{name}: {str(error).splitlines()[0]}")
     return out

@@ -410,7 +410,7 @@ from harness.cli import report, predict, run, calibrate
 from harness.analysis import summarise
 from harness.decide import measured
 from harness.experiment import run as _
-from harness.report import page, plots, tables, live, predicted, heat, words
+from harness.report import live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot
 for line in sys.stdin:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests import guard_pages
@@ -17,8 +15,8 @@ def test_text_from_outside_makes_no_element(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph")  # the font lacks some of what is drawn
-def test_no_formula_is_read_in_a_picture(tmp_path: Path) -> None:
-    assert guard_pages.misdrawn(tmp_path) == []
+def test_no_formula_is_read_in_a_picture() -> None:
+    assert guard_pages.misdrawn() == []
 
 
 browser = [

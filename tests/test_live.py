@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console
-from summaries import full, level
+from summaries import EMPTY, full, level
 
 from harness.report.live import Progress
+from harness.summary import Estimate
+
+# Nothing but its counts is known of it: its figures are those of the last update.
+BARE: dict[str, Any] = {"in_flight": None, "output_tokens_per_s": Estimate(None), "ttft_s": EMPTY, "itl_s": EMPTY}
 
 
 def plain() -> tuple[Console, io.StringIO]:
@@ -18,7 +23,7 @@ def plain() -> tuple[Console, io.StringIO]:
 
 
 def run(console: Console, *, quiet: bool = False) -> None:
-    """Two levels, each with one update a phase; the second finishes without a summary."""
+    """Two levels, each with one update a phase; the second's summary lacks its figures."""
     with Progress(console, quiet=quiet) as progress:
         progress.level_started("C = 1", 0, 2)
         for phase in ("warm-up", "window", "cooldown"):
@@ -27,7 +32,7 @@ def run(console: Console, *, quiet: bool = False) -> None:
         progress.note("the server answers slowly")
         progress.level_started("C = 1,024", 1, 2)
         progress.update("window", 4.0, None, 1023.2, 12345.0, 2)
-        progress.level_finished()
+        progress.level_finished(level(1024, **BARE, errors=2))
 
 
 def test_a_file_gets_one_finished_line_a_level_and_the_notes() -> None:
@@ -36,7 +41,7 @@ def test_a_file_gets_one_finished_line_a_level_and_the_notes() -> None:
     assert out.getvalue().splitlines() == [
         "  1/2  C = 1         140 tok/s ±1.1    1.0 in flight  TTFT p50 30 ms  ITL 7.24 ms  ? doubt",
         "the server answers slowly",
-        "  2/2  C = 1,024  12,345 tok/s  1,023 in flight  2 errors",
+        "  2/2  C = 1,024  12,345 tok/s  1,023 in flight  TTFT p50 –  ITL –  2 errors",
     ]
 
 
@@ -87,11 +92,11 @@ def test_missing_figures_are_dashes() -> None:
     with Progress(console) as progress:
         progress.level_started("C = 4", 2)
         progress.update("warm-up", 0.1, None, None, None, 0)
-        progress.level_finished()
+        progress.level_finished(level(4, **BARE))
         progress.level_started("C = 8", 3)
-        progress.level_finished(level(8), errors=0)
+        progress.level_finished(level(8))
     first, second = out.getvalue().splitlines()
-    assert first.split() == ["3", "C", "=", "4", "–", "tok/s", "–", "in", "flight"]
+    assert first.split() == ["3", "C", "=", "4", "–", "tok/s", "–", "in", "flight", "TTFT", "p50", "–", "ITL", "–"]
     assert second.split()[:9] == ["4", "C", "=", "8", "1,018", "tok/s", "±8.1", "7.9", "in"]
 
 
@@ -115,14 +120,14 @@ def test_a_file_gets_a_line_of_news_every_five_seconds() -> None:
             clock.now = tenth / 10
             progress.update("window", clock.now, 20.0, 16.0, 1853.4, 0, ttft_s=0.12, left_s=95.0 - clock.now)
         progress.note("no answer for 5 s: 16 requests wait")
-        progress.level_finished()
+        progress.level_finished(level(16, **BARE))
     assert out.getvalue().splitlines() == [
         "4 levels, about 2 min, about $0.30",
         "Ctrl-C ends the run and keeps what is measured",
         "  3/4  C = 16     window   5.0/20 s  1 min 30 s left   1,853 tok/s   16.0 in flight  TTFT 120 ms",
         "  3/4  C = 16     window   10.0/20 s  1 min 25 s left   1,853 tok/s   16.0 in flight  TTFT 120 ms",
         "no answer for 5 s: 16 requests wait",
-        "  3/4  C = 16      1,853 tok/s   16.0 in flight",
+        "  3/4  C = 16      1,853 tok/s   16.0 in flight  TTFT p50 –  ITL –",
     ]
 
 

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
-from harness.report import page
-from harness.report.words import answer
+from harness.report import document, markdown, page, run_report
+from harness.report.facts import facts
 from harness.summary import Summary, Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -50,9 +50,17 @@ class Seen(HTMLParser):
             self.text += data
 
 
+def page_of(summary: Summary, manifest: dict[str, Any]) -> str:
+    return page.render(run_report.report(summary, manifest))
+
+
+def markdown_of(summary: Summary, manifest: dict[str, Any]) -> str:
+    return markdown.render(run_report.report(summary, manifest))
+
+
 @cache
 def seen(name: str) -> Seen:
-    return Seen(page.html(SITUATIONS[name](), SIMULATED_MANIFEST if name == "simulated" else MANIFEST))
+    return Seen(page_of(SITUATIONS[name](), SIMULATED_MANIFEST if name == "simulated" else MANIFEST))
 
 
 def flat(text: str) -> str:
@@ -60,7 +68,7 @@ def flat(text: str) -> str:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(page).failed == 0
+    assert [doctest.testmod(each).failed for each in (page, markdown, document)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -78,7 +86,7 @@ def test_the_page_loads_nothing_from_anywhere(name: str) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
     text = flat(seen(name).text)
-    places = [text.find(part) for line in answer(SITUATIONS[name]()) for part in line.split(": ", 1)[1].split("; ", 1)]
+    places = [text.find(part) for fact in facts(SITUATIONS[name]()) for part in (fact.value, fact.detail)]
     assert min(places) >= 0
     later = [text.find(head) for head in ("Throughput against load", "Levels", "Verdicts", "What was run")]
     assert later == sorted(later)
@@ -109,13 +117,13 @@ def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
 )
 def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: str, lines: list[str]) -> None:
     summary = SITUATIONS[name]()
-    text = page.markdown(summary, MANIFEST)
+    text = markdown_of(summary, MANIFEST)
     places = [text.find(f"- {line}\n") for line in lines]
     assert min(places) >= 0
     assert places == sorted(places)
     value, _, detail = lines[0].removeprefix("Knee: ").partition("; the ")
     card = f'<div><dt>Knee</dt><dd class="value">{value}</dd>'
-    source = page.html(summary, MANIFEST)
+    source = page_of(summary, MANIFEST)
     assert card in source
     assert f": {value}</title>" in source
     chart = msgspec.json.decode(seen(name).data["script"][0])["curve"]["layout"]["title"]["text"]
@@ -125,7 +133,7 @@ def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: st
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_neither_page_nor_markdown_says_none_or_nan(name: str) -> None:
-    text = seen(name).text + page.markdown(SITUATIONS[name](), MANIFEST)
+    text = seen(name).text + markdown_of(SITUATIONS[name](), MANIFEST)
     assert not re.search(r"\b(None|nan|NaN|null)\b", text)
 
 
@@ -145,7 +153,7 @@ def test_what_came_from_outside_stays_text() -> None:
     hostile |= {"server": {"name": attack, "version": attack}, "scenario": {attack: attack}, "notes": [attack]}
     hostile |= {"harness_version": attack, "simulated": {"profile": attack}, "host": {attack: attack}}
     loaded: Summary = msgspec.structs.replace(summary, simulated=True, levels=levels, prediction=prediction)
-    found, plain = Seen(page.html(loaded, hostile)), seen("full")
+    found, plain = Seen(page_of(loaded, hostile)), seen("full")
     assert "img" not in found.tags
     assert found.tags.count("script") == plain.tags.count("script") == 3
     assert not any(key.startswith("on") for key, _ in found.attributes)
@@ -153,7 +161,7 @@ def test_what_came_from_outside_stays_text() -> None:
     drawn = msgspec.json.encode(msgspec.json.decode(found.data["script"][0])).decode()
     assert "&lt;/script&gt;" in drawn  # plotly reads some HTML in hover texts and labels
     assert "<script" not in drawn
-    assert not re.search(r"(?<!\\)<", page.markdown(loaded, hostile).replace(page._command(hostile), ""))
+    assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(run_report._command(hostile), ""))
 
 
 def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
@@ -163,7 +171,7 @@ def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
 
 
 def test_a_run_without_levels_is_a_page_without_plots_and_without_plotly() -> None:
-    source = page.html(msgspec.structs.replace(interrupted(), levels=[]), {})
+    source = page_of(msgspec.structs.replace(interrupted(), levels=[]), {})
     assert "<script" not in source
     assert "no level was finished" in source
 
@@ -174,21 +182,21 @@ def test_plots_without_data_are_left_out() -> None:
 
 
 def test_a_simulated_page_is_branded_in_banner_title_plot_and_markdown() -> None:
-    source = page.html(simulated(), SIMULATED_MANIFEST)
+    source = page_of(simulated(), SIMULATED_MANIFEST)
     assert "<title>SIMULATED " in source
     assert '<p class="banner"><b>SIMULATED</b>' in source
     assert '"text":"SIMULATED"' in source
-    assert page.markdown(simulated(), SIMULATED_MANIFEST).splitlines()[4].startswith("> **SIMULATED**: ")
+    assert markdown_of(simulated(), SIMULATED_MANIFEST).splitlines()[4].startswith("> **SIMULATED**: ")
     assert "SIMULATED" not in seen("full").text
 
 
 def test_the_command_that_repeats_the_run_is_on_the_page_as_it_must_be_typed() -> None:
-    listed = page.html(hollow(), {"command": ["knee", "run", "--model", "a b"]})
+    listed = page_of(hollow(), {"command": ["knee", "run", "--model", "a b"]})
     assert "knee run --model &#x27;a b&#x27;</pre>" in listed
 
 
 def test_the_markdown_tells_the_same_in_order() -> None:
-    text = page.markdown(full(), MANIFEST)
+    text = markdown_of(full(), MANIFEST)
     parts = ["# meta-llama/Llama-3.1-8B-Instruct", "- Knee: 16.2 requests in flight", "![", "](curve.png)", "## Levels",
              "| 64 | 63.5 | 1,857 | ±15 | 1,972 | 0.94 |", "## Verdicts", "- **invalid** client\\_limited at C = 64",
              "## What was run"]  # fmt: skip
@@ -200,15 +208,15 @@ def test_the_markdown_tells_the_same_in_order() -> None:
 def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
     title, heads = "Claims that are often made of such a setup, unsourced", "claimsaysmeasured here"
     assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(seen("full").text)
-    text = page.markdown(full(), MANIFEST)
+    text = markdown_of(full(), MANIFEST)
     assert f"## {title}\n\n| claim | says | measured here |\n| --- | --- | --- |\n| vLLM: relative" in text
     assert "| \\~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
-    assert title not in seen("simulated").text + page.markdown(simulated(), SIMULATED_MANIFEST)
+    assert title not in seen("simulated").text + markdown_of(simulated(), SIMULATED_MANIFEST)
     assert title not in seen("interrupted").text
 
 
 def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
-    assert "# a\\|b\\_c" in page.markdown(full(), MANIFEST | {"model": "a|b_c"})
+    assert "# a\\|b\\_c" in markdown_of(full(), MANIFEST | {"model": "a|b_c"})
 
 
 @pytest.mark.browser
@@ -216,7 +224,7 @@ def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
 @pytest.mark.parametrize("name", ["full", "simulated"])
 def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(page.html(SITUATIONS[name](), MANIFEST), encoding="utf-8")
+    file.write_text(page_of(SITUATIONS[name](), MANIFEST), encoding="utf-8")
     assert CHROMIUM is not None
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
     quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

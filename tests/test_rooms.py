@@ -32,6 +32,11 @@ PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 SEEDED_ROOMS = {"dialects", "workload"}  # pure, but for random numbers from a seed
 PURE_LOAD = {"schedule", "http1"}
 IMPURE = {"socket", "asyncio", "time"}
+MEDIA = {  # of report: who shows something by which library; what is shown is described without any
+    "rich": {"harness.report.terminal", "harness.report.live"},
+    "matplotlib": {"harness.report.png", "harness.report.map_png"},
+    "plotly": {"harness.report.page"},
+}
 HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "torch"}
 
 
@@ -86,6 +91,8 @@ def faults(module: str, source: str) -> list[str]:
             found.append(f"{module} imports {name}: {room} is pure")
         elif room == "load" and module.split(".")[2] in PURE_LOAD and top in IMPURE:
             found.append(f"{module} imports {name}: it is one of load's pure modules")
+        elif room == "report" and module not in MEDIA.get(top, {module}):
+            found.append(f"{module} imports {name}: {top} is for {', '.join(sorted(MEDIA[top]))}")
         elif top in HEAVY and at_once:
             found.append(f"{module} imports {name} at its top; import it where it is used")
     return found
@@ -171,9 +178,11 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),
         ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
         ("harness.results.columns", "import pyarrow.parquet as pq", "at its top"),
-        ("harness.report.plots", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
+        ("harness.report.page", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
+        ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.map_png"),
+        ("harness.report.markdown", "from rich.table import Table", "rich is for harness.report.live"),
     ],
 )
 def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: str) -> None:

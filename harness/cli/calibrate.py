@@ -27,7 +27,8 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     import msgspec
 
     from harness.experiment import calibrate as calibrating
-    from harness.report import tables
+    from harness.report import terminal
+    from harness.report.document import Document, Fact, Section
 
     talk = console(stderr=True)
     found = calibrating.calibrate(
@@ -37,7 +38,8 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        tables.print_rows(calibrating.rows(found), console(stderr=False))
+        rows = [Fact(*row) for row in calibrating.rows(found)]
+        terminal.show(Document(sections=[Section(facts=rows)]), console(stderr=False))
     talk.print(f"kept in {where}")
 
 
@@ -68,7 +70,7 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     from harness.decide import measured
     from harness.experiment import hardware
     from harness.predict import tune
-    from harness.report import predicted
+    from harness.report import prediction, terminal
     from harness.results.result import Result
 
     run = Result.open(folder)
@@ -95,6 +97,6 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
         if as_json:
             print(json_text(text), end="")
         else:
-            assumed = {name: float(getattr(deployment, name)) for name in predicted.PARAMETERS}
-            predicted.print_sections(predicted.calibration_sections(found, assumed), console(stderr=False))
+            assumed = {name: float(getattr(deployment, name)) for name in prediction.PARAMETERS}
+            terminal.show(prediction.calibration(found, assumed), console(stderr=False))
     console(stderr=True).print(f"kept in {path}", soft_wrap=True)

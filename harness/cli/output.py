@@ -25,12 +25,12 @@ def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: 
     import msgspec
 
     from harness import files
-    from harness.report import page
+    from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    files.write(folder / "report.md", page.markdown(summary, msgspec.to_builtins(manifest)))
+    files.write(folder / "report.md", markdown.render(run_report.report(summary, msgspec.to_builtins(manifest))))
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     return [("result folder", folder), ("summary", folder / SUMMARY), *(drawn if plots else [])]
 
@@ -40,11 +40,11 @@ def write_plots(folder: Path, summary: Summary, manifest: Manifest) -> None:
     import msgspec
 
     from harness import files
-    from harness.report import page, plots
+    from harness.report import charts, page, png, run_report
 
     about = msgspec.to_builtins(manifest)
-    files.write(folder / "report.html", page.html(summary, about))
-    plots.curve_png(summary, about, folder / "curve.png")
+    files.write(folder / "report.html", page.render(run_report.report(summary, about)))
+    files.write(folder / "curve.png", png.draw(charts.curve(summary, about)))
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
@@ -69,17 +69,19 @@ def hand_out(
 def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
     """The same of a level map, whose cells have reports of their own."""
     from harness import files
-    from harness.report import heat
+    from harness.report import level_map, markdown
     from harness.results import levelmap
 
-    table = heat.table(found)
+    table = markdown.render(level_map.report(found))
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
     made = [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
     with to_whoever_listens():
         print_map(found, table, made, as_json=as_json, quiet=quiet)
     if plots:
-        heat.map_png(found, folder / "map.png")
+        from harness.report import map_png
+
+        files.write(folder / "map.png", map_png.draw(level_map.panels(found)))
 
 
 def print_json(text: str) -> None:
@@ -109,14 +111,16 @@ def print_summary(
     """Data to stdout: the JSON if asked for, else the table."""
     import msgspec
 
-    from harness.report import tables
+    from harness.report import run_report, terminal
 
     if as_json:
         print_json(json.dumps(msgspec.to_builtins(summary), ensure_ascii=False))
         if quiet:
             return
     if not quiet:
-        tables.print_summary(summary, msgspec.to_builtins(manifest), paths, console(stderr=as_json), verbose=verbose)
+        talk = console(stderr=as_json)
+        terminal.show(run_report.screen(summary, msgspec.to_builtins(manifest), verbose=verbose), talk)
+        terminal.show_paths(paths, talk)
 
 
 @contextlib.contextmanager

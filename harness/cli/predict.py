@@ -16,11 +16,11 @@ from harness.errors import HarnessError
 from harness.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness.predict.question import Answer, Question
     from harness.predict.step import Workload
-    from harness.report.predicted import Section
+    from harness.report.document import Document
     from harness.summary import Prediction, SteppedLevel
 
 
@@ -75,16 +75,17 @@ def _golden(*, as_json: bool) -> None:
     import msgspec
 
     from harness.decide import golden
-    from harness.report import predicted
+    from harness.report import prediction
+    from harness.report.document import Document, Section
 
     rows = golden.table()
     if as_json:
-        met = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
-        output.print_json(msgspec.json.encode(met).decode())
+        checked = [msgspec.to_builtins(row) | {"met": row.met} for row in rows]
+        output.print_json(msgspec.json.encode(checked).decode())
     else:
         missed = sum(not row.met for row in rows)
-        said = f"{len(rows) - missed} of {len(rows)} figures are met"
-        _show([predicted.Section("", predicted.golden_columns(rows)), predicted.Section("", lines=[said])])
+        met = [f"{len(rows) - missed} of {len(rows)} figures are met"]
+        _show(Document(sections=[Section(columns=prediction.golden_columns(rows)), Section(lines=met)]))
     sys.exit(0 if all(row.met for row in rows) else 1)
 
 
@@ -102,14 +103,14 @@ def _one(flags: Mapping[str, Any]) -> None:
 
         prediction = measured.with_measured(prediction, question, flags["measured"])
     found = msgspec.structs.replace(found, prediction=prediction)
-    from harness.report import predicted
+    from harness.report import prediction as predicting
 
     if flags["plot"]:
         _plot(found, flags["plot"])
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found.prediction).decode())
     else:
-        _show(predicted.sections(found))
+        _show(predicting.report(found))
 
 
 def _question(flags: Mapping[str, Any], card: Any) -> Question:
@@ -193,7 +194,8 @@ def _choose(flags: Mapping[str, Any]) -> None:
     import msgspec
 
     from harness.predict import catalog, choice, question
-    from harness.report import predicted
+    from harness.report import prediction
+    from harness.report.document import Document, Section
 
     for flag in ("tp", "gpus"):
         if flags[flag] is not None:
@@ -229,8 +231,8 @@ def _choose(flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        head = predicted.Section("", lines=[_asked(asked, made.name, workload)])
-        _show([head, *predicted.choice_sections(found, flags["rank"])])
+        head = Section(lines=[_asked(asked, made.name, workload)])
+        _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 
 def _asked(asked: Question, name: str, workload: Workload) -> str:
@@ -244,7 +246,7 @@ def _asked(asked: Question, name: str, workload: Workload) -> str:
 def _plot(found: Answer, where: str) -> None:
     """The two figures, and into a folder the tables too."""
     from harness import files
-    from harness.report import predicted, roofs
+    from harness.report import markdown, png, prediction, roofs
 
     path, tables = Path(where), []
     if path.suffix == ".png":
@@ -255,16 +257,16 @@ def _plot(found: Answer, where: str) -> None:
     made = [frontier, roofline, *tables]
     files.make_folder(folder, way_out=_ELSEWHERE)
     files.must_be_files(folder, [file.name for file in made])  # all of them or none
-    roofs.frontier_png(found, folder / frontier.name)
-    roofs.roofline_png(found, folder / roofline.name)
+    files.write(folder / frontier.name, png.draw(roofs.frontier(found)))
+    files.write(folder / roofline.name, png.draw(roofs.roofline(found)))
     for table in tables:
-        files.write(folder / table.name, predicted.markdown(predicted.sections(found)))
+        files.write(folder / table.name, markdown.render(prediction.report(found)))
     for file in made:
         print(file, file=sys.stderr)
 
 
-def _show(sections: Sequence[Section]) -> None:
-    from harness.report import predicted
+def _show(document: Document) -> None:
+    from harness.report import terminal
 
     with output.to_whoever_listens():
-        predicted.print_sections(sections, console(stderr=False))
+        terminal.show(document, console(stderr=False))

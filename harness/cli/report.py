@@ -52,15 +52,15 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     import msgspec
 
     from harness.analysis import curve
-    from harness.report import tables, words
+    from harness.report import run_report, terminal
 
     measured = _points(source)
     found = curve.fit(measured, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        rows = words.fit_rows(found.curve, found.knees, [point.concurrency for point in measured])
-        tables.print_rows(rows, console(stderr=False))
+        document = run_report.fit(found.curve, found.knees, [point.concurrency for point in measured])
+        terminal.show(document, console(stderr=False))
 
 
 def _points(source: str) -> list[Point]:

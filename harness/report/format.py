@@ -75,6 +75,25 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
+def confidence(ends: tuple[float | None, float | None] | None) -> str:
+    """The 95 % interval in words, its absence too.
+
+    >>> confidence((15.4, 17.1)), confidence(None)
+    ('95 % interval 15.4–17.1', 'no interval')
+    """
+    words = interval(ends)
+    return f"95 % interval {words}" if words else "no interval"
+
+
+def joined(*parts: str) -> str:
+    """Parts of a line that stand apart; empty ones are left out.
+
+    >>> joined("band 1–2", "", "no knee")
+    'band 1–2; no knee'
+    """
+    return "; ".join(part for part in parts if part)
+
+
 def load(open_loop: bool, *at: int | float) -> str:
     """Levels by the load that they put on the server.
 

@@ -13,39 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from harness.analysis.validity import Purpose, usable
 from harness.judgement import Code, Outcome
-from harness.report.format import interval, listed, load_of, number, percent, plain
-from harness.summary import (
-    BEYOND,
-    FOUND,
-    NONE,
-    PROVISIONAL,
-    Curve,
-    Estimate,
-    Knees,
-    LevelSummary,
-    Summary,
-    Value,
-)
+from harness.report.document import Fact
+from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
+from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Estimate, Knees, LevelSummary, Summary, Value
 from harness.units import span
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
 REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts that repeat why the answer is not found
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """One line of the answer: "label: value; detail"."""
-
-    label: str
-    value: str
-    detail: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.value}; {self.detail}" if self.detail else self.value
 
 
 def state(curve: Curve | None) -> str:
@@ -69,7 +45,7 @@ def is_open(summary: Summary) -> bool:
 
 def headline(summary: Summary) -> list[Fact]:
     """Knee, plateau and single stream, and between them what would settle them; the first is the knee."""
-    own = _of_ramp(summary.levels)
+    own = of_ramp(summary.levels)
     loads = [level.concurrency for level in own if level.concurrency is not None and not _invalid(level)]
     if is_open(summary):
         found = [_open_knee(summary)]
@@ -136,23 +112,6 @@ def fastest(summary: Summary) -> LevelSummary | None:
     return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
 
 
-def tokens_sent(summary: Summary) -> tuple[float | None, float | None]:
-    """Mean input and output tokens of the requests measured, prefill probes left out; None where nobody counted."""
-
-    def mean(pairs: list[tuple[float | None, int]]) -> float | None:
-        known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
-        total = sum(n for _, n in known)
-        return sum(tokens * n for tokens, n in known) / total if total else None
-
-    own = _of_ramp(summary.levels)
-    return mean([(x.input_tokens_mean, x.requests) for x in own]), mean(
-        [(x.output_tokens_mean, x.requests) for x in own]
-    )
-
-
-# ---- the knee ---------------------------------------------------------------------------------------------
-
-
 def limited(summary: Summary) -> bool:
     """Whether there are limits to keep, and the knee is theirs."""
     return summary.knees.slo is not None or any(level.slo for level in summary.levels)
@@ -160,12 +119,8 @@ def limited(summary: Summary) -> bool:
 
 def _limited_knee(summary: Summary) -> Fact:
     """The most load that keeps the limits."""
-    knee = summary.knees.slo
-    if knee is not None and knee.value is not None:
-        missed = knee.ci95[1] if knee.ci95 else None
-        if missed is None:
-            return Fact("Knee", f"at least {number(knee.value)} requests in flight: no level misses the limits")
-        return Fact("Knee", f"{number(knee.value)} requests in flight keep the limits, {number(missed)} miss them")
+    if summary.knees.slo is not None and summary.knees.slo.value is not None:
+        return _kept(summary.knees.slo, "requests in flight")
     judged = [level for level in summary.levels if level.slo]
     lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
@@ -175,13 +130,16 @@ def _limited_knee(summary: Summary) -> Fact:
 
 def _open_knee(summary: Summary) -> Fact:
     """An open loop has no concurrency of its own; with limits it has the highest rate that keeps them."""
-    rate = summary.knees.slo_rate
-    if rate is None or rate.value is None:
+    if summary.knees.slo_rate is None or summary.knees.slo_rate.value is None:
         return Fact("Knee", "not measured: requests were sent at fixed rates")
-    missed = rate.ci95[1] if rate.ci95 else None
+    return _kept(summary.knees.slo_rate, "requests per second")
+
+
+def _kept(knee: Value, unit: str) -> Fact:
+    missed = knee.ci95[1] if knee.ci95 else None
     if missed is None:
-        return Fact("Knee", f"at least {number(rate.value)} requests per second: no level misses the limits")
-    return Fact("Knee", f"{number(rate.value)} requests per second keep the limits, {number(missed)} miss them")
+        return Fact("Knee", f"at least {number(knee.value)} {unit}: no level misses the limits")
+    return Fact("Knee", f"{number(knee.value)} {unit} keep the limits, {number(missed)} miss them")
 
 
 def _flat(curve: Curve, lowest: float) -> str:
@@ -230,9 +188,6 @@ def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
     return [Fact("To settle it", f"{does}{time}")]
 
 
-# ---- plateau and single stream ----------------------------------------------------------------------------
-
-
 def _plateau(summary: Summary) -> Fact:
     curve, now, top = summary.curve, state(summary.curve), fastest(summary)
     plateau = plateau_of(curve)
@@ -246,7 +201,7 @@ def _plateau(summary: Summary) -> Fact:
         ]
         lost = curve.dip.value if curve.dip else None
         falls = f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else ""
-        return Fact("Plateau", value, "; ".join(part for part in (", ".join(more), falls) if part))
+        return Fact("Plateau", value, joined(", ".join(more), falls))
     if top is None:
         return Fact("Plateau", "not measurable: no level has output")
     most = f"{number(top.output_tokens_per_s.mean)} output tok/s"
@@ -274,13 +229,11 @@ def _invalid(level: LevelSummary) -> bool:
     return not usable(level, Purpose.ANSWER)
 
 
-def _of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
+def of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     """The levels of the curve, without those of a prefill probe."""
     return [level for level in levels if level.input_tokens_asked is None]
 
 
 def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
     """What stands behind a figure: its interval, and whether it is provisional."""
-    words = interval(value.ci95)
-    parts = ["provisional"] if now == PROVISIONAL else []
-    return f" ({'; '.join([*parts, f'95 % interval {words}' if words else 'no interval'])})"
+    return f" ({joined('provisional' * (now == PROVISIONAL), confidence(value.ci95))})"

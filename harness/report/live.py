@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from harness.judgement import Gravity
 from harness.report.format import MISSING, half_width, ms, number, plain
 from harness.summary import LevelSummary
 from harness.terminal import console as to_terminal
@@ -41,7 +42,7 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._level = ""
-        self._last: tuple[float | None, float | None, int] = (None, None, 0)
+        self._last: tuple[float | None, float | None] = (None, None)
         self._printed_s = clock()
 
     def __enter__(self) -> Progress:
@@ -67,7 +68,7 @@ class Progress:
             self._say(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
-        self._last = (None, None, 0)
+        self._last = (None, None)
         self._printed_s = self._clock()
         self._draw(Text.assemble((self._level, "bold"), ("  starting", "dim")))
 
@@ -86,7 +87,7 @@ class Progress:
 
         On a terminal the lines are redrawn; elsewhere a new one stands every few seconds.
         """
-        self._last = (in_flight, output_tokens_per_s, errors)
+        self._last = (in_flight, output_tokens_per_s)
         if self._quiet or not (self._live or self._clock() - self._printed_s >= _EVERY_S):
             return
         elapsed = f"{elapsed_s:.1f}/{expected_s:.0f} s" if expected_s else f"{elapsed_s:.1f} s"
@@ -103,34 +104,20 @@ class Progress:
         else:
             self._say(text)
 
-    def level_finished(
-        self,
-        level: LevelSummary | None = None,
-        *,
-        in_flight: float | None = None,
-        output_tokens_per_s: float | None = None,
-        errors: int | None = None,
-    ) -> None:
-        """Leave the level's finished line: from its summary, else from these figures or the last update's."""
-        from harness.report.tables import MARKS  # not before the endpoint is asked
-        from harness.report.words import worst
+    def level_finished(self, level: LevelSummary) -> None:
+        """Leave the level's finished line; what its summary lacks is the last update's."""
+        from harness.report.remarks import SIGNS, worst  # not before the endpoint is asked
 
         if self._quiet:
             return
-        latency, half, mark = "", None, ""
-        if level is not None:
-            in_flight, errors = level.in_flight, level.errors
-            output_tokens_per_s = level.output_tokens_per_s.mean
-            half = half_width(level.output_tokens_per_s.ci95)
-            latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
-            mark = worst(level)
-        seen = self._last
-        in_flight = seen[0] if in_flight is None else in_flight
-        tokens = seen[1] if output_tokens_per_s is None else output_tokens_per_s
-        failed = seen[2] if errors is None else errors
-        how = _figures(tokens, in_flight, latency, failed, half)
-        if mark in ("invalid", "doubt"):
-            how.append(f"  {MARKS[mark]} {mark}", "red" if mark == "invalid" else "yellow")
+        tokens, half = level.output_tokens_per_s.mean, half_width(level.output_tokens_per_s.ci95)
+        latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
+        last_in_flight, last_tokens = self._last
+        in_flight = last_in_flight if level.in_flight is None else level.in_flight
+        how = _figures(last_tokens if tokens is None else tokens, in_flight, latency, level.errors, half)
+        mark = worst(level)
+        if mark in (Gravity.INVALID, Gravity.DOUBT):
+            how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
         self._say(self._together(Text(self._level, "bold"), how))
 
     def note(self, text: str) -> None:

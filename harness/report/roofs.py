@@ -1,61 +1,52 @@
-"""The two figures of a prediction: what a user gets against what a GPU gives, and the roofline.
+"""The two charts of a prediction: what a user gets against what a GPU gives, and the roofline.
 
-One function, one figure, in the manner of `plots`. What is drawn are the data sheet's figures; a calibrated frontier
-stands beside as a line of its own.
+What is drawn are the data sheet's figures; a calibrated frontier stands beside as a line of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness import files
-from harness.report.format import number, plain
-from harness.report.plots import BLUE, GREY, VERMILION, png
-from harness.report.predicted import name
+from harness.report.chart import Chart, Datum, Guide, Scale, Series
+from harness.report.format import number
+from harness.report.prediction import binding, subject
 from harness.summary import Prediction
-from harness.terminal import cut
 
 if TYPE_CHECKING:
     from harness.predict.question import Answer
 
-_INK, _SOFT = "#1b2430", "#5b6673"  # as in report.plots
 
-
-def frontier_png(answer: Answer, path: Path | str) -> None:
-    """Write the frontier as a PNG of 1,440 × 864 pixels: a point a level, its users beside it, missed SLOs hollow."""
+def frontier(answer: Answer) -> Chart:
+    """Output tok/s of a GPU against those of a user: a point a level, its users beside it, missed SLOs hollow."""
     prediction = answer.prediction
-    levels = {float(level.concurrency): level for level in prediction.levels}
-    figure, axes = _paper(prediction, "What a user gets, and what a GPU gives")
-    rows = [(users, x, y, levels[users]) for users, x, y in answer.frontier]
-    if not rows:
-        axes.text(0.5, 0.5, "nothing is decoded", transform=axes.transAxes, ha="center", color=_SOFT)
-    axes.plot([x for _, x, _, _ in rows], [y for _, _, y, _ in rows], color=BLUE, lw=1.5, zorder=3)
-    for _, x, y, level in rows:
-        missed = level.meets_slo is False
-        axes.plot([x], [y], "o", ms=6.5, mew=1.4, color=BLUE, mfc="white" if missed else BLUE, zorder=4)
-    for users, x, y in _together(answer.frontier):
-        axes.annotate(users, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=8.5, color=_INK, zorder=5)
-    found = prediction.calibrated
-    own = [(1 / x.itl_s, x.output_tokens_per_s.mid / prediction.gpus) for x in found.levels if x.itl_s] if found else []
-    if own:
-        axes.plot(*zip(*own, strict=True), color=VERMILION, lw=1.4, ls=(0, (4, 2)), marker="s", ms=4.5, zorder=3)
-    said = [("by the data sheet; the numbers are users in flight", BLUE)]
-    said += [("hollow: misses the SLO", BLUE)] if any(x.meets_slo is False for *_, x in rows) else []
-    said += [("calibrated", VERMILION)] if own else []
-    for i, (words, colour) in enumerate(said):
-        axes.text(
-            0.985, 0.965 - 0.055 * i, words, transform=axes.transAxes, fontsize=9, color=colour, ha="right", va="top"
-        )
-    xs, ys = [x for _, x, _, _ in rows] + [x for x, _ in own], [y for _, _, y, _ in rows] + [y for _, y in own]
-    axes.set_xlim(0, max(xs, default=1.0) * 1.1)
-    axes.set_ylim(0, max(ys, default=1.0) * 1.2)
-    axes.yaxis.set_major_formatter(lambda value, _: number(round(value, 6)))
-    axes.set_xlabel("output tok/s a user (1/ITL)", fontsize=9.5, color=_SOFT, labelpad=6)
-    _unit(figure, axes, "output tok/s a GPU")
-    files.write(Path(path), png(figure))
+    missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
+    points = [Datum(x, y) for _, x, y in answer.frontier]
+    own = prediction.calibrated.levels if prediction.calibrated else []
+    calibrated = [Datum(1 / x.itl_s, x.output_tokens_per_s.mid / prediction.gpus) for x in own if x.itl_s]
+    met = [Datum(x, y) for users, x, y in answer.frontier if users not in missed]
+    not_met = [Datum(x, y) for users, x, y in answer.frontier if users in missed]
+    labels = [Datum(x, y, label=users) for users, x, y in _together(answer.frontier)]
+    name = "by the data sheet; the numbers are users in flight"
+    series = [
+        Series(name=name, tone="measured", points=points, line="solid"),
+        Series(tone="measured", points=met, marker="dot"),
+        Series(name="misses the SLO", tone="measured", points=not_met, marker="ring"),
+        Series(tone="measured", points=labels),
+        Series(name="calibrated", tone="knee", points=calibrated, line="dashed", marker="square"),
+    ]
+    everywhere = [point for each in series for point in each.points]
+    return Chart(
+        name="frontier",
+        title="What a user gets, and what a GPU gives",
+        below=_below(prediction),
+        x=Scale(label="output tok/s a user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s a GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
+        series=[each for each in series if each.points],
+        legend="upper right",
+        missing="" if points else "nothing is decoded",
+    )
 
 
 def _together(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
@@ -73,55 +64,41 @@ def _together(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str,
     return out
 
 
-def roofline_png(answer: Answer, path: Path | str) -> None:
-    """Write the roofline as a PNG of 1,440 × 864 pixels: both roofs, their ridge, decode by batch, prefill."""
+def roofline(answer: Answer) -> Chart:
+    """FLOP/s against FLOP/byte: both roofs, their ridge, decoding by batch, and prefill."""
     roof, prediction = answer.roof, answer.prediction
-    figure, axes = _paper(prediction, "Roofline of one replica, by the data sheet")
-    decode = roof.decode if prediction.output_tokens else []
-    intensities = [x for _, x, _ in decode] + [roof.prefill[0], roof.ridge]
-    reached = [y for _, _, y in decode] + [roof.prefill[1]]
-    low, high = min(1.0, *intensities) / 2, max(intensities) * 10  # words stand right of the last point
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    bottom, top = min([*reached, roof.bandwidth * low]) / 2, roof.flops * 3
-    axes.set_ylim(bottom, top)
-    axes.plot([low, roof.ridge, high], [roof.bandwidth * low, roof.flops, roof.flops], color=_INK, lw=1.8, zorder=2)
-    axes.axvline(roof.ridge, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
-    axes.annotate(
-        f"ridge {number(roof.ridge)} FLOP/byte", (roof.ridge, 0), xycoords=("data", "axes fraction"), xytext=(-3, 6),
-        textcoords="offset points", rotation=90, ha="right", va="bottom", fontsize=8.5, color=_SOFT,
-    )  # fmt: skip
+    batches = roof.decode if prediction.output_tokens else []
+    reached = [(x, y) for _, x, y in batches] + [roof.prefill]
+    low = min(1.0, roof.ridge, *(x for x, _ in reached)) / 2
+    high = max(roof.ridge, *(x for x, _ in reached)) * 10  # words stand right of the last point
     middle = math.sqrt(low * roof.ridge)
-    axes.annotate(
-        f"{_si(roof.bandwidth)}B/s", (middle, roof.bandwidth * middle), xytext=(-8, 6), textcoords="offset points",
-        fontsize=9, color=_INK, ha="right",
-    )  # fmt: skip
-    axes.annotate(
-        f"{_si(roof.flops)}FLOP/s, 16 bits dense", (high, roof.flops), xytext=(-4, 6), textcoords="offset points",
-        fontsize=9, color=_INK, ha="right",
-    )  # fmt: skip
-    if decode:
-        axes.plot([x for _, x, _ in decode], [y for *_, y in decode], "o-", color=BLUE, ms=5.5, lw=1.2, zorder=4)
-        for batch, x, y in _labelled(decode):
-            axes.annotate(
-                f"{batch:g}", (x, y), xytext=(6, -11), textcoords="offset points", fontsize=8.5, color=BLUE, zorder=5
-            )
-        batch, x, y = decode[0]
-        axes.annotate(
-            "decode, by batch", (x, y), xytext=(6, -24), textcoords="offset points", fontsize=9.5, color=BLUE,
-            fontweight="bold",
-        )  # fmt: skip
-    x, y = roof.prefill
-    axes.plot([x], [y], "D", color=VERMILION, ms=7, zorder=4)
-    axes.annotate(
-        f"prefill of {number(prediction.input_tokens)} tokens", (x, y), xytext=(10, 0), textcoords="offset points",
-        fontsize=9.5, color=VERMILION, va="center", fontweight="bold", zorder=5,
-    )  # fmt: skip
-    axes.grid(axis="both", color="#eef0f3", lw=0.8)
-    axes.set_xlabel("arithmetic intensity, FLOP/byte", fontsize=9.5, color=_SOFT, labelpad=6)
-    _unit(figure, axes, "FLOP/s")
-    files.write(Path(path), png(figure))
+    roofs = [
+        Datum(low, roof.bandwidth * low),
+        Datum(middle, roof.bandwidth * middle, label=f"{_si(roof.bandwidth)}B/s"),
+        Datum(roof.ridge, roof.flops),
+        Datum(high, roof.flops, label=f"{_si(roof.flops)}FLOP/s, 16 bits dense"),
+    ]
+    named = set(_labelled(batches))
+    decode = [Datum(x, y, label=f"{batch:g}" * ((batch, x, y) in named)) for batch, x, y in batches]
+    prefill = Datum(*roof.prefill, label=f"prefill of {number(prediction.input_tokens)} tokens")
+    series = [
+        Series(tone="fitted", points=roofs, line="solid", labels="above left"),
+        Series(
+            name="decode, by batch", tone="measured", points=decode, line="solid", marker="dot", labels="below right"
+        ),
+        Series(tone="knee", points=[prefill], marker="diamond", labels="right"),
+    ]
+    ridge = f"ridge {number(roof.ridge)} FLOP/byte"
+    bottom = min(roof.bandwidth * low, *(y for _, y in reached)) / 2
+    return Chart(
+        name="roofline",
+        title="Roofline of one replica, by the data sheet",
+        below=_below(prediction),
+        x=Scale(label="arithmetic intensity, FLOP/byte", log=10, ends=(low, high)),
+        y=Scale(label="FLOP/s", log=10, ends=(bottom, roof.flops * 3)),
+        series=[each for each in series if each.points],
+        guides=[Guide(at=roof.ridge, tone="cap", line="dotted", label=ridge, low=True)],
+    )
 
 
 def _labelled(decode: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
@@ -145,32 +122,6 @@ def _si(value: float) -> str:
     return f"{number(value / scale)} {prefix}"
 
 
-def _paper(prediction: Prediction, title: str) -> tuple[Any, Any]:
-    """A figure with its head, and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.4), dpi=160, facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.095, 0.13, 0.875, 0.675))
-    axes.tick_params(colors=_SOFT, labelsize=9, length=3, width=0.8, which="both")
-    axes.grid(axis="y", color="#e6e9ed", lw=0.8)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color("#b6bec8")
-    tokens = f"{number(prediction.input_tokens)} tokens in"
-    if prediction.output_tokens:
-        tokens += f", {number(prediction.output_tokens)} out"
-    cap = prediction.binding_cap
-    bound = f" · bound by {name(cap)} at {number(prediction.caps.get(cap))} in flight" if cap else ""
-    below = f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu} · {tokens}{bound} · predicted"
-    head: dict[str, Any] = {"va": "center", "parse_math": False}
-    figure.text(0.025, 0.955, title, fontsize=14, fontweight="bold", color=_INK, **head)
-    figure.text(0.025, 0.907, cut(below, 118), fontsize=9.5, color=_SOFT, **head)
-    return figure, axes
-
-
-def _unit(figure: Any, axes: Any, words: str) -> None:
-    left, bottom, _, height = axes.get_position().bounds
-    figure.text(left, bottom + height + 0.045, words, fontsize=9.5, color=_SOFT, ha="left", va="center")
+def _below(prediction: Prediction) -> str:
+    """What was predicted, in a line."""
+    return " · ".join(part for part in (*subject(prediction), binding(prediction), "predicted") if part)

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted, level, provisional, simulated
 
-from harness.report import headline, words
+from harness.report import facts, headline, remarks, run_report, subject
+from harness.report.document import Fact
 from harness.summary import (
     Assumptions,
     Attainment,
@@ -27,6 +28,12 @@ from harness.summary import (
     Verdict,
 )
 
+
+def answer(summary: Summary) -> list[str]:
+    """The answer as it stands in report.md, a line each."""
+    return [f"{fact.label}: {fact.text}" for fact in facts.facts(summary)]
+
+
 CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
 
 
@@ -39,7 +46,7 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 
 def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
-    assert words.answer(full()) == [
+    assert answer(full()) == [
         "Knee: 16.2 requests in flight (95 % interval 15.4–17.1)",
         "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); half of it at 7.19 in flight, 95 % at 14.1 in flight",
         "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
@@ -52,7 +59,7 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
 
 
 def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
-    assert words.answer(simulated()) == [
+    assert answer(simulated()) == [
         "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
         "To settle it: measure 16 and 32 in flight, about 48 s",
         "Plateau: at least 1,026 output tok/s, measured at C = 8",
@@ -66,7 +73,7 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
 
 
 def test_an_interrupted_run_answers_with_what_stands() -> None:
-    assert words.answer(interrupted()) == [
+    assert answer(interrupted()) == [
         "Interrupted: the run ended early; the 2 finished levels stand",
         "Knee: not measurable: 2 levels measured, too few for a curve",
         "Plateau: at least 276 output tok/s, measured at C = 2",
@@ -77,7 +84,7 @@ def test_an_interrupted_run_answers_with_what_stands() -> None:
 
 
 def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> None:
-    assert words.answer(hollow()) == [
+    assert answer(hollow()) == [
         "Knee: not measurable: every level is invalid",
         "Plateau: not measurable: no level has output",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; no knee; no cap binds",
@@ -85,7 +92,7 @@ def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> Non
 
 
 def test_a_provisional_answer_has_its_figures_the_reason_and_what_settles_it() -> None:
-    assert words.answer(provisional())[:5] == [
+    assert answer(provisional())[:5] == [
         "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
         "Why provisional: 1 level past the knee, 2 are needed",
         "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
@@ -95,7 +102,7 @@ def test_a_provisional_answer_has_its_figures_the_reason_and_what_settles_it() -
 
 
 def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
-    assert words.answer(constant())[:3] == [
+    assert answer(constant())[:3] == [
         "Knee: 1.01 requests in flight (95 % interval 0.970–1.04); "
         "throughput does not rise with load: the server handles 1 at a time",
         "Plateau: 150 output tok/s (95 % interval 149–151)",
@@ -103,13 +110,13 @@ def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
     ]
     curve = curve_of(constant(), dip=Value(0.12, (0.1, 0.14)))
     falls = msgspec.structs.replace(constant(), curve=curve)
-    assert "throughput falls with load: the server is fastest at the lowest level" in words.answer(falls)[0]
-    assert words.answer(falls)[1].endswith("it falls by 12 % to the last level")
+    assert "throughput falls with load: the server is fastest at the lowest level" in answer(falls)[0]
+    assert answer(falls)[1].endswith("it falls by 12 % to the last level")
     hinge = Value(8.1, (7.8, 8.3))
     above = msgspec.structs.replace(
         constant(), levels=constant().levels[3:], curve=curve_of(constant(), hinge_concurrency=hinge), knees=Knees()
     )
-    assert words.answer(above)[0] == (
+    assert answer(above)[0] == (
         "Knee: at most 8.10 requests in flight (95 % interval 7.80–8.30); "
         "throughput does not rise with load: 8 in flight, the lowest level, saturate the server"
     )
@@ -124,7 +131,7 @@ def curve_of(summary: Summary, **changes: Any) -> Curve:
 def test_no_headline_is_none_and_a_doubt_takes_no_answer_away(name: str) -> None:
     summary = SITUATIONS[name]()
     first = headline.sentence(summary)
-    assert not re.search(r"\bnone\b", "\n".join(words.answer(summary)))
+    assert not re.search(r"\bnone\b", "\n".join(answer(summary)))
     if summary.knee_concurrency is not None:
         assert f"{summary.knee_concurrency:.3g}" in first
     gravest = Verdict("errors_above_1_percent", "invalid", "x")
@@ -136,7 +143,7 @@ def test_where_nothing_is_predicted_the_asymptote_says_where_the_knee_may_be() -
         simulated(), expected_concurrency=310.0, expected_by="asymptote", settle=None,
         asymptote_tokens_per_s=Value(10_000.0, (9100.0, 11_200.0)),
     )  # fmt: skip
-    assert words.answer(msgspec.structs.replace(simulated(), curve=curve))[:2] == [
+    assert answer(msgspec.structs.replace(simulated(), curve=curve))[:2] == [
         "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310",
         "Plateau: at least 1,026 output tok/s, measured at C = 8; "
         "the curve tends to 10,000 (95 % interval 9,100–11,200)",
@@ -150,7 +157,7 @@ def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
         assert headline.state(curve) == expected
     old = curve_of(simulated(), state="none", reasons=[], settle=None, at_least_concurrency=None, expected_by=None,
                    expected_concurrency=None)  # fmt: skip
-    assert words.answer(msgspec.structs.replace(simulated(), curve=old))[0] == (
+    assert answer(msgspec.structs.replace(simulated(), curve=old))[0] == (
         "Knee: above 8 requests in flight: throughput still rises there"
     )
     assert headline.state(None) == "none"
@@ -160,8 +167,8 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
     void = Verdict("errors_above_1_percent", "invalid", "x")
     first = msgspec.structs.replace(level(1, output_tokens_per_s=Estimate(9_999.0)), verdicts=[void])
     summary = msgspec.structs.replace(interrupted(), levels=[first])
-    assert words.answer(summary)[1] == "Knee: not measurable: no valid level"
-    lines = words.answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
+    assert answer(summary)[1] == "Knee: not measurable: no valid level"
+    lines = answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
     assert lines[2:4] == [
         "Plateau: at least 1,026 output tok/s, measured at C = 8",
         "Single stream: 141 output tok/s by the curve (95 % interval 138–144)",
@@ -170,7 +177,7 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
 
 def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
     def knee(summary: Summary) -> list[str]:
-        return words.answer(summary)[:2]
+        return answer(summary)[:2]
 
     hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
     assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
@@ -189,32 +196,32 @@ def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
 def test_the_single_stream_is_measured_first_and_repeats_are_averaged() -> None:
     summary = full()
     again = msgspec.structs.replace(level(1, 0.02), repeat=1)
-    lines = words.answer(msgspec.structs.replace(summary, levels=[*summary.levels, again]))
+    lines = answer(msgspec.structs.replace(summary, levels=[*summary.levels, again]))
     assert (
         "Single stream: 141 output tok/s measured (mean of 2 levels); 141 by the curve (95 % interval 140–142)" in lines
     )
-    lines = words.answer(msgspec.structs.replace(summary, levels=summary.levels[1:]))
+    lines = answer(msgspec.structs.replace(summary, levels=summary.levels[1:]))
     assert "Single stream: 141 output tok/s by the curve (95 % interval 140–142)" in lines
 
 
 def test_the_lengths_that_were_sent_stand_before_those_requested_where_they_differ() -> None:
     summary = full()
     other = [msgspec.structs.replace(x, input_tokens_mean=1063.0, output_tokens_mean=199.0) for x in summary.levels]
-    _, below = words.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
+    _, below = subject.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
     assert "1,063 tokens in (1,000 requested), 200 out · " in below
-    assert "1,000 tokens in, 200 out · " in words.subject(summary, MANIFEST)[1]
+    assert "1,000 tokens in, 200 out · " in subject.subject(summary, MANIFEST)[1]
 
 
 def test_an_unbounded_interval_is_said_in_words() -> None:
     open_ended = Value(16.2, (15.4, None))
     summary = msgspec.structs.replace(full(), knees=Knees(hinge=open_ended))
-    assert words.answer(summary)[0] == "Knee: 16.2 requests in flight (95 % interval 15.4 or more)"
+    assert answer(summary)[0] == "Knee: 16.2 requests in flight (95 % interval 15.4 or more)"
 
 
 def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
     limit = Value(12.4, (11.9, 12.8))
     summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
-    assert words.answer(summary)[:2] == [
+    assert answer(summary)[:2] == [
         "Knee: 12.4 requests in flight keep the limits, 12.8 miss them",
         "Hinge: 16.2 requests in flight (no interval)",
     ]
@@ -225,8 +232,8 @@ def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
         sheet = full().prediction
         assert sheet is not None
         sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": kept})
-        facts = words.facts(msgspec.structs.replace(full(), prediction=sheet))
-        return next(fact.detail for fact in facts if fact.label == "Prediction")
+        found = facts.facts(msgspec.structs.replace(full(), prediction=sheet))
+        return next(fact.detail for fact in found if fact.label == "Prediction")
 
     assert said(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
     assert said(0.0).endswith("knee at 16; the SLO is missed at any load")
@@ -239,7 +246,7 @@ def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
     known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
     sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
     summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
-    return {quote.split()[0]: (says, found) for quote, says, found in words.claim_rows(summary, MANIFEST)}
+    return {quote.split()[0]: (says, found) for quote, says, found in run_report.claim_rows(summary, MANIFEST)}
 
 
 def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
@@ -259,12 +266,12 @@ def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
 def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
     assert claimed()
     assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
-    assert words.claim_rows(simulated(), MANIFEST) == []
+    assert run_report.claim_rows(simulated(), MANIFEST) == []
 
 
 def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
-    found = words.remarks(full())
-    assert [(r.severity, r.code, r.where) for r in found] == [
+    found = remarks.remarks(full())
+    assert [(r.gravity, r.code, r.where) for r in found] == [
         ("invalid", "client_limited", "C = 64"),
         ("doubt", "window_short", "C = 1, 2"),
         ("note", "server_version_unknown", ""),
@@ -275,23 +282,23 @@ def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
 def test_a_level_verdict_that_the_run_repeats_is_told_once() -> None:
     summary = full()
     again = summary.levels[-1].verdicts[0]
-    assert words.remarks(msgspec.structs.replace(summary, verdicts=[again])) == words.remarks(
+    assert remarks.remarks(msgspec.structs.replace(summary, verdicts=[again])) == remarks.remarks(
         msgspec.structs.replace(summary, verdicts=[])
     )
 
 
 def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
     seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
-    assert words.answer(seen)[-2] == (
+    assert answer(seen)[-2] == (
         "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, at least 1,410; 75.5 GB in use"
     )
-    assert words.answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
-    assert not any(line.startswith("GPU") for line in words.answer(full()))
+    assert answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
+    assert not any(line.startswith("GPU") for line in answer(full()))
 
 
 def test_a_bare_manifest_is_enough() -> None:
-    assert words.subject(interrupted(), {}) == ("unnamed model", "")
-    assert words.subject(full(), {}) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+    assert subject.subject(interrupted(), {}) == ("unnamed model", "")
+    assert subject.subject(full(), {}) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
 
 
 def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
@@ -304,7 +311,7 @@ def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
         for x in summary.levels
     ]
     summary = msgspec.structs.replace(summary, client=known, levels=used)
-    assert words.answer(summary)[-1] == (
+    assert answer(summary)[-1] == (
         "Client: 2 workers, kernel stamps; follows at least 120,000 tok/s; 25.0% of it used; arrival error p99 40 µs"
     )
 
@@ -324,7 +331,7 @@ def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
 
 
 def slo_line(summary: Summary) -> str:
-    return next(line for line in words.answer(summary) if line.startswith("SLO"))
+    return next(line for line in answer(summary) if line.startswith("SLO"))
 
 
 def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
@@ -347,7 +354,7 @@ def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
         mfu=Value(0.41, (0.39, 0.43)), lengths=[],
     )  # fmt: skip
     decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=None)
-    lines = words.answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill, decode=decode)))
+    lines = answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill, decode=decode)))
     assert (
         "Prefill: 21,000 prompt tok/s; 95 % interval 20,500–21,500; 45 µs a prompt token; MFU 0.41 (0.390–0.430)"
         in lines
@@ -357,7 +364,7 @@ def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
 
 def test_a_grade_tells_what_the_next_one_needs_and_how_repeats_differ() -> None:
     grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
-    assert words.answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
+    assert answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
         "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
         "the next grade needs 600 s of windows, 3 repeats"
     )
@@ -365,16 +372,16 @@ def test_a_grade_tells_what_the_next_one_needs_and_how_repeats_differ() -> None:
 
 def test_every_decision_of_the_ramp_is_told_in_order_with_its_end() -> None:
     ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
-    rows = words.ramp_rows(msgspec.structs.replace(full(), ramp=ramp))
-    assert rows == [("C = 1", "a single stream"), ("C = 17", "tells most"), ("end", "stopped: known")]
+    rows = run_report.ramp_facts(msgspec.structs.replace(full(), ramp=ramp))
+    assert rows == [Fact("C = 1", "a single stream"), Fact("C = 17", "tells most"), Fact("end", "stopped: known")]
     given = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
-    assert words.ramp_rows(msgspec.structs.replace(full(), ramp=given)) == []
+    assert run_report.ramp_facts(msgspec.structs.replace(full(), ramp=given)) == []
 
 
 def test_every_knee_stands_under_its_own_name() -> None:
     curve = full().curve
     assert curve is not None
-    names = [name for name, _, _ in words.knee_rows(curve, full().knees)]
+    names = [fact.label for fact in run_report.knee_facts(curve, full().knees)]
     assert names[0] == "hinge"
     assert len(set(names)) == len(names)
 
@@ -384,10 +391,10 @@ def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
         summary = made()
         assert summary.curve is not None
         loads = [level.concurrency or 0 for level in summary.levels]
-        rows = words.fit_rows(summary.curve, summary.knees, loads)
+        found = run_report.fit(summary.curve, summary.knees, loads).sections[0].facts
         head = headline.headline(summary)[0]
-        assert rows[0] == ("knee", head.value, head.detail)
-    provisional_rows = words.knee_rows(curve_of(provisional()), provisional().knees)
-    assert provisional_rows[0] == (
+        assert found[0] == Fact("knee", head.value, head.detail)
+    provisional_knees = run_report.knee_facts(curve_of(provisional()), provisional().knees)
+    assert provisional_knees[0] == Fact(
         "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"
     )  # fmt: skip

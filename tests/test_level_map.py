@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import doctest
 import struct
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from harness.predict import catalog, model, roofline
-from harness.report import heat
+from harness.predict.hinge import predicted_hinge
+from harness.report import level_map, map_png, markdown
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
 from harness.summary import Prediction, Value
+
+
+def table(map_: Map) -> str:
+    return markdown.render(level_map.report(map_))
+
 
 KV_TOKENS = 65_536  # 4,096 blocks of 16
 
@@ -56,11 +61,11 @@ def plane() -> Map:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(heat).failed == 0
+    assert doctest.testmod(level_map).failed == 0
 
 
 def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blocks() -> None:
-    hinge = heat.predicted_hinge(predicted(512, 64))
+    hinge = predicted_hinge(predicted(512, 64))
     assert hinge is not None
     assert hinge(960, 128) == 64  # context 960 + 64 = 1,024 tokens: 64 of the 4,096 blocks
     assert hinge(1920, 256) == 32  # twice the context, half the batch
@@ -69,20 +74,20 @@ def test_the_predicted_hinge_between_the_cells_is_kv_blocks_over_a_request_s_blo
 
 
 def test_max_num_seqs_caps_the_predicted_hinge_between_the_cells_too() -> None:
-    hinge = heat.predicted_hinge(predicted(512, 64, max_num_seqs=48))
+    hinge = predicted_hinge(predicted(512, 64, max_num_seqs=48))
     assert hinge is not None
     assert (hinge(960, 128), hinge(1920, 256)) == (48, 32)
 
 
 def test_a_prediction_that_cannot_be_made_again_gives_no_contour_of_its_own() -> None:
     made = predicted(512, 64)
-    assert heat.predicted_hinge(msgspec.structs.replace(made, model="/gone/config.json")) is None
-    assert heat.predicted_hinge(msgspec.structs.replace(made, hinge_concurrency=17.0)) is None
+    assert predicted_hinge(msgspec.structs.replace(made, model="/gone/config.json")) is None
+    assert predicted_hinge(msgspec.structs.replace(made, hinge_concurrency=17.0)) is None
 
 
 @pytest.mark.slow
 def test_the_grid_reaches_half_a_cell_beyond_the_cells_and_doubles_along_with_them() -> None:
-    grid = heat.predicted_grid(plane(), P_AXIS, G_AXIS, {})
+    grid = level_map.predicted_grid(plane(), P_AXIS, G_AXIS, {})
     assert grid is not None
     assert (grid.x[0], grid.x[-1], grid.y[0], grid.y[-1]) == (-0.5, 2.5, -0.5, 1.5)
     middle, low = grid.hinge[0][15], grid.hinge[0][5]  # x = 1 and 0, y = -0.5: P of 2048 and 1024, G of 90.5
@@ -90,7 +95,7 @@ def test_the_grid_reaches_half_a_cell_beyond_the_cells_and_doubles_along_with_th
     assert grid.x[5] == pytest.approx(0)
     assert low == 4096 // -(-(1024 + 45.25) // 16) == 61
     assert middle == 4096 // -(-(2048 + 45.25) // 16) == 31
-    turned = heat.predicted_grid(plane(), G_AXIS, P_AXIS, {})
+    turned = level_map.predicted_grid(plane(), G_AXIS, P_AXIS, {})
     assert turned is not None
     assert turned.hinge[5][0] == low  # the same place with the axes exchanged
 
@@ -103,7 +108,7 @@ def test_without_the_model_the_contours_are_of_the_cells_own_predictions() -> No
         else each
         for each in made.cells
     ]
-    grid = heat.predicted_grid(msgspec.structs.replace(made, cells=gone), P_AXIS, G_AXIS, {})
+    grid = level_map.predicted_grid(msgspec.structs.replace(made, cells=gone), P_AXIS, G_AXIS, {})
     assert grid is not None
     assert (grid.x, grid.y) == ([0.0, 1.0, 2.0], [0.0, 1.0])
     assert [row[2] for row in grid.hinge] == [15, 15]  # contexts of 4,160 and 4,224 tokens: 260 and 264 blocks
@@ -113,43 +118,43 @@ def test_without_the_model_the_contours_are_of_the_cells_own_predictions() -> No
 def test_between_settings_of_a_server_there_is_nothing_to_predict() -> None:
     seqs = Axis(SEQS, [8, 16])
     made = over([P_AXIS, seqs], [cell(P, 128, seqs=s) for P in (1024, 2048, 4096) for s in (8, 16)])
-    assert heat.predicted_grid(made, P_AXIS, seqs, {}) is None
+    assert level_map.predicted_grid(made, P_AXIS, seqs, {}) is None
 
 
 def test_no_prediction_no_grid() -> None:
     bare = [msgspec.structs.replace(each, prediction=None) for each in plane().cells]
-    assert heat.predicted_grid(over([P_AXIS, G_AXIS], bare), P_AXIS, G_AXIS, {}) is None
+    assert level_map.predicted_grid(over([P_AXIS, G_AXIS], bare), P_AXIS, G_AXIS, {}) is None
 
 
 def test_a_plateau_that_was_not_reached_is_never_a_number() -> None:
     made = msgspec.structs.replace(
         cell(1024, 128), knee=None, plateau_reached=False
     )  # its fit has a hinge and a plateau
-    assert heat.knee_box(made) == heat.Box(None, "not\nreached", "", True)
-    assert heat.plateau_box(made) == heat.Box(None, "not\nreached", "", True)
+    assert level_map.knee_box(made) == level_map.Box(None, "not\nreached", "", True)
+    assert level_map.plateau_box(made) == level_map.Box(None, "not\nreached", "", True)
 
 
 def test_an_slo_knee_stands_where_the_plateau_was_not_reached() -> None:
     made = msgspec.structs.replace(cell(1024, 128), plateau_reached=False, hinge=Value(31.0, (24.0, None)))
-    assert heat.knee_box(made) == heat.Box(20.0, "20", "18–22", True)
-    assert heat.plateau_box(made).value is None
+    assert level_map.knee_box(made) == level_map.Box(20.0, "20", "18–22", True)
+    assert level_map.plateau_box(made).value is None
 
 
 def test_a_provisional_knee_is_shown_as_one_with_its_plateau() -> None:
     made = msgspec.structs.replace(cell(1024, 128), plateau_reached=False)
-    assert heat.knee_box(made) == heat.Box(20.0, "≈20", "18–22", True)
-    assert heat.plateau_box(made) == heat.Box(1234.4, "≈1,234", "1,200–1,300", True)
+    assert level_map.knee_box(made) == level_map.Box(20.0, "≈20", "18–22", True)
+    assert level_map.plateau_box(made) == level_map.Box(1234.4, "≈1,234", "1,200–1,300", True)
 
 
 def test_what_failed_and_what_was_left_out_are_told_apart() -> None:
     made = plane()
-    assert [heat.knee_box(each).words for each in made.cells[:3]] == ["not\nreached", "failed", "not measured"]
-    assert heat.knee_box(None).words == "not measured"
-    assert heat.knee_box(made.cells[3]).words == "20 ✗"
+    assert [level_map.knee_box(each).words for each in made.cells[:3]] == ["not\nreached", "failed", "not measured"]
+    assert level_map.knee_box(None).words == "not measured"
+    assert level_map.knee_box(made.cells[3]).words == "20 ✗"
 
 
 def test_the_table_has_a_line_a_cell_and_says_what_is_missing() -> None:
-    text = heat.table(plane())
+    text = table(plane())
     assert text.startswith("# map: knee by input tokens P and output tokens G\n")
     assert "**SIMULATED**" in text
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
@@ -179,7 +184,7 @@ def test_what_comes_from_outside_is_text_in_the_table_and_nothing_else(text: str
     failed = msgspec.structs.replace(failed, name=text, status=None, error=text, at={**failed.at, SERVER: text})
     axes = [Axis(INPUT, [1024]), G_AXIS, Axis(SERVER, [text])]
     made = Map(name=text, model=text, gpu=text, created=text, axes=axes, cells=[ran, failed], complete=True)
-    tokens = MarkdownIt("commonmark").enable("table").parse(heat.table(made))
+    tokens = MarkdownIt("commonmark").enable("table").parse(table(made))
     found = [each for token in tokens for each in (token, *(token.children or []))]
     kinds = {token.type for token in found}
     assert kinds & {"html_block", "html_inline", "fence", "code_block", "code_inline", "em_open", "hr"} == set()
@@ -187,12 +192,12 @@ def test_what_comes_from_outside_is_text_in_the_table_and_nothing_else(text: str
     assert [token.attrGet("href") for token in found if token.type == "link_open"] == []
     assert [token.attrGet("src") for token in found if token.type == "image"] == ["map.png"]
     assert [token.type for token in tokens].count("tr_open") == 3
-    assert not any(char in heat.table(made) for char in "\x1b\u202e")
+    assert not any(char in table(made) for char in "\x1b\u202e")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["one", "two", "three", "settings", "single", "empty"])
-def test_every_shape_of_map_is_drawn_without_a_warning(shape: str, tmp_path: Path) -> None:
+def test_every_shape_of_map_is_drawn_without_a_warning(shape: str) -> None:
     seqs = Axis(SEQS, [8, 16])
     made = {
         "one": over([P_AXIS], [cell(P, 128, knee) for P, knee in ((1024, 60.0), (2048, None), (4096, 15.0))]),
@@ -205,8 +210,7 @@ def test_every_shape_of_map_is_drawn_without_a_warning(shape: str, tmp_path: Pat
         "single": over([Axis(INPUT, [1024])], [cell(1024, 128)]),
         "empty": over([P_AXIS, G_AXIS], []),
     }[shape]
-    heat.map_png(made, tmp_path / "map.png")
-    data = (tmp_path / "map.png").read_bytes()
+    data = map_png.draw(level_map.panels(made))
     width, height = struct.unpack(">II", data[16:24])
     assert data[:4] == b"\x89PNG"
     assert 800 < width < 3000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -13,9 +13,10 @@ from summaries import MANIFEST, full
 
 from harness.predict import catalog, choice, question
 from harness.predict.question import Answer, Question, answer
-from harness.report import predicted, tables, words
-from harness.report.predicted import (
-    Section,
+from harness.report import charts, markdown, plotly_json, png, prediction, roofs, run_report, terminal
+from harness.report.document import Column, Document
+from harness.report.facts import facts
+from harness.report.prediction import (
     calibrated_columns,
     choice_sections,
     level_columns,
@@ -31,14 +32,14 @@ def of(**figures: object) -> Answer:
     return answer(msgspec.structs.replace(CHAT, **figures))
 
 
-def cells(columns: list[predicted.Column], head: str) -> list[str]:
+def cells(columns: Sequence[Column], head: str) -> list[str]:
     (found,) = (column.cells for column in columns if column.head == head)
-    return found
+    return [str(cell) for cell in found]
 
 
-def printed(found: list[Section], width: int = 80) -> str:
+def printed(document: Document, width: int = 80) -> str:
     out = io.StringIO()
-    predicted.print_sections(found, Console(file=out, width=width))
+    terminal.show(document, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -63,7 +64,7 @@ def run_with(calibrated: bool) -> Summary:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(predicted).failed == 0
+    assert doctest.testmod(prediction).failed == 0
 
 
 def test_columns_without_any_cell_are_left_out() -> None:
@@ -151,7 +152,7 @@ def test_the_edges_in_the_head_are_those_of_low_and_high(
     figures: dict[str, float], said: str, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     found = of(figures=figures)
-    line = next(line for line in predicted.sections(found)[0].lines if "low and high" in line)
+    line = next(line for line in prediction.report(found).sections[0].lines if "low and high" in line)
     assert line.endswith(f"low and high {said}")
 
     def at(mbu: float, mfu: float, o_layer: float) -> float:
@@ -163,21 +164,21 @@ def test_the_edges_in_the_head_are_those_of_low_and_high(
 
 
 def test_a_file_gets_whole_lines_whatever_the_width() -> None:
-    text = printed(predicted.sections(of()), width=40)
+    text = printed(prediction.report(of()), width=40)
     assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high MBU" in text
     head = next(line for line in text.splitlines() if "TTFT ms" in line)
     assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
 
 
 def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
-    sections = predicted.sections(of())
-    text = predicted.markdown(sections)
+    document = prediction.report(of())
+    text = markdown.render(document)
     assert "## What users in flight get" in text
-    for section in sections:
+    for section in document.sections:
         rows = list(zip(*(column.cells for column in section.columns), strict=True))
         assert text.count("| ---") >= bool(rows)
         for row in rows:
-            assert row[0].replace("_", r"\_") in text
+            assert str(row[0]).replace("_", r"\_") in text
 
 
 def test_both_predictions_have_columns_of_their_own() -> None:
@@ -187,39 +188,31 @@ def test_both_predictions_have_columns_of_their_own() -> None:
     pairs = zip(cells(columns, "sheet tok/s"), cells(columns, "calibrated tok/s"), strict=True)
     for left, right in pairs:
         assert float(right.replace(",", "")) == pytest.approx(0.9 * float(left.replace(",", "")), rel=0.01)
-    assert "it misses unseen levels by 3 %" in predicted.calibrated_line(own)
-    assert "no level is left to judge it by" in predicted.calibrated_line(by_calibration([], None))
+    assert "it misses unseen levels by 3 %" in prediction.calibrated_line(own)
+    assert "no level is left to judge it by" in prediction.calibrated_line(by_calibration([], None))
 
 
 def test_a_run_tells_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
     plain, both = run_with(False), run_with(True)
-    assert "Calibrated" not in [fact.label for fact in words.facts(plain)]
-    facts = {fact.label: fact for fact in words.facts(both)}
-    assert facts["Prediction"] in words.facts(plain)
-    assert facts["Calibrated"].value == "plateau 900 output tok/s"
-    assert "fitted at C = 1, 16 of results/x" in facts["Calibrated"].detail
-    assert "Measured / calibrated" in facts
-    heads = [column.head for column in tables.level_columns(both)]
-    assert ("calibr.", "tok/s") in heads
-    assert ("predicted", "tok/s") in heads
-    assert ("calibr.", "tok/s") not in [column.head for column in tables.level_columns(plain)]
-    out = io.StringIO()
-    tables.print_summary(both, MANIFEST, [], Console(file=out, width=80))
-    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "Calibrated" not in [fact.label for fact in facts(plain)]
+    found = {fact.label: fact for fact in facts(both)}
+    assert found["Prediction"] in facts(plain)
+    assert found["Calibrated"].value == "plateau 900 output tok/s"
+    assert "fitted at C = 1, 16 of results/x" in found["Calibrated"].detail
+    assert "Measured / calibrated" in found
+    heads = [column.head for column in run_report.level_columns(both)]
+    assert "calibr.\ntok/s" in heads
+    assert "predicted\ntok/s" in heads
+    assert "calibr.\ntok/s" not in [column.head for column in run_report.level_columns(plain)]
+    assert max(map(len, printed(run_report.screen(both, MANIFEST)).splitlines())) <= 80
 
 
 @pytest.mark.slow
-def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own(tmp_path: Path) -> None:
-    from harness.report import plots
-
-    def lines(summary: Summary) -> list[str]:
-        return [trace["name"] for trace in plots.curve_figure(summary, MANIFEST)["data"] if "name" in trace]
-
-    plain, both = run_with(False), run_with(True)
-    assert set(lines(both)) - set(lines(plain)) == {"predicted, calibrated"}
-    for summary in (plain, both):
-        plots.curve_png(summary, MANIFEST, tmp_path / f"{summary is both}.png")
-    assert (tmp_path / "True.png").read_bytes() != (tmp_path / "False.png").read_bytes()
+def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own() -> None:
+    plain, both = (charts.curve(run_with(calibrated), MANIFEST) for calibrated in (False, True))
+    names = [{trace.get("name") for trace in plotly_json.figure(each)["data"]} for each in (plain, both)]
+    assert names[1] - names[0] == {"predicted, calibrated"}
+    assert png.draw(plain) != png.draw(both)
 
 
 def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> None:
@@ -238,16 +231,13 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figures", [{}, {"slo": {"itl": 0.02}}, {"model": "bge-m3", "gpu": "l4"}])
-def test_the_figures_are_drawn_whatever_is_asked(tmp_path: Path, figures: dict[str, object]) -> None:
-    from harness.report import roofs
-
+def test_the_figures_are_drawn_whatever_is_asked(figures: dict[str, object]) -> None:
     assert doctest.testmod(roofs).failed == 0
     found = of(**figures)
     own = by_calibration(found.prediction.levels)
     both = msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=own))
     for each in (found, both):
-        for draw in (roofs.frontier_png, roofs.roofline_png):
-            draw(each, tmp_path / "x.png")
-            data = (tmp_path / "x.png").read_bytes()
+        for chart in (roofs.frontier(each), roofs.roofline(each)):
+            data = png.draw(chart)
             assert data[:8] == b"\x89PNG\r\n\x1a\n"
             assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1440, 864)

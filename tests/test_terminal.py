@@ -15,13 +15,16 @@ from rich.console import Console
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
 
 from harness.report import format as fmt
-from harness.report import headline, tables, words
+from harness.report import headline, run_report, terminal
+from harness.report.facts import facts
 from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
 def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST, *, verbose: bool = False) -> str:
-    out, paths = io.StringIO(), [("page", "out/report.html")]
-    tables.print_summary(summary, manifest, paths, Console(file=out, width=width), verbose=verbose)
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
+    terminal.show_paths([("page", "out/report.html")], console)
     return out.getvalue()
 
 
@@ -34,7 +37,7 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(fmt).failed == doctest.testmod(tables).failed == 0
+    assert doctest.testmod(fmt).failed == doctest.testmod(terminal).failed == 0
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -63,7 +66,7 @@ def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> Non
 
 
 def test_without_a_prediction_its_columns_are_absent() -> None:
-    assert [c.head for c in tables.level_columns(interrupted()) if "pred" in "".join(c.head)] == []
+    assert [c.head for c in run_report.level_columns(interrupted()) if "pred" in c.head] == []
 
 
 def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_others_are() -> None:
@@ -88,10 +91,10 @@ def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
 
 
 def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
-    columns = {column.head: column.cells for column in tables.level_columns(watched(joules_per_output_token=0.35))}
-    assert columns["J per", "token"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
+    columns = {column.head: column.cells for column in run_report.level_columns(watched(joules_per_output_token=0.35))}
+    assert columns["J per\ntoken"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
     for without in (full(), watched()):
-        assert ("J per", "token") not in {column.head for column in tables.level_columns(without)}
+        assert "J per\ntoken" not in {column.head for column in run_report.level_columns(without)}
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -124,13 +127,13 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     summary = full()
     levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
-    answer = words.answer(nothing)
+    answer = [f"{fact.label}: {fact.text}" for fact in facts(nothing)]
     assert answer[0] == "Knee: not measured: requests were sent at fixed rates"
     assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
     assert answer[1].endswith(" output tok/s at 2 req/s")
-    heads = [column.head for column in tables.level_columns(nothing)]
-    assert heads[0] == ("asked", "req/s")
-    assert ("lag ms", "p99") in heads
-    assert words.load(True, 1, 2.5) == "1, 2.5 req/s"
+    heads = [column.head for column in run_report.level_columns(nothing)]
+    assert heads[0] == "asked\nreq/s"
+    assert "lag ms\np99" in heads
+    assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
     limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
-    assert words.answer(limits)[0] == "Knee: 2 requests per second keep the limits, 3 miss them"
+    assert facts(limits)[0].text == "2 requests per second keep the limits, 3 miss them"

@@ -1,0 +1,262 @@
+"""The charts of a run: throughput against load with fit, prediction and knees, and three latencies against load.
+
+Requests in flight are on a log2 axis, for levels double. No statistics are computed here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.analysis.curve import throughput
+from harness.analysis.stats import Z95
+from harness.judgement import Gravity
+from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
+from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
+from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
+from harness.report.remarks import worst
+from harness.report.subject import simulated_words, subject
+from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
+
+LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
+
+_Measured = tuple[float, float, LevelSummary]
+
+
+def measured(summary: Summary) -> list[_Measured]:
+    """The measured levels as (requests in flight, output tokens/s, level), by load.
+
+    C stands where N is unknown, and where it is 0, which a log axis does not have.
+    """
+    found = [
+        (level.in_flight or float(level.concurrency or 1), mean, level)
+        for level in summary.levels
+        if (mean := level.output_tokens_per_s.mean) is not None
+    ]
+    return sorted(found, key=lambda point: point[0])
+
+
+def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
+    """Output tokens/s against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
+    levels, ends = measured(summary), _extent(summary)
+    series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]
+    tops = [(level.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, level in levels]
+    tops += [point.high or point.y for each in series if each.line for point in each.points]
+    title, below = subject(summary, manifest)
+    beyond = ", ".join(label for cap, label in _caps(summary) if cap >= ends[1])
+    return Chart(
+        name="curve",
+        title=title,
+        below=below,
+        answer=sentence(summary),
+        simulated=simulated_words(summary, manifest),
+        x=_load_axis(summary, ends),
+        y=Scale(label="output tok/s", ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
+        series=series,
+        guides=[*_knees(summary), *_caps_in(summary, *ends)],
+        legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
+        missing="" if levels else "nothing measured",
+        foot=f"caps beyond the axis: {beyond}" if beyond else "",
+    )
+
+
+def latency(summary: Summary, name: str) -> Chart:
+    """p50, p90 and p99 of one of LATENCIES against requests in flight, milliseconds.
+
+    ITL percentiles do not exist where chunks hold several tokens: there its mean stands, and TPOT's by name.
+    """
+    levels = [(x, level) for x, _, level in measured(summary)]
+    wanted: list[tuple[str, Tone]] = [(name, "p50"), (name, "p90"), (name, "p99")]
+    if name == "itl" and all(level.itl_s.p50 is None for _, level in levels):
+        wanted = [("itl", "mean"), ("tpot", "p50"), ("tpot", "p90"), ("tpot", "p99")]
+    series = []
+    for source, quantile in wanted:
+        label = quantile if source == name else f"{source.upper()} {quantile}"
+        found = [(x, level, getattr(_spread(level, source), quantile)) for x, level in levels]
+        points = [
+            Datum(x, seconds * 1e3, hover=(f"{load_of(level)}: {label} {ms(seconds)} ms",))
+            for x, level, seconds in found
+            if seconds is not None
+        ]
+        if points:
+            line: Stroke = "dotted" if quantile == "mean" else "solid"
+            series.append(Series(name=label, tone=quantile, points=points, line=line, marker="dot"))
+    knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
+    return Chart(
+        name=name,
+        title=LATENCIES[name],
+        x=_load_axis(summary, _extent(summary), octaves=0.8),
+        y=Scale(label="ms"),
+        series=series,
+        guides=knee,
+    )
+
+
+def _spread(level: LevelSummary, name: str) -> Spread:
+    return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
+
+
+def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Scale:
+    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
+    named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
+    return Scale(label="requests in flight", log=2, ends=ends, ticks=named)
+
+
+def _extent(summary: Summary) -> tuple[float, float]:
+    """The ends of the load axis: what was measured or predicted, and a cap if it is near."""
+    loads = [x for x, _, _ in measured(summary)]
+    if summary.prediction:
+        loads += [float(level.concurrency) for level in summary.prediction.levels]
+    low, high = min(loads, default=1.0), max(loads, default=1.0)
+    near = [cap for cap, _ in _caps(summary) if high < cap <= 2 * high]
+    high = max([high, *near])
+    return low / 1.18, high * 1.18
+
+
+def _caps(summary: Summary) -> list[tuple[float, str]]:
+    """The predicted caps with their labels, the lowest first."""
+    caps = summary.prediction.caps if summary.prediction else {}
+    found = [(cap, f"{flat(name)} {number(cap)}") for name, cap in caps.items() if cap is not None]
+    return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
+
+
+def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
+    """Caps within the axis, those that would be drawn over each other under one label."""
+    out: list[tuple[float, str]] = []
+    for cap, label in _caps(summary):
+        if out and low < cap < high and math.log2(cap / out[-1][0]) < 0.03 * math.log2(high / low):
+            out[-1] = (out[-1][0], f"{out[-1][1]}, {label}")
+        elif low < cap < high:
+            out.append((cap, label))
+    return [Guide(at=cap, tone="cap", line="dotted", label=label, low=True) for cap, label in out]
+
+
+def _predictions(summary: Summary) -> list[Series]:
+    """The data sheet's band, and the calibrated prediction beside it as a line of its own."""
+    prediction = summary.prediction
+    if prediction is None:
+        return []
+    out = []
+    if band := _between(prediction.levels):
+        hovering = [
+            Datum(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} tok/s",))
+            for n, low, mid, high in band
+        ]
+        _, low, mid, high = band[-1]
+        end = f"predicted {number(round(mid, 1))}\n{number(round(low, 1))}–{number(round(high, 1))}"
+        name = "predicted, low–mid–high"
+        out.append(Series(name=name, tone="predicted", points=hovering, line="dashed", end=end))
+    own = _between(prediction.calibrated.levels) if prediction.calibrated else []
+    if own:
+        points = [Datum(n, mid) for n, _, mid, _ in own]
+        out.append(Series(name="predicted, calibrated", tone="calibrated", points=points, line="dotted"))
+    return out
+
+
+def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, float, float]]:
+    """The predicted band as (in flight, low, mid, high), with points between the levels.
+
+    N/X is straight in N on both sides of a cap (docs/method.md, The steady state), so that is what is
+    interpolated: straight lines in X would bend upwards on a log axis.
+    """
+    levels = sorted(predicted, key=lambda x: x.concurrency)
+    loads = [float(x.concurrency) for x in levels]
+    bands = [[getattr(x.output_tokens_per_s, end) for x in levels] for end in ("low", "mid", "high")]
+    if len(loads) == 1:  # a dash, for a point has no line
+        return [(loads[0] * side, *(band[0] for band in bands)) for side in (1 / 1.03, 1.03)]
+    fine = [low + (high - low) * step / 12 for low, high in itertools.pairwise(loads) for step in range(12)]
+    fine += loads[-1:]
+    rates = [[n / float(np.interp(n, loads, np.divide(loads, band))) for n in fine] for band in bands]
+    return list(zip(fine, *rates, strict=True))
+
+
+def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
+    """The fitted curve over the measured range, its corner among the points."""
+    found = summary.curve
+    if not levels or found is None or found.family is None:
+        return []
+    low, high = levels[0][0], levels[-1][0]
+    loads = [low * (high / low) ** (i / 160) for i in range(161)]
+    corner = found.hinge_concurrency.value
+    if corner is not None and low < corner < high:
+        loads = sorted([*loads, corner])
+    rates = throughput(found, np.array(loads)).tolist()
+    points = [Datum(n, x) for n, x in zip(loads, rates, strict=True)]
+    return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
+
+
+def _levels(levels: Sequence[_Measured]) -> list[Series]:
+    """The levels with their 95 % intervals; those too short for one have the error that the fit gave them."""
+    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
+    for x, y, level in levels:
+        half = Z95 * (level.output_tokens_per_s_se or 0.0)
+        low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
+        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.output_tokens_per_s.ci95 else "short"
+        kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
+    series = [
+        Series(name="measured, 95 % interval", tone="measured", points=kinds["own"], marker="dot"),
+        Series(
+            name="measured, pale: the fit's own error", tone="measured", points=kinds["short"], marker="dot", pale=True
+        ),
+        Series(name="invalid level", tone="measured", points=kinds["void"], marker="ring"),
+    ]
+    return [each for each in series if each.points]
+
+
+def _hover(level: LevelSummary) -> list[str]:
+    """All figures of one level."""
+    out = level.output_tokens_per_s
+    half = half_width(out.ci95)
+    spreads = {"TTFT": level.ttft_s, "ITL": level.itl_s, "TPOT": level.tpot_s, "E2E": level.e2e_s}
+    return [
+        f"{load_of(level)}, in flight {number(level.in_flight)}",
+        f"output {number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'} tok/s",
+        f"per user {number(level.tokens_per_s_per_user)} tok/s",
+        f"input {number(level.input_tokens_per_s.mean)} tok/s, cached {percent(level.cached_input_fraction)}",
+        f"{number(level.requests_per_s.mean)} req/s, {number(level.requests)} requests in {number(level.window_s)} s",
+        *(
+            f"{name} p50 {ms(x.p50)}, p90 {ms(x.p90)}, p99 {ms(x.p99)}, mean {ms(x.mean)} ms"
+            for name, x in spreads.items()
+        ),
+        f"errors {number(level.errors)}" + (f" ({flat(level.errors_by_type)})" if level.errors_by_type else ""),
+        *(f"{verdict.level}: {verdict.code}" for verdict in level.verdicts),
+    ]
+
+
+def _knees(summary: Summary) -> list[Guide]:
+    """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
+    found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
+    out = _hinge(summary)
+    if slo and slo.value is not None:
+        out.append(
+            Guide(at=slo.value, tone="limit", line="solid", label=f"knee {number(slo.value)}, by the limits", low=True)
+        )
+    if found and state(found) == BEYOND and summary.levels:
+        last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
+        out.append(Guide(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
+    if plateau and plateau.value is not None:
+        about = "about " if state(found) == PROVISIONAL else ""
+        label, words = f"plateau {about}{number(plateau.value)}", interval(plateau.ci95)
+        at, ends = plateau.value, plateau.ci95
+        out.append(Guide(at=at, axis="y", tone="knee", line="dashed", ci95=ends, label=label, detail=words))
+    return out
+
+
+def _hinge(summary: Summary) -> list[Guide]:
+    """The curve's knee where it has one, dashed where it is provisional."""
+    hinge, provisional = hinge_of(summary.curve, summary.knees), state(summary.curve) == PROVISIONAL
+    if hinge is None or hinge.value is None:
+        return []
+    label = f"{_own_knee(summary)} {'about ' * provisional}{number(hinge.value)}"
+    words = ", ".join(part for part in ("provisional" * provisional, interval(hinge.ci95)) if part)
+    line: Stroke = "dashed" if provisional else "solid"
+    return [Guide(at=hinge.value, tone="knee", line=line, ci95=hinge.ci95, label=label, detail=words)]
+
+
+def _own_knee(summary: Summary) -> str:
+    """What the curve's knee is called: where limits have a knee of their own, it is the hinge."""
+    return "hinge" if limited(summary) else "knee"

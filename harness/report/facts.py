@@ -1,0 +1,205 @@
+"""What a run's answer says after the headline: limits, phases, prediction, cost, GPUs, the client, the grade."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.judgement import AGREES, Cause, Outcome
+from harness.report.document import Fact
+from harness.report.format import confidence, interval, joined, load, load_of, ms, number, percent, plain
+from harness.report.headline import headline, is_open
+from harness.report.subject import BY_CONSTRUCTION
+from harness.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value
+
+_AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
+
+
+def facts(summary: Summary) -> list[Fact]:
+    """The answer, most important first; never empty."""
+    out = [*_interrupted(summary), *headline(summary)]
+    found = [*_slo(summary), *_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
+    return [*out, *found, *_client(summary), *_grade(summary)]
+
+
+def _interrupted(summary: Summary) -> list[Fact]:
+    if summary.complete:
+        return []
+    stand = {0: "no level was finished", 1: "the 1 finished level stands"}
+    count = len(summary.levels)
+    return [Fact("Interrupted", "the run ended early", stand.get(count, f"the {count} finished levels stand"))]
+
+
+def _slo(summary: Summary) -> list[Fact]:
+    """Up to where the limits are kept; that it is not resolved is an answer too."""
+    judged = [level for level in summary.levels if level.slo]
+    if not judged:
+        return []
+    limits = ", ".join(f"{plain(each.limit)} for {percent(each.needed)}" for each in judged[0].slo)
+    open_loop = is_open(summary)
+    knee = summary.knees.slo_rate if open_loop else summary.knees.slo
+    unit = "requests per second" if open_loop else "requests in flight"
+    if knee is not None and knee.value is not None:
+        missed = knee.ci95[1] if knee.ci95 else None
+        beyond = f"missed at {number(missed)}" if missed is not None else "not seen to be missed"
+        return [Fact("SLO", f"met up to {number(knee.value)} {unit}", joined(limits, beyond))]
+    outcomes = {each.outcome for level in judged for each in level.slo}
+    lowest = min(judged, key=lambda level: level.concurrency or level.rate or 0)
+    if any(each.outcome == Outcome.MISSED for each in lowest.slo):
+        return [Fact("SLO", f"missed at {load_of(lowest)} already", limits)]
+    few = "no level has requests enough to decide it" if Outcome.UNRESOLVED in outcomes else "no valid level decides it"
+    return [Fact("SLO", "unresolved", joined(limits, few))]
+
+
+def _phases(summary: Summary) -> list[Fact]:
+    """What the probes say of the phases, each apart."""
+    phases, out = summary.phases, []
+    if phases and phases.prefill:
+        prefill = phases.prefill
+        slope = prefill.seconds_per_token
+        detail = joined(
+            confidence(prefill.tokens_per_s.ci95),
+            f"{number((slope.value or 0) * 1e6)} µs a prompt token" if slope.value is not None else "",
+            _utilization("MFU", prefill.mfu),
+        )
+        out.append(Fact("Prefill", f"{number(prefill.tokens_per_s.value)} prompt tok/s", detail))
+    if phases and phases.decode:
+        decode = phases.decode
+        alone = f"ITL {ms(decode.itl_s)} ms with one request" if decode.itl_s is not None else ""
+        detail = joined(confidence(decode.tokens_per_s.ci95), alone, _utilization("MBU", decode.mbu))
+        out.append(Fact("Decode", f"{number(decode.tokens_per_s.value)} output tok/s", detail))
+    return out
+
+
+def _prediction(summary: Summary) -> list[Fact]:
+    prediction = summary.prediction
+    if prediction is None:
+        return [Fact("Prediction", "not made", "it needs a GPU (--gpu) and a model config (--model-config)")]
+    band, cap = prediction.plateau_tokens_per_s, prediction.binding_cap
+    limit = prediction.caps.get(cap) if cap else None
+    detail = joined(
+        f"band {number(band.low)}–{number(band.high)}",
+        f"single stream {number(prediction.single_stream_tokens_per_s.mid)}",
+        f"knee at {number(prediction.hinge_concurrency)}" if prediction.hinge_concurrency is not None else "no knee",
+        _binding(cap, limit),
+    )
+    out = [Fact("Prediction", f"plateau {number(band.mid)} output tok/s", detail)]
+    curve, one = summary.curve, prediction.single_stream_tokens_per_s.mid
+    if agreement := _agreement(curve, band.mid, prediction.levels):
+        single = curve.single_stream_tokens_per_s.value if curve else None
+        alone = f"single stream {single / one:.2f}" if single is not None and one > 0 else ""
+        because = f"{BY_CONSTRUCTION} (simulated)" if summary.simulated else _AGREES
+        out.append(Fact("Measured / predicted", agreement, joined(alone, because)))
+    return [*out, *_gap(prediction.gap), *_calibrated(curve, prediction.calibrated)]
+
+
+def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLevel]) -> str:
+    """Measured over predicted where it says most: at the plateau, else at the highest level; "" where at neither."""
+    reached = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
+    if reached is not None and plateau > 0:
+        return f"{reached / plateau:.2f} at the plateau"
+    judged = [level for level in levels if level.measured_over_predicted is not None]
+    top = max(judged, key=lambda level: level.concurrency, default=None)
+    return f"{top.measured_over_predicted:.2f} at C = {top.concurrency}" if top else ""
+
+
+def _binding(cap: str | None, limit: float | None) -> str:
+    """What binds; an SLO makes no knee, it is missed before there is one."""
+    if cap is None:
+        return "no cap binds"
+    if cap == "slo":
+        return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+    return f"bound by {plain(cap)}" + (f" = {number(limit)}" if limit is not None else "")
+
+
+def _gap(gap: Gap | None) -> list[Fact]:
+    """Where the measurement leaves the prediction: the largest cause, and every factor."""
+    if gap is None:
+        return []
+    factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
+    reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
+    largest = "small" if gap.largest == Cause.NONE else gap.largest
+    return [Fact("Gap", largest, joined(plain(gap.sentence).rstrip("."), f"factors: {factors}", ", ".join(reached)))]
+
+
+def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
+    """The prediction by what a server was measured to reach, apart from the data sheet's, and what it was fitted on."""
+    if own is None:
+        return []
+    detail = joined(
+        f"single stream {number(own.single_stream_tokens_per_s)}",
+        f"knee at {number(own.hinge_concurrency)}" if own.hinge_concurrency is not None else "no knee",
+        f"fitted at {load(False, *own.fitted_on)} of {plain(own.source) or 'another run'}",
+        f"misses levels it did not see by {percent(own.error_unseen)}" if own.error_unseen is not None else "",
+    )
+    out = [Fact("Calibrated", f"plateau {number(own.plateau_tokens_per_s)} output tok/s", detail)]
+    agreement = _agreement(curve, own.plateau_tokens_per_s, own.levels)
+    return [*out, *([Fact("Measured / calibrated", agreement)] if agreement else [])]
+
+
+def _cost(summary: Summary) -> list[Fact]:
+    cost = summary.cost
+    if cost is None or cost.usd_per_million_output_tokens is None:
+        return []
+    per_hour, at = cost.usd_per_gpu_hour, cost.at_concurrency
+    detail = joined(
+        f"at {number(at)} in flight" if at is not None else "",
+        f"${per_hour:,.2f} per GPU-hour" if per_hour is not None else "",
+        f"{cost.gpus} GPUs" if cost.gpus and cost.gpus > 1 else "",
+    )
+    price = f"${number(cost.usd_per_million_output_tokens)} per million output tokens"
+    return [Fact("Cost", price, detail)]
+
+
+def _gpu(summary: Summary) -> list[Fact]:
+    """What the GPUs drew at the fastest level at which they were watched."""
+    watched = [level for level in summary.levels if level.gpu and level.gpu.power_w is not None]
+    top = max(watched, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
+    if top is None or top.gpu is None:
+        return []
+    gpu = top.gpu
+    clock, least, memory = gpu.sm_clock_hz, gpu.sm_clock_min_hz, gpu.memory_used_bytes
+    detail = joined(
+        f"{number(gpu.joules_per_output_token)} J per output token" if gpu.joules_per_output_token is not None else "",
+        f"SM clock {clock / 1e6:,.0f} MHz, at least {least / 1e6:,.0f}" if clock and least else "",
+        f"{number(memory / 1e9)} GB in use" if memory is not None else "",
+    )
+    many = f" on {gpu.gpus} GPUs" if gpu.gpus > 1 else ""
+    return [Fact("GPU", f"{number(gpu.power_w)} W{many} at C = {top.concurrency}", detail)]
+
+
+def _client(summary: Summary) -> list[Fact]:
+    """The load generator: what it can follow, how near it came to that, and how exact its stamps are."""
+    client = summary.client
+    if client.timestamp_source is None:
+        return []
+    value = f"{client.workers} worker{'' if client.workers == 1 else 's'}, {client.timestamp_source} stamps"
+    if client.transport != "socket":
+        value += f", {client.transport} transport"
+    ceiling, error = client.events_per_s_ceiling, client.timestamp_error_p99_s
+    used = [x.client.ceiling_fraction for x in summary.levels if x.client.ceiling_fraction is not None]
+    detail = joined(
+        f"follows {'at least ' if client.ceiling_is_lower_bound else ''}{number(ceiling)} tok/s" if ceiling else "",
+        f"{max(used):.1%} of it used" if used else "",
+        f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
+    )
+    return [Fact("Client", value, detail or "ceiling and error not calibrated: `knee calibrate client`")]
+
+
+def _grade(summary: Summary) -> list[Fact]:
+    """How far the run may be relied on, and what would take it further."""
+    grade = summary.grade
+    if grade is None:
+        return []
+    spread = f"{grade.repeats} repeats" if grade.repeats > 1 else ""
+    if grade.spread is not None:
+        at = f" at {load(is_open(summary), grade.spread_at)}" if grade.spread_at is not None else ""
+        spread = joined(spread, f"repeats of a level differ by up to {percent(grade.spread)}{at}")
+    missing = f"the next grade needs {', '.join(map(plain, grade.missing))}" if grade.missing else ""
+    return [Fact("Grade", grade.name, joined(spread, missing))]
+
+
+def _utilization(name: str, value: Value | None) -> str:
+    if value is None or value.value is None:
+        return ""
+    words = interval(value.ci95)
+    return f"{name} {value.value:.2f}" + (f" ({words})" if words else "")

@@ -1,0 +1,336 @@
+"""The level map as a document and a figure: one knee a cell, beside it the plateau, and over it the predicted hinge.
+
+Two axes are a heat map, a third makes small multiples, one alone is a line. Cells are of one size and token counts
+double from cell to cell or thereabouts, so both directions are logarithmic: where KV memory binds, the predicted hinge
+is constant along P + G/2, and falls to half where that doubles.
+
+The contours come from the model on a finer grid than was measured, where it can be asked again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.predict.hinge import predicted_hinge
+from harness.report.chart import Chart, Datum, Guide, Scale, Series
+from harness.report.document import Column, Document, FileLink, Section
+from harness.report.format import MISSING, flat, interval, listed, number, plain
+from harness.report.subject import BY_CONSTRUCTION
+from harness.results import levelmap
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.summary import Value
+
+_NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server"}
+_FINE = 30  # places along each direction of the predicted grid
+
+
+def varying(map_: Map) -> list[Axis]:
+    """The axes with more than one value, in the map's order."""
+    return [axis for axis in map_.axes if len(axis.values) > 1]
+
+
+def tokens_at(values: Sequence[int], position: float) -> float:
+    """Tokens at a place along an axis whose cells are centred on 0, 1, 2, …: straight in their logarithm.
+
+    >>> [round(tokens_at([128, 256, 1024], p)) for p in (0, 0.5, 1, 1.5, 2.5)]
+    [128, 181, 256, 512, 2048]
+    """
+    if len(values) == 1:
+        return float(values[0])
+    left = min(max(math.floor(position), 0), len(values) - 2)
+    low, high = values[left], values[left + 1]
+    return float(low * (high / low) ** (position - left))
+
+
+def contour_levels(low: float, high: float) -> list[float]:
+    """Hinges that get a contour, each twice the one before, strictly between two; with halves where they are few.
+
+    >>> contour_levels(11, 130), contour_levels(20, 70), contour_levels(17, 17)
+    ([16.0, 32.0, 64.0, 128.0], [24.0, 32.0, 48.0, 64.0], [])
+    """
+    if not 0 < low < high:
+        return []
+    powers = [2.0**k for k in range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)]
+    levels = [x for x in powers if low < x < high]
+    if len(levels) < 3:
+        levels = sorted(x for x in (*powers, *(1.5 * each for each in powers)) if low < x < high)
+    return levels
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """A predicted hinge for places between the cells: rows from bottom to top, nan where requests do not fit."""
+
+    x: list[float]  # positions, cells being centred on 0, 1, 2, …
+    y: list[float]
+    hinge: list[list[float]]
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Least and largest hinge; (nan, nan) where there is none."""
+        found = [value for row in self.hinge for value in row if not math.isnan(value)]
+        return (min(found), max(found)) if found else (math.nan, math.nan)
+
+
+def predicted_grid(map_: Map, x: Axis, y: Axis, fixed: dict[str, int | str]) -> Grid | None:
+    """The predicted hinge over both axes of tokens: on a fine grid, else that of the cells; None without predictions.
+
+    None too where one axis is a setting of the server: between two of those there is nothing.
+    """
+    if {x.name, y.name} != {INPUT, OUTPUT}:
+        return None
+    rows = [[map_.cell(fixed | {x.name: across, y.name: up}) for across in x.values] for up in y.values]
+    made = [[cell.prediction if cell else None for cell in row] for row in rows]
+    first = next((each for row in made for each in row if each), None)
+    hinge = predicted_hinge(first) if first else None
+    if hinge is not None:
+        columns, lines = _between(x), _between(y)
+        pairs = [[(a, b) if x.name == INPUT else (b, a) for _, a in columns] for _, b in lines]
+        fine = [[_or_nan(hinge(P, G)) for P, G in row] for row in pairs]
+        return Grid([position for position, _ in columns], [position for position, _ in lines], fine)
+    if first is None or len(x.values) < 2 or len(y.values) < 2:
+        return None
+    coarse = [[_or_nan(each.hinge_concurrency if each else None) for each in row] for row in made]
+    return Grid([float(i) for i in range(len(x.values))], [float(j) for j in range(len(y.values))], coarse)
+
+
+def _between(axis: Axis) -> list[tuple[float, float]]:
+    """Places across an axis' cells, edge to edge, and the tokens there."""
+    cells, counts = len(axis.values), [int(value) for value in axis.values]
+    places = [-0.5 + cells * i / _FINE for i in range(_FINE + 1)]
+    return [(place, tokens_at(counts, place)) for place in places]
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+class Box(msgspec.Struct, frozen=True):
+    """What a cell says: its figure and what stands under it; `value` None is hatched, or empty where nothing ran."""
+
+    value: float | None
+    words: str
+    below: str
+    measured: bool
+
+
+class Heat(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells of one figure over two axes, by their places, and the predicted hinge over them."""
+
+    title: str
+    x: Scale
+    y: Scale
+    boxes: dict[tuple[int, int], Box]
+    span: tuple[float, float]  # least and largest figure of all panels that share their colours
+    grid: Grid | None
+
+
+class Panels(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole map: rows of panels below a heading."""
+
+    title: str
+    below: str
+    simulated: bool
+    rows: Sequence[Sequence[Heat | Chart]]
+    same: str  # the predicted hinge where it is one for all cells, and could have no contour
+
+
+def knee_box(cell: Measured | None) -> Box:
+    """The measured knee, "≈" before one that is provisional; "not reached" is an answer, "failed" is none."""
+    return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
+
+
+def _provisional(cell: Measured | None) -> bool:
+    """Whether the cell's knee is the hinge of a plateau that is not sure to be reached."""
+    return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
+
+
+def _knee_box_predicted(cell: Measured | None) -> Box:
+    """The measured knee with the predicted hinge in words, where no contour can say it."""
+    box, prediction = knee_box(cell), cell.prediction if cell else None
+    if prediction is None or prediction.hinge_concurrency is None or not box.measured:
+        return box
+    predicted = f"predicted {number(prediction.hinge_concurrency)}"
+    return msgspec.structs.replace(box, below=f"{box.below}\n{predicted}" if box.below else predicted)
+
+
+def plateau_box(cell: Measured | None) -> Box:
+    """The plateau in output tokens/s, where it was reached; "≈" before one that is provisional as the knee is."""
+    provisional = _provisional(cell)
+    shown = cell is not None and (cell.plateau_reached or provisional)
+    return _box(cell, cell.plateau_tokens_per_s if cell and shown else None, whole=True, provisional=provisional)
+
+
+def _box(cell: Measured | None, value: Value | None, *, whole: bool, provisional: bool) -> Box:
+    if cell is None or cell.status is None:
+        return Box(None, "failed" if cell is not None and cell.error else "not measured", "", False)
+    if value is None or value.value is None:
+        return Box(None, "not\nreached", "", True)
+    mark = " ✗" if cell.status == 3 else ""
+    figure = number(round(value.value) if whole else value.value)
+    return Box(value.value, f"{'≈' * provisional}{figure}{mark}", interval(value.ci95), True)
+
+
+def report(map_: Map) -> Document:
+    """The map as a document beside map.png: a line a cell."""
+    title, below = _subject(map_)
+    missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
+    early = "" if map_.complete or not missing else f"The map ended early: {missing} cells are missing."
+    failed = [
+        f"{plain(cell.name)}: {plain(cell.error or cell.left_out)}"
+        for cell in map_.cells
+        if cell.error or cell.left_out
+    ]
+    picture = Section(picture="map.png", alt="Measured knee of every cell", columns=_columns(map_))
+    return Document(
+        title=title,
+        below=below,
+        simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
+        sections=[Section(note=early), picture, Section(lines=failed)],
+    )
+
+
+def _columns(map_: Map) -> list[Column]:
+    cells = map_.cells
+    knees, plateaus = [knee_box(cell) for cell in cells], [plateau_box(cell) for cell in cells]
+    made = [cell.prediction for cell in cells]
+    settings = [axis.name for axis in map_.axes if axis.name in (SEQS, SERVER)]
+    return [
+        *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (INPUT, OUTPUT, *settings)),
+        Column("knee", [box.words for box in knees]),
+        Column("95 %", [box.below or MISSING for box in knees]),
+        Column("plateau tok/s", [box.words if box.measured else MISSING for box in plateaus]),
+        Column("95 %", [box.below or MISSING for box in plateaus]),
+        Column("predicted hinge", [number(each.hinge_concurrency if each else None) for each in made]),
+        Column("predicted tok/s", [number(round(each.plateau_tokens_per_s.mid) if each else None) for each in made]),
+        Column("bound by", [flat(each.binding_cap if each else None) for each in made]),
+        Column("status", [flat(cell.status) for cell in cells]),
+        Column("", [_link(cell) for cell in cells], words=True),
+    ]
+
+
+def _link(cell: Measured) -> str | FileLink:
+    """The cell's name, which leads to its report where there is one and the name is one that a sweep gives."""
+    name = plain(cell.name)
+    if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
+        return name
+    return FileLink(name, f"{cell.name}/report.md")
+
+
+def _subject(map_: Map) -> tuple[str, str]:
+    """A title and a line under it; what is unknown is left out."""
+    facts = [plain(map_.model or ""), plain(map_.gpu or ""), plain(map_.created or "")]
+    return (
+        f"{plain(map_.name)}: knee by {listed([_NAMES[axis.name] for axis in varying(map_) or map_.axes])}",
+        " · ".join(fact for fact in facts if fact),
+    )
+
+
+_KNEE, _PLATEAU = "knee, requests in flight", "plateau, output tok/s"
+
+
+def panels(map_: Map) -> Panels:
+    """Measured knee and plateau over the axes that vary: cells over two, a third as a panel each, one as points."""
+    axes = varying(map_)
+    title, below = _subject(map_)
+    tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT)]
+    settings = [axis for axis in axes if axis.name in (SEQS, SERVER)]
+    rows: Sequence[Sequence[Heat | Chart]]
+    if len(axes) == 1:
+        rows = [[_points(map_, axes[0], plateau=plateau) for plateau in (False, True)]]
+    else:
+        x, y, *third = [*tokens, *settings] if axes else [_only(map_, INPUT), _only(map_, OUTPUT)]
+        settings_of: list[dict[str, int | str]] = [{axis.name: value} for axis in third[:1] for value in axis.values]
+        knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
+        rows = [knees, plateaus] if third else [[*knees, *plateaus]]
+    same = _same_everywhere(map_) if len(tokens) == len(axes) else ""
+    return Panels(title=title, below=below, simulated=map_.simulated, rows=rows, same=same)
+
+
+def _only(map_: Map, name: str) -> Axis:
+    """The one value of an axis that does not vary."""
+    return Axis(name, list(dict.fromkeys(cell.at[name] for cell in map_.cells)) or [0])
+
+
+def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], *, plateau: bool) -> list[Heat]:
+    """The knee, or the plateau, of all cells: a panel for each setting that is fixed in it."""
+    contours = not plateau and {x.name, y.name} == {INPUT, OUTPUT}
+    box = plateau_box if plateau else knee_box if contours else _knee_box_predicted
+    title = _PLATEAU if plateau else _KNEE
+    places = [(i, j) for i in range(len(x.values)) for j in range(len(y.values))]
+    boxes = [
+        {(i, j): box(map_.cell(fixed | {x.name: x.values[i], y.name: y.values[j]})) for i, j in places}
+        for fixed in panels
+    ]
+    values = [each.value for panel in boxes for each in panel.values() if each.value]
+    return [
+        Heat(
+            title=f"{title}, {flat(fixed)}" if fixed else title,
+            x=_axis(x, named=plateau or not fixed),
+            y=_axis(y, named=fixed == panels[0]),
+            boxes=panel,
+            span=(min(values), max(values)) if values else (1.0, 1.0),
+            grid=predicted_grid(map_, x, y, fixed) if contours else None,
+        )
+        for fixed, panel in zip(panels, boxes, strict=True)
+    ]
+
+
+def _axis(axis: Axis, *, named: bool = True) -> Scale:
+    """The cells of an axis side by side; without its name where the panel beside or below has it."""
+    names = [(float(i), flat(value)) for i, value in enumerate(axis.values)]
+    return Scale(label=_NAMES[axis.name] if named else "", ends=(-0.5, len(names) - 0.5), ticks=names)
+
+
+def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
+    """The knee, or the plateau, along one axis with its interval, and the predicted one as a line."""
+    cells = [map_.cell({axis.name: value}) for value in axis.values]
+    points, words = [], []
+    for position, cell in enumerate(cells):
+        box = plateau_box(cell) if plateau else knee_box(cell)
+        value = (cell.plateau_tokens_per_s if plateau else cell.knee) if cell else None
+        if box.value is None or value is None:
+            label = box.words.replace("\n", " ")
+            words.append(Guide(at=position, tone="cap", label=label, low=True))
+            continue
+        low, high = (box.value if end is None else end for end in value.ci95 or (None, None))
+        points.append(Datum(position, box.value, min(low, box.value), max(high, box.value), label=box.words))
+    line = [Datum(x, y) for x, y in _predicted_line(axis, cells, plateau=plateau)]
+    top = max([0.0, *(point.high or 0.0 for point in points), *(point.y for point in line)])
+    series = [
+        Series(name="measured, 95 % interval", tone="measured", points=points, marker="dot"),
+        Series(name="predicted", tone="predicted", points=line, line="dashed"),
+    ]
+    return Chart(
+        name="plateau" if plateau else "knee",
+        x=_axis(axis),
+        y=Scale(label=_PLATEAU if plateau else _KNEE, ends=(0, 1.14 * (top or 1.0))),
+        series=[each for each in series if each.points],
+        guides=words,
+    )
+
+
+def _predicted_line(axis: Axis, cells: Sequence[Measured | None], *, plateau: bool) -> list[tuple[float, float]]:
+    """Predicted hinge or plateau along one axis as (position, value): of the cells, the hinge finer where it can be."""
+    made = [(position, cell.prediction) for position, cell in enumerate(cells) if cell and cell.prediction]
+    if not made:
+        return []
+    hinge = None if plateau or axis.name not in (INPUT, OUTPUT) else predicted_hinge(made[0][1])
+    if hinge is None:
+        values = [(float(at), x.plateau_tokens_per_s.mid if plateau else x.hinge_concurrency) for at, x in made]
+        return [(at, value) for at, value in values if value is not None]
+    P, G = made[0][1].input_tokens, made[0][1].output_tokens
+    found = [(place, hinge(n, G) if axis.name == INPUT else hinge(P, n)) for place, n in _between(axis)]
+    return [(place, value) for place, value in found if value is not None]
+
+
+def _same_everywhere(map_: Map) -> str:
+    """In words what has no contour: one predicted hinge for all cells."""
+    made = [cell.prediction for cell in map_.cells if cell.prediction is not None]
+    hinges = sorted({each.hinge_concurrency for each in made if each.hinge_concurrency is not None})
+    if not hinges:
+        return ""
+    bounds = sorted({flat(each.binding_cap) for each in made})
+    return f"predicted hinge {', '.join(number(each) for each in hinges)} ({', '.join(bounds)})"

@@ -1,0 +1,363 @@
+"""A prediction as a document; its charts are in `roofs`.
+
+The data sheet's prediction and a calibrated one stand in columns of their own. Times in milliseconds. Nothing is
+computed here but units; the figures are those of `predict.question`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.document import Column, Document, Section, shown
+from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.subject import CLAIMS
+from harness.summary import Assumptions, Band, Calibrated, Prediction, Spread, SteppedLevel
+
+if TYPE_CHECKING:
+    from harness.decide.golden import Row
+    from harness.predict.choice import Choice
+    from harness.predict.question import Answer
+    from harness.predict.roofline import Limit
+    from harness.predict.tune import Calibration
+
+_OVERTAKEN = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
+_SHARES = ("mbu", "mfu_prefill", "mfu_decode")
+PARAMETERS = {
+    "mbu": "MBU",
+    "mfu_prefill": "MFU of prefill",
+    "mfu_decode": "MFU of decode",
+    "o_layer": "overhead of a layer, µs",
+    "o_step": "overhead of a step, µs",
+    "o_req": "overhead of a running request, µs",
+    "o_api": "overhead outside the batch, µs",
+}
+
+
+def limit_name(limit: str) -> str:
+    """A limit as people say it; options keep their own names.
+
+    >>> limit_name("kv_traffic"), limit_name("max_num_seqs"), limit_name("slo")
+    ('KV traffic', 'max_num_seqs', 'SLO')
+    """
+    spoken = {"kv_traffic": "KV traffic", "kv_memory": "KV memory", "slo": "SLO"}
+    return spoken.get(limit, plain(limit))
+
+
+def report(answer: Answer) -> Document:
+    """Everything about one model on one kind of card, most asked first."""
+    prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
+    loop = "requests as they come" if stepped and stepped[0].concurrency is None else "the same users in flight"
+    rules = [
+        Column("", [each.name for each in answer.beside], words=True),
+        Column("rule", [each.formula for each in answer.beside], words=True),
+        Column("says", [number(each.rule) for each in answer.beside]),
+        Column("whole model", [number(each.whole) for each in answer.beside]),
+        Column("", [each.unit for each in answer.beside], words=True),
+    ]
+    rules_of_thumb = "Rules of thumb beside the whole model, one replica"
+    sections = [
+        Section(lines=_head(prediction)),
+        Section("What users in flight get", columns=level_columns(prediction)),
+        Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
+        Section("Limits", columns=limit_columns(answer.limits, prediction)),
+        Section("Calibrated, beside the data sheet", columns=calibrated_columns(prediction, own) if own else []),
+        Section(rules_of_thumb, columns=rules if answer.beside else []),
+        Section("Notes", lines=[plain(note) for note in prediction.notes]),
+        Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
+    ]
+    return Document(sections=sections)
+
+
+def _head(prediction: Prediction) -> list[str]:
+    """The answer in a few lines."""
+    has, bound = prediction.assumptions, binding(prediction) or "no cap binds"
+    lines = [", ".join(subject(prediction))]
+    if prediction.output_tokens:
+        plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
+        lines.append(f"plateau {_band(plateau)} output tok/s; single stream {_band(single)}; {bound}")
+    else:
+        top = next((x.requests_per_s for x in reversed(prediction.levels) if x.requests_per_s), None)
+        lines.append(f"{_band(top)} requests/s at the highest level; {bound}" if top else bound)
+    kv = f"{number(has.kv_bytes_per_token)} B of KV a token, " if has.kv_bytes_per_token else ""
+    lines.append(
+        f"{_billions(has.parameters)}e9 parameters, {_billions(has.weight_bytes)} GB of weights, {kv}"
+        + (f"KV cache of {number(has.kv_tokens)} tokens a replica" if has.kv_tokens else "no KV cache")
+    )
+    shares = f"MBU {has.mbu or 0:.2f}, MFU {has.mfu_prefill or 0:.2f}"
+    assumed = f"{shares}, {number((has.layer_overhead_s or 0) * 1e6)} µs a layer and step"
+    by = "by what these cores reach" if prediction.gpu == "host" else "by the data sheet"
+    lines.append(f"{by}: {assumed}; low and high {_edges(has)}")
+    if prediction.scaling_efficiency is not None:
+        lines.append(f"scaling efficiency {percent(prediction.scaling_efficiency)} of {prediction.gpus} times one GPU")
+    if prediction.calibrated is not None:
+        lines.append(calibrated_line(prediction.calibrated))
+    return lines
+
+
+def subject(prediction: Prediction) -> tuple[str, str]:
+    """What was predicted: the model on its cards, and the tokens of a request."""
+    answers = f", {number(prediction.output_tokens)} out" if prediction.output_tokens else ""
+    served = f"{plain(prediction.model)} on {prediction.gpus} × {plain(prediction.gpu)}"
+    return served, f"{number(prediction.input_tokens)} tokens in{answers}"
+
+
+def binding(prediction: Prediction) -> str:
+    """What stops the batch, and where; "" where nothing does."""
+    cap = prediction.binding_cap
+    limit = prediction.caps.get(cap) if cap else None
+    return f"bound by {limit_name(cap)} at {number(limit)} in flight" if cap and limit is not None else ""
+
+
+def _billions(value: float | None) -> str:
+    return number(None if value is None else value / 1e9)
+
+
+def _edges(has: Assumptions) -> str:
+    """The figures of low and high: the usual edges, stretched by what was given outside of them.
+
+    docs/method.md, The deployment.
+    """
+
+    def share(assumed: float | None, low: float, high: float) -> str:
+        return f"{min(assumed or low, low):.3g}–{max(assumed or high, high):.3g}"
+
+    slow = number(max(50e-6, has.layer_overhead_s or 0) * 1e6)
+    return f"MBU {share(has.mbu, 0.6, 0.9)}, MFU {share(has.mfu_prefill, 0.3, 0.6)}, {slow}–0 µs"
+
+
+def _band(band: Band) -> str:
+    return f"{number(band.mid)} ({number(band.low)}–{number(band.high)})"
+
+
+def calibrated_line(found: Calibrated) -> str:
+    """The calibrated prediction in a line of its own."""
+    on = ", ".join(f"{each:g}" for each in found.fitted_on)
+    error = f"it misses unseen levels by {percent(found.error_unseen)}" if found.error_unseen is not None else ""
+    unseen = error or "no level is left to judge it by"
+    return (
+        f"calibrated on C = {on} of {plain(found.source) or 'a measurement'}: plateau "
+        f"{number(found.plateau_tokens_per_s)} output tok/s, single stream {number(found.single_stream_tokens_per_s)}; "
+        f"{unseen}"
+    )
+
+
+def level_columns(prediction: Prediction) -> list[Column]:
+    """The table over concurrency."""
+    levels, decodes = prediction.levels, prediction.output_tokens > 0
+    tokens = [level.output_tokens_per_s if decodes else None for level in levels]
+    rates = [level.requests_per_s for level in levels]
+    ratios = [level.measured_over_predicted for level in levels]
+    slo = {True: "met", False: "missed", None: MISSING}
+    return shown([
+        Column("C", [f"{level.concurrency:,}" for level in levels]),
+        *_ends("tok/s", tokens),
+        Column("ITL ms", [ms(level.itl_s) for level in levels]),
+        Column("TTFT ms", [ms(level.ttft_s) for level in levels]),
+        *([Column("req/s", _mids(rates))] if decodes else _ends("req/s", rates)),
+        Column("$/1M" if decodes else "$/1M in", _mids([level.usd_per_million for level in levels])),
+        Column("SLO", [slo[level.meets_slo] for level in levels], words=True),
+        Column("meas./pred.", [_ratio(each) for each in ratios]),
+        Column("mostly", [limit_name(level.bound_by) if level.bound_by else MISSING for level in levels], words=True),
+    ])  # fmt: skip
+
+
+def _ends(unit: str, bands: Sequence[Band | None]) -> list[Column]:
+    return [
+        Column(f"{unit} low", [number(band.low if band else None) for band in bands]),
+        Column(f"{unit} mid", _mids(bands)),
+        Column(f"{unit} high", [number(band.high if band else None) for band in bands]),
+    ]
+
+
+def _mids(bands: Sequence[Band | None]) -> list[str]:
+    return [number(band.mid if band else None) for band in bands]
+
+
+def _ratio(value: float | None, digits: int = 2) -> str:
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
+    """The step machine's table, over concurrency or over the rate that comes; percentiles stand behind their mean."""
+
+    def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
+        found = [get(level) for level in levels]
+
+        def of(figure: str) -> list[str]:
+            return [ms(getattr(each, figure) if each else None) for each in found]
+
+        return [Column(f"{head} ms", of("mean")), *(Column(f"{head} {p}", of(p)) for p in ("p50", "p99"))]
+
+    columns = [
+        Column("C", [number(level.concurrency) for level in levels]),
+        Column("req/s asked", [number(level.rate) for level in levels]),
+        Column("tok/s", [number(level.output_tokens_per_s) for level in levels]),
+        *spread("ITL", lambda level: level.itl_s),
+        *spread("TTFT", lambda level: level.ttft_s),
+        Column("req/s", [number(level.requests_per_s) for level in levels]),
+        Column("in flight", [number(level.in_flight) for level in levels]),
+        Column("preempted", [f"{level.preemptions:,}" for level in levels]),
+        Column("/ closed form", [_ratio(level.over_closed_form, 3) for level in levels]),
+        Column("", ["overloaded" if level.unstable else "" for level in levels], words=True),
+    ]
+    return shown(columns, empty=(MISSING, ""))
+
+
+def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Column]:
+    """Every named limit with its value, and which one binds."""
+    unit = "tok/s" if prediction.output_tokens else ""
+    effects = [_effect(each) + " ← binds" * (each.name == prediction.binding_cap) for each in limits]
+    return shown([
+        Column("limit", [limit_name(each.name) for each in limits], words=True),
+        Column("from C", ["never" if each.concurrency is None else number(each.concurrency) for each in limits]),
+        Column(unit, [number(each.tokens_per_s) for each in limits]),
+        Column("", effects, words=True),
+    ])  # fmt: skip
+
+
+def _effect(limit: Limit) -> str:
+    """What a limit does to the curve, and what happens from the load beside it on, where there is one."""
+    if limit.kind == "ceiling":
+        from_there = f"; overtakes {_OVERTAKEN[limit.name]} from there"
+        return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
+    if limit.kind == "asked":
+        return "kept at any load" if limit.concurrency is None else "the limits are kept up to there"
+    return {"slope": "rises by this a user at low load", "stop": "the batch stops there"}[limit.kind]
+
+
+def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
+    """Both predictions by level, each in its own columns, and what the measurement is of each where there is one."""
+    sheet, own = prediction.levels, found.levels
+    return shown([
+        Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
+        Column("sheet tok/s", _mids([each.output_tokens_per_s for each in sheet])),
+        Column("calibrated tok/s", _mids([each.output_tokens_per_s for each in own])),
+        Column("sheet ITL ms", [ms(each.itl_s) for each in sheet]),
+        Column("calibrated ITL ms", [ms(each.itl_s) for each in own]),
+        Column("sheet TTFT ms", [ms(each.ttft_s) for each in sheet]),
+        Column("calibrated TTFT ms", [ms(each.ttft_s) for each in own]),
+        Column("meas./sheet", [_ratio(each.measured_over_predicted) for each in sheet]),
+        Column("meas./calibrated", [_ratio(each.measured_over_predicted) for each in own]),
+    ])  # fmt: skip
+
+
+def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
+    """Every card that serves, the best first, and those that do not with the reason."""
+    fit = [each for each in choices if not each.why_not]
+    out = [each for each in choices if each.why_not]
+    most = "tokens" if _decodes(fit) else "requests"
+    by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank]
+    reasons = [
+        Column("GPU", [_cards(each) for each in out], words=True),
+        Column("why not", [plain(each.why_not) for each in out], words=True),
+    ]
+    doubts = dict.fromkeys(plain(doubt) for each in fit for doubt in each.doubts)
+    return [
+        *([Section(f"Cards that serve it, {by}", columns=_choices(fit))] if fit else []),
+        *([Section("Cards that do not", columns=reasons)] if out else []),
+        *([Section("Less sure of, marked ?", lines=list(doubts))] if doubts else []),
+    ]
+
+
+def _cards(choice: Choice) -> str:
+    return f"{choice.tp} × {choice.gpu}"
+
+
+def _decodes(choices: Sequence[Choice]) -> bool:
+    return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
+
+
+def _choices(choices: Sequence[Choice]) -> list[Column]:
+    def money(value: float | None) -> str:
+        return MISSING if value is None else f"{value:,.2f}"
+
+    bands = [each.output_tokens_per_s for each in choices]
+    columns = [
+        Column("GPU", [_cards(each) for each in choices], words=True),
+        Column("$/1M" if _decodes(choices) else "$/1M in", [number(each.usd_per_million) for each in choices]),
+        Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
+        Column("req/s", [number(each.requests_per_s) for each in choices]),
+        Column("at C", [number(each.concurrency) for each in choices]),
+        Column("ITL ms", [ms(each.itl_s) for each in choices]),
+        Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
+        Column("$/h", [money(each.usd_per_hour) for each in choices]),
+        Column(
+            "bound by", [limit_name(each.binding_cap) if each.binding_cap else MISSING for each in choices], words=True
+        ),
+        Column("", ["measured" if each.measured else "?" if each.doubts else "" for each in choices], words=True),
+    ]
+    return shown(columns, empty=(MISSING, ""))
+
+
+def golden_columns(rows: Sequence[Row]) -> list[Column]:
+    """Every golden case: id, inputs, value, expected, met."""
+
+    def exact(value: float) -> str:
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}" if value < 1e6 else f"{value:,.6e}"
+
+    return [
+        Column("id", [row.id for row in rows], words=True),
+        Column("inputs", [row.inputs for row in rows], words=True),
+        Column("value", [exact(row.value) for row in rows]),
+        Column("expected", [exact(row.expected) for row in rows]),
+        Column("unit", [row.unit for row in rows], words=True),
+        Column("met", ["yes" if row.met else "NO" for row in rows], words=True),
+        Column("note", [row.note for row in rows], words=True),
+    ]
+
+
+def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
+    """What was fitted, beside what was `assumed`, and how far off it is at the levels that it did not see."""
+
+    def figure(parameter: str, value: float) -> str:
+        return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
+
+    on = ", ".join(f"{each:g}" for each in found.fitted_on)
+    parameters = [
+        Column("", list(PARAMETERS.values()), words=True),
+        Column("data sheet", [figure(each, assumed[each]) for each in PARAMETERS]),
+        Column("calibrated", [figure(each, getattr(found, each)) for each in PARAMETERS]),
+        Column("", [_how(found, each) for each in PARAMETERS], words=True),
+    ]
+    sections = [
+        Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
+        *_errors(found),
+        Section("Notes", lines=[plain(note) for note in found.notes]),
+    ]
+    return Document(sections=sections)
+
+
+def _errors(found: Calibration) -> list[Section]:
+    """Predicted against measured where the calibration had not looked, its own and two simpler predictions."""
+    unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
+    if not unseen:
+        return [Section("Error at unseen levels", lines=["none: every valid level was fitted on"])]
+    rms = {
+        "output tok/s": found.rms("output_tokens_per_s"), "ITL": found.rms("itl_s"), "TTFT": found.rms("ttft_s"),
+    }  # fmt: skip
+    overall = [
+        Column("", list(rms), words=True),
+        Column("calibrated", [percent(each.calibrated) for each in rms.values()]),
+        Column("data sheet", [percent(each.data_sheet) for each in rms.values()]),
+        Column("line, then flat", [percent(each.line_then_flat) for each in rms.values()]),
+    ]
+    by_level = [
+        Column("C", [f"{row.concurrency:g}" for row in unseen]),
+        Column("measured", [number(row.measured) for row in unseen]),
+        Column("calibrated", [_signed(row.calibrated) for row in unseen]),
+        Column("data sheet", [_signed(row.data_sheet) for row in unseen]),
+        Column("line, then flat", [_signed(row.line_then_flat) for row in unseen]),
+    ]
+    return [
+        Section("Error at the levels that it did not see, root mean square", columns=overall),
+        Section("Output tok/s, predicted over measured less 1", columns=by_level),
+    ]
+
+
+def _how(found: Calibration, parameter: str) -> str:
+    return "fitted" if parameter in found.fitted else f"kept: {found.kept.get(parameter, 'part of a layer’s')}"
+
+
+def _signed(error: float | None) -> str:
+    return MISSING if error is None else f"{100 * error:+.1f} %"

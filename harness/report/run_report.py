@@ -1,0 +1,260 @@
+"""A run as a document: the whole report, what a terminal shows of it, and what a fit alone has to say.
+
+Everything comes from a Summary and the manifest, so it can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.judgement import Gravity, Outcome
+from harness.predict import claims
+from harness.report import charts
+from harness.report import document as doc
+from harness.report.facts import facts
+from harness.report.format import (
+    MISSING,
+    confidence,
+    half_width,
+    interval,
+    joined,
+    load,
+    load_of,
+    ms,
+    number,
+    percent,
+    plain,
+)
+from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, state
+from harness.report.remarks import SIGNS, legend, remarks, worst
+from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
+from harness.roles import Role, role_of
+from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
+
+FIRST_REMARKS = 3  # on a terminal, unless all are wanted: what is more stands in report.md
+_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
+
+
+def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
+    """The whole report: the answer first, then the charts, the levels, the doubts, and how it was measured."""
+    title, below = subject(summary, manifest)
+    curve = charts.curve(summary, manifest)
+    latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
+    alt = "Output tokens per second against requests in flight"
+    knees = knee_facts(summary.curve, summary.knees) if summary.curve else []
+    scenario = _indented(manifest["scenario"]) if manifest.get("scenario") else ""
+    sections = [
+        doc.Section(facts=facts(summary), answer=True),
+        doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
+        doc.Section("Latency against load", charts=latencies),
+        _levels(summary, "Levels"),
+        doc.Section("Verdicts", remarks=remarks(summary)),
+        doc.Section("Every knee by its name", knees),
+        doc.Section("Why these levels", ramp_facts(summary)),
+        doc.Section(CLAIMS, columns=_claims(summary, manifest)),
+        doc.Section("What was run", manifest_facts(manifest), command=_command(manifest), scenario=scenario),
+    ]
+    return doc.Document(
+        title=title,
+        below=below,
+        answer=headline(summary)[0].value,
+        simulated=simulated_words(summary, manifest),
+        sections=sections,
+        version=plain(manifest.get("harness_version") or ""),
+    )
+
+
+def screen(summary: Summary, manifest: Mapping[str, Any], *, verbose: bool = False) -> doc.Document:
+    """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them where it is `verbose`.
+
+    Remarks that repeat the answer are none of the gravest.
+    """
+    title, below = subject(summary, manifest)
+    found = remarks(summary)
+    first = found if verbose else [each for each in found if each.code not in REASONS][:FIRST_REMARKS]
+    more = len(found) - len(first)
+    rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
+    sections = [
+        _levels(summary),
+        doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
+        doc.Section(remarks=first, note=rest if first else ""),
+    ]
+    return doc.Document(title=title, below=below, simulated=simulated_words(summary, manifest), sections=sections)
+
+
+def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document:
+    """What a fit says alone: the answer, the family and how sure it is, every knee, what the fit remarks.
+
+    `loads` are the concurrencies that it was made of.
+    """
+    found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in of_curve(curve, knees, loads)]
+    if curve.family is not None:
+        weights = ", ".join(f"{name.replace('_', ' ')} {weight:.2f}" for name, weight in curve.weights.items())
+        error = curve.parameters.get("leave_one_out")
+        missed = f"a level left out is missed by {percent(error)}" if error is not None else ""
+        found.append(doc.Fact("curve", curve.family.replace("_", " "), joined(f"Akaike weights: {weights}", missed)))
+    found += knee_facts(curve, knees)
+    found += [
+        doc.Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
+        for verdict in curve.verdicts
+    ]
+    return doc.Document(sections=[doc.Section(facts=found)])
+
+
+def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
+    """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
+    provisional = state(curve) == PROVISIONAL
+    named: list[tuple[str, Value | None, str, str]] = [
+        ("hinge", knees.hinge or hinge_of(curve, knees), "in flight", "where the rising branch meets the plateau"),
+        ("plateau95", knees.plateau95, "in flight", "95 % of the plateau"),
+        ("half_point", knees.half_point, "in flight", "half of the plateau"),
+        ("slo", knees.slo, "in flight", "most that keeps the limits; up to the least that misses them"),
+        ("slo_rate", knees.slo_rate, "requests/s", "likewise, sent on schedule"),
+        ("peak", knees.peak, "in flight", "least load with the highest throughput"),
+        ("plateau", curve.plateau_tokens_per_s, "tok/s", "output at and past the hinge"),
+        ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "what the rising branch tends to, without any cap"),
+        ("single stream", curve.single_stream_tokens_per_s, "tok/s", "one request in flight"),
+        ("slope", curve.slope_tokens_per_s, "tok/s", "what each more in flight adds while the curve is straight"),
+        ("dip", curve.dip, "", "share of the plateau that is lost at the last level"),
+    ]
+    out = []
+    for name, value, unit, meaning in named:
+        if value is not None and value.value is not None:
+            doubt = "provisional" if provisional and name in _AT_THE_PLATEAU else ""
+            figure = f"{number(value.value)} {unit}".strip()
+            out.append(doc.Fact(name, figure, joined(confidence(value.ci95), doubt, meaning)))
+    return out
+
+
+def ramp_facts(summary: Summary) -> list[doc.Fact]:
+    """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
+    levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
+    if all(role_of(step.reason) is Role.GIVEN for step in levels):
+        return []
+    open_loop = is_open(summary)
+    repeats = len({step.repeat for step in summary.ramp}) > 1
+
+    def what(step: RampStep) -> str:
+        next_load = step.concurrency if step.rate is None else step.rate
+        if next_load is None:
+            return "end"
+        return load(open_loop, next_load) + (f" #{step.repeat + 1}" if repeats else "")
+
+    return [doc.Fact(what(step), plain(step.reason)) for step in summary.ramp]
+
+
+def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
+
+    The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
+    knows the model and the card, and for a simulated run, which measured no card.
+    """
+    prediction, top = summary.prediction, fastest(summary)
+    if prediction is None or summary.simulated or prediction.simulated or top is None:
+        return []
+    curve, phases = summary.curve, summary.phases
+    plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
+    single = curve.single_stream_tokens_per_s.value if curve else None
+    price = summary.cost.usd_per_million_output_tokens if summary.cost else None
+    reached = prediction.gap.mbu if prediction.gap else None
+    probed = phases.decode.mbu if phases and phases.decode else None
+    mbu = probed.value if probed else reached.value if reached else None
+    highest = f"{number(top.output_tokens_per_s.mean)} tok/s at {load_of(top)}"
+    figures = {
+        "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
+        "single_stream": "" if single is None else f"{number(single)} tok/s",
+        "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
+        "usd_per_million": "" if price is None else f"${number(price)}",
+    }
+    stack = (manifest.get("server") or {}).get("name") or ""
+    dtype = ((manifest.get("scenario") or {}).get("hardware") or {}).get("dtype")
+    return [
+        (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
+        for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
+    ]
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return number(low) if low == high else interval((low, high))
+
+
+def _claims(summary: Summary, manifest: Mapping[str, Any]) -> list[doc.Column]:
+    """Unsourced claims beside what was measured of them."""
+    rows, heads = claim_rows(summary, manifest), ("claim", "says", "measured here")
+    return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
+
+
+def _command(manifest: Mapping[str, Any]) -> str:
+    command = manifest.get("command") or ""
+    return shlex.join(map(str, command)) if isinstance(command, list | tuple) else plain(command)
+
+
+def _indented(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _levels(summary: Summary, title: str = "") -> doc.Section:
+    """The level table, and what its marks mean."""
+    if not summary.levels:
+        return doc.Section()
+    void = frozenset(i for i, level in enumerate(summary.levels) if worst(level) == Gravity.INVALID)
+    return doc.Section(title, columns=level_columns(summary), void=void, note=legend(summary))
+
+
+def level_columns(summary: Summary) -> list[doc.Column]:
+    """The level table, the same wherever it is shown; times in milliseconds. Without columns that say nothing."""
+    prediction, levels, open_loop = summary.prediction, summary.levels, is_open(summary)
+    own = prediction.calibrated if prediction else None
+    predicted = {level.concurrency: level for level in prediction.levels} if prediction and not open_loop else {}
+    calibrated = {level.concurrency: level for level in own.levels} if own and not open_loop else {}
+
+    def tokens(by: Mapping[int, PredictedLevel]) -> list[str]:
+        guesses = [by.get(level.concurrency or 0) for level in levels]
+        return [number(round(x.output_tokens_per_s.mid, 1)) if x else MISSING for x in guesses]
+
+    def ratio(by: Mapping[int, PredictedLevel]) -> list[str]:
+        guesses = [by.get(level.concurrency or 0) for level in levels]
+        ratios = [guess.measured_over_predicted if guess else None for guess in guesses]
+        return [MISSING if value is None else f"{value:.2f}" for value in ratios]
+
+    joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
+    return [
+        doc.Column("asked\nreq/s" if open_loop else "C", [_load(x) for x in levels]),
+        doc.Column("in\nflight", [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels]),
+        doc.Column("output\ntok/s", [number(x.output_tokens_per_s.mean) for x in levels]),
+        doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),
+        *([doc.Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),
+        *([doc.Column("meas./\npred.", ratio(predicted))] if predicted else []),
+        *([doc.Column("calibr.\ntok/s", tokens(calibrated), spare=1)] if calibrated else []),
+        *([doc.Column("meas./\ncalibr.", ratio(calibrated))] if calibrated else []),
+        doc.Column("req/s", [number(x.requests_per_s.mean) for x in levels], spare=4),
+        doc.Column("TTFT ms\np50", [ms(x.ttft_s.p50) for x in levels]),
+        doc.Column("TTFT ms\np99", [ms(x.ttft_s.p99) for x in levels], spare=6),
+        doc.Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels]),
+        doc.Column("E2E ms\np50", [ms(x.e2e_s.p50) for x in levels], spare=7),
+        *([doc.Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
+        *([doc.Column("J per\ntoken", joules, spare=3)] if set(joules) != {MISSING} else []),
+        *([doc.Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
+        doc.Column("errors", [number(x.errors) for x in levels]),
+        doc.Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
+    ]
+
+
+def _load(level: LevelSummary) -> str:
+    load = level.concurrency if level.rate is None else f"{level.rate:g}"
+    return f"{load}{f' #{level.repeat + 1}' if level.repeat else ''}"
+
+
+def _half(level: LevelSummary) -> str:
+    width = half_width(level.output_tokens_per_s.ci95)
+    return MISSING if width is None else f"±{number(width, 2)}"
+
+
+def _outcome(level: LevelSummary) -> str:
+    """Of all limits of the SLO together."""
+    outcomes = [each.outcome for each in level.slo]
+    return next((outcome for outcome in Outcome if outcome in outcomes), MISSING)
