@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import scenario
+from harness import manifest, scenario
 from harness.errors import HarnessError
 from harness.experiment import launch, levels
 from harness.experiment.endpoint import Launch, words_for
@@ -67,9 +67,16 @@ def test_a_length_that_no_slot_holds_is_refused() -> None:
 
 
 def test_slots_are_a_hint_for_the_ramp_where_nothing_is_predicted() -> None:
-    assert levels.Asked.of({"server": {"slots": 4}}).predicted_hinge == 4
-    assert levels.Asked.of({"server": {"slots": "4"}}).predicted_hinge is None
-    assert levels.Asked.of({"server": {"slots": 4}, "prediction": {"hinge_concurrency": 7.0}}).predicted_hinge == 7.0
+    def hint(data: dict[str, Any]) -> float | None:
+        found = manifest.read(data)
+        assert isinstance(found, manifest.Manifest)
+        return levels.Asked.of(found).predicted_hinge
+
+    recorded = json.loads(Path("tests/data/demo/manifest.json").read_text())
+    predicted = recorded["prediction"] | {"hinge_concurrency": 7.0}
+    assert hint(recorded | {"server": {"slots": 4}, "prediction": None}) == 4
+    assert hint(recorded | {"server": {"slots": "4"}, "prediction": None}) is None
+    assert hint(recorded | {"server": {"slots": 4}, "prediction": predicted}) == 7.0
 
 
 # transformers serve, and kept connections that break
