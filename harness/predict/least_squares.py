@@ -1,7 +1,7 @@
 """Least squares within ranges, for a handful of figures: Gauss-Newton, damped as by Levenberg and Marquardt.
 
 numpy is imported where it is used: a prediction without a fit does without it. Why not by scipy stands in
-docs/design.md, Choices worth knowing.
+docs/design.md, Budget.
 """
 
 from __future__ import annotations
