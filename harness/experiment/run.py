@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import secrets
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from harness.sim.profile import Profile
     from harness.summary import Summary
 
-_LATER = (
+_LATER = (  # in small parts: an interrupt waits for the one that is being imported
+    "numpy.linalg", "numpy.random", "harness.predict.roofline", "harness.analysis.table", "harness.analysis.curve",
     "harness.analysis.summarise", "harness.experiment.earlier", "harness.experiment.estimate",
     "harness.experiment.levels", "harness.experiment.manifest",
 )  # fmt: skip
@@ -182,10 +184,14 @@ async def _run(
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = sessions_before * _PROMPTS
         # Not a thread of the loop's, which is left behind: one that is amid an import may not be.
-        importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest)
-        launch = await launching.check(
-            sitting.scenario, url, first_prompt, trust_remote_code=sitting.agreed.trust_remote_code, busy=importing
-        )
+        over = threading.Event()
+        importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
+        try:
+            launch = await launching.check(
+                sitting.scenario, url, first_prompt, trust_remote_code=sitting.agreed.trust_remote_code, busy=importing
+            )
+        finally:
+            over.set()
         gpus = await opening if opening is not None else None
         try:
             await _planned(sitting, launch, public=consent.is_foreign(where, found))
@@ -195,8 +201,11 @@ async def _run(
                 gpus.close()
 
 
-def _import_the_rest() -> None:
+def _import_the_rest(over: threading.Event) -> None:
+    """What measuring takes, until the checks are over: they wait for its end, unless they end the run."""
     for name in _LATER:
+        if over.is_set():
+            return
         importlib.import_module(name)
 
 
