@@ -564,7 +564,7 @@ def interrupted(base: Bases, place: Path, runner: Runner) -> list[str]:
     shutil.copytree(base.run, folder)
     command = [sys.executable, "-m", "harness", "report", str(folder)]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    for _ in range(5):  # a small file may be whole before it is seen
+    for _ in range(10):  # a small file may be whole before it is seen
         with subprocess.Popen(command, cwd=ROOT, **quiet) as process:
             while process.poll() is None and not (seen := _left(folder)):
                 time.sleep(0.0005)
