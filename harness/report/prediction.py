@@ -98,7 +98,7 @@ def _head(prediction: Prediction) -> list[str]:
 def subject(prediction: Prediction) -> tuple[str, str]:
     """What was predicted: the model on its cards, and the tokens of a request."""
     answers = f", {number(prediction.output_tokens)} out" if prediction.output_tokens else ""
-    served = f"{plain(prediction.model)} on {prediction.gpus} × {prediction.gpu}"
+    served = f"{plain(prediction.model)} on {prediction.gpus} × {plain(prediction.gpu)}"
     return served, f"{number(prediction.input_tokens)} tokens in{answers}"
 
 
