@@ -35,8 +35,8 @@ def predicted_hinge(prediction: Prediction) -> Hinge | None:
     None for a (P, G) that does not fit into the KV cache.
     """
     assumed = prediction.assumptions
-    known = {field: getattr(assumed, name) for name, field in _FIGURES.items()}
-    figures: dict[str, Any] = {field: value for field, value in known.items() if value is not None}
+    stated = {field: getattr(assumed, name) for name, field in _FIGURES.items()}
+    figures: dict[str, Any] = {field: value for field, value in stated.items() if value is not None}
     if assumed.kv_tokens is not None:
         figures["kv_tokens"] = int(assumed.kv_tokens)
     seqs = prediction.caps.get("max_num_seqs")
