@@ -54,7 +54,7 @@ def render(document: doc.Document) -> str:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         element("title", f"{brand}{document.title}: {document.answer}"),
-        element("style", Html((_ASSETS / "page.css").read_text())),
+        element("style", Html((_ASSETS / "page.css").read_text("utf-8"))),
     ]
     main = [
         banner if document.simulated else "",
@@ -72,7 +72,7 @@ def render(document: doc.Document) -> str:
 def _scripts() -> list[Html]:
     from plotly.offline import get_plotlyjs
 
-    return [Html(get_plotlyjs()), Html((_ASSETS / "page.js").read_text())]
+    return [Html(get_plotlyjs()), Html((_ASSETS / "page.js").read_text("utf-8"))]
 
 
 def _policy(scripts: Sequence[str]) -> str:
