@@ -122,13 +122,15 @@ def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path
     assert len(set(numbers)) == len(numbers)
     assert len({sitting for sitting, _, _ in ids}) == 2
     first, second = run.manifest.sessions
-    assert first["ended"] == "SIGINT"
-    assert second["ended"] == "complete"
-    assert first["ended_s"] < second["began_s"], "the machine was not started anew: one clock"
-    assert first["monotonic_ns_origin"] == second["monotonic_ns_origin"] == run.header.monotonic_ns_origin
+    assert first.ended == "SIGINT"
+    assert second.ended == "complete"
+    assert isinstance(first.ended_s, float)
+    assert isinstance(second.began_s, float)
+    assert first.ended_s < second.began_s, "the machine was not started anew: one clock"
+    assert first.monotonic_ns_origin == second.monotonic_ns_origin == run.header.monotonic_ns_origin
     for r in run.records:
         sent = r.sent_s or r.scheduled_s
-        assert (sent < first["ended_s"]) is (r.request_id.split("-")[0] == first["run_id"])
+        assert (sent < first.ended_s) is (r.request_id.split("-")[0] == first.run_id)
     void = [level for level in run.levels if not level.finished]
     assert [level.notes[-1] for level in void] == ["void"]
     frame = Result.open(s.out).requests()
