@@ -35,8 +35,16 @@ def lost(before: Any, after: Any, place: str = "$") -> list[str]:
     return [] if before == after else [f"{place}: {before!r} became {after!r}"]
 
 
+def unindented(value: Any) -> Any:
+    """Without the line breaks of descriptions: from Python 3.13 on docstrings lose their indent."""
+    if isinstance(value, dict):
+        return {key: unindented(each) for key, each in value.items()}
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
 def test_the_committed_schema_is_the_shape_of_the_manifest() -> None:
-    assert json.loads(json.dumps(msgspec.json.schema(Manifest))) == SCHEMA, "run scripts/schema"
+    now = json.loads(json.dumps(msgspec.json.schema(Manifest)))
+    assert unindented(now) == unindented(SCHEMA), "run scripts/schema"
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
