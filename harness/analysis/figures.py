@@ -197,11 +197,9 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
         cached=float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None,
         events=int(inside.sum()),
     )
-    return (
-        counted
-        if LevelNote.STALLED in level.notes
-        else _within_a_request(counted, table, level, requests.output_tokens)
-    )
+    if LevelNote.STALLED in level.notes:  # what no token came of was counted, and is 0
+        return counted
+    return _within_a_request(counted, table, level, requests.output_tokens)
 
 
 def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:

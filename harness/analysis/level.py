@@ -27,30 +27,29 @@ from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(Conditions, frozen=True, kw_only=True):
     """What of a run's manifest bears on its levels; by default nothing is known, and nothing asked."""
 
-    gpus: int | None = None
-    replicas: int = 1
-    input_tokens: float | None = None  # as asked
-    template_tokens: float = 0.0  # that every prompt begins with
-    output_tokens: float | None = None
-    precision: float | None = None  # None: windows had a length
     limits: tuple[slo.Limit, ...] = ()
     client: ClientSummary = ClientSummary()
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
         workload, ramp = manifest.workload, manifest.scenario.ramp
+        limits = tuple(slo.limits(manifest.scenario.slo))
+        client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
         return cls(
             gpus=manifest.gpus,
             replicas=_replicas(manifest.scenario.hardware),
+            slo=slo.per_request(limits),
             input_tokens=workload.input_tokens or None,
             template_tokens=workload.template_tokens or 0.0,
             output_tokens=workload.output_tokens or None,
             precision=None if ramp.level_seconds else ramp.precision or PRECISION,
-            limits=tuple(slo.limits(manifest.scenario.slo)),
-            client=_client(manifest.client, len(manifest.host.cpus_allowed or ())),
+            ceiling=client.events_per_s_ceiling,
+            ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
+            limits=limits,
+            client=client,
         )
 
 
@@ -79,29 +78,15 @@ def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
     """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    table = table.around(level.window_start_s, level.window_end_s)
+    table = table.around(*level.window)
     level = whole_requests(table, level)
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    window = (level.window_start_s, level.window_end_s)
+    window = level.window
     good = began_in(table, level) & table.ok
     itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
     made = level_summary(
         table,
         level,
-        Conditions(
-            gpus=facts.gpus,
-            replicas=facts.replicas,
-            slo=slo.per_request(facts.limits),
-            input_tokens=facts.input_tokens,
-            template_tokens=facts.template_tokens,
-            output_tokens=facts.output_tokens,
-            precision=facts.precision,
-            ceiling=facts.client.events_per_s_ceiling,
-            ceiling_is_lower_bound=bool(facts.client.ceiling_is_lower_bound),
-        ),
+        facts,
         server=_server(samples, table, window, itl),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
@@ -127,9 +112,7 @@ def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list
 
     That voids it where requests were sent late for it, or arrivals have the clock's stamps, which it has moved.
     """
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
-    start, end = level.window_start_s, level.window_end_s
+    start, end = level.window
     stood: dict[str, float] = {}
     for sample in samples:
         if sample.source == "client" and sample.metric.endswith(("paused_s", "slept_s")):

@@ -130,10 +130,9 @@ def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: 
 
 def began_in(table: Table, level: Level) -> Bools:
     """Which requests began in the level's closed window, shape [requests]: were sent, or in open loop were due."""
-    assert level.window_start_s is not None
-    assert level.window_end_s is not None
+    start, end = level.window
     began = table.began if level.rate is None else table.scheduled
-    return np.asarray((table.level == level.index) & (began >= level.window_start_s) & (began < level.window_end_s))
+    return np.asarray((table.level == level.index) & (began >= start) & (began < end))
 
 
 def whole_requests(table: Table, level: Level) -> Level:
@@ -145,9 +144,7 @@ def whole_requests(table: Table, level: Level) -> Level:
     it begins; since the request time is a mean and no constant, it is placed where its throughput is nearest to the
     mean over all places.
     """
-    start, end = level.window_start_s, level.window_end_s
-    assert start is not None
-    assert end is not None
+    start, end = level.window
     good = began_in(table, level) & table.ok
     if level.concurrency is None or not good.any():
         return level
@@ -173,9 +170,7 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
     in flight in the window. Successes only; what else was in flight is taken to be like them, and the rate is nan
     where that is most of it, because we cut it. None in open loop, and where all that was in flight failed.
     """
-    start, end = level.window_start_s, level.window_end_s
-    assert start is not None
-    assert end is not None
+    start, end = level.window
     inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
     there = (inside > 0) & ~table.failed
     if level.concurrency is None or not there.any():
