@@ -72,6 +72,19 @@ def test_a_curve_that_rises_to_its_end_is_beyond_and_says_from_where_on() -> Non
     assert found.curve.settle.levels == [32, 64]
 
 
+def test_levels_that_scatter_more_than_their_errors_do_not_tell_of_a_rise() -> None:
+    """A proxy that is limited by its own processor: 386 tok/s at 32, 521 at 50 and 386 at 64 in flight."""
+    C, X = [1, 2, 4, 8, 14, 16, 32, 50, 64], [28.6, 56.0, 108.8, 187.6, 292.2, 337.8, 386.0, 521.4, 385.9]
+    relative = [0.005, 0.215, 0.124, 0.077, 0.032, 0.041, 0.038, 0.024, 0.055]
+    points = [Point(c, c, x, se * x) for c, x, se in zip(C, X, relative, strict=True)]
+    found = fit(points)
+    assert found.curve.state == "provisional"
+    assert 14 < hinge(found) < 64
+    assert found.curve.reasons == [
+        "the last levels do not tell whether throughput rises: its elasticity is +0.11 ± 0.42"
+    ]
+
+
 def test_a_hyperbola_puts_its_bend_where_its_asymptote_does() -> None:
     found = fit(csv(DOUBLING, [c / (0.01 + 0.0005 * c) for c in DOUBLING]))  # 95 % of 2,000 at 19·20 = 380
     assert found.curve.state == "beyond"

@@ -50,10 +50,10 @@ def of_fit(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> Answer:
     """The answer that a fitted curve is; `draws` is its bootstrap, `dip` whether a fall past the hinge is confirmed."""
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
-        slope, half = last_elasticity(levels)
+        slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
         if slope - half > 0:
             return _beyond(levels, best, slope)
-        reasons = [f"throughput rises by {slope:+.2f} ± {half:.2f} of load at the last levels, which may be nothing"]
+        reasons = [f"the last levels do not tell whether throughput rises: its elasticity is {slope:+.2f} ± {half:.2f}"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
         return Answer(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
@@ -85,13 +85,16 @@ def hinge_of(levels: Levels, curve: Curves) -> float:
     return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
 
 
-def last_elasticity(levels: Levels) -> tuple[float, float]:
-    """dlnX/dlnN over the last levels, and half of its 95 % interval."""
+def last_elasticity(levels: Levels, sigma: Floats | None = None) -> tuple[float, float]:
+    """dlnX/dlnN over the last levels, and half of its 95 % interval.
+
+    `sigma` [n] is the relative error of each level where a curve tells more of it than the level's own.
+    """
     N = levels.N
     near: Ints = np.flatnonzero((N[-1] / N <= _LAST) | (np.arange(len(N)) == len(N) - 1))
     if N[-1] / N[near[0]] < _APART:
         near = np.arange(max(0, near[0] - 1), len(N))
-    return _elasticity(levels, near, levels.sigma)
+    return _elasticity(levels, near, levels.sigma if sigma is None else sigma)
 
 
 def past(N: Floats, hinge: float) -> Bools:
