@@ -23,7 +23,7 @@ from harness.dialects.decoder import Decoder
 from harness.dialects.sse import Events
 from harness.errors import ProtocolError
 from harness.load import http1
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, Told, cut, difference, framed, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
 from tests.streams import VLLM
@@ -123,7 +123,7 @@ _ENDLESS = {
 @pytest.mark.parametrize("read", [1500, 65_536])
 def test_what_never_ends_is_refused_or_handed_on_and_never_kept(what: str, read: int) -> None:
     begin, more, error = _ENDLESS[what]
-    response, decoder, kept = Response(), Decoder(), 0
+    response, decoder, kept = ResponseParser(), Decoder(), 0
     data = begin + more * (read // len(more) + 1)
     refused = ""
     for _ in range((6 << 20) // len(data) + 1):

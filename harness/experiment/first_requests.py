@@ -16,7 +16,7 @@ from harness.dialects import DIALECTS, decoder, refusals
 from harness.errors import HarnessError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
 from harness.load import control
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.workload import length, probe
@@ -211,7 +211,7 @@ async def _ask(
                     server_words(answer.status, message), place=url + path, way_out=way_out_of(answer.status)
                 )
             _must_stream(answer.headers, url + path)
-            Response().take_head(answer.status, answer.headers)  # as the load will read it
+            ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
             async for piece in control.pieces(answer):
                 decoding.feed(piece, time.monotonic_ns())
         response = decoding.end(time.monotonic_ns())

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from harness.errors import ProtocolError
 from harness.load import tls
 from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser, request_head
 from harness.load.transport import IDLE_S, Target
 
 _READ = 65_536
@@ -47,30 +47,30 @@ class _Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._head = _Head()
-        self._begin: list[bytes] = []  # of the body, that came with its head
+        self._response = _AnyResponse()
+        self._first_pieces: list[bytes] = []  # of the body, that came with its head
         self.idle_ns = 0  # since when nothing is asked
         self.http_version = "HTTP/1.1"
 
     @property
     def status(self) -> int:
-        return self._head.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._head.headers
+        return self._response.headers
 
-    async def ask(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         """Send a request, and wait for the head of its answer."""
-        self._head = _Head()
+        self._response = _AnyResponse()
         self._writer.write(data)  # and read at once: who refuses need not have taken all of it
-        while not self._head.status:
-            self._begin = await self._more("the server closed the connection without an answer")
+        while not self._response.status:
+            self._first_pieces = await self._more("the server closed the connection without an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
-        for piece in self._begin:
+        for piece in self._first_pieces:
             yield piece
-        while not self._head.over:
+        while not self._response.over:
             for piece in await self._more("the server closed the connection inside its answer"):
                 yield piece
 
@@ -78,9 +78,9 @@ class _Connection:
         """The body's pieces in the next read."""
         try:
             data = await self._reader.read(_READ)
-            if not data and not self._head.eof():
+            if not data and not self._response.eof():
                 raise TransportError(if_closed)
-            return self._head.feed(data) if data else []
+            return self._response.feed(data) if data else []
         except OSError as error:
             raise TransportError(str(error) or type(error).__name__) from error
         except ProtocolError as error:
@@ -89,13 +89,13 @@ class _Connection:
     @property
     def reusable(self) -> bool:
         open_ = not (self._reader.at_eof() or self._writer.transport.is_closing())
-        return open_ and self._head.over and self._head.keep_alive
+        return open_ and self._response.over and self._response.keep_alive
 
     def close(self) -> None:
         self._writer.transport.abort()  # whoever asks has what it wants: no goodbye is waited for
 
 
-class _Head(Response):
+class _AnyResponse(ResponseParser):
     """A response of any kind and coding: what it may be is for the reader of its body to say."""
 
     __slots__ = ()
@@ -119,9 +119,8 @@ class SocketClient:
         sent = self._headers | {name.title(): value for name, value in headers.items()}
         if content:
             sent["Content-Length"] = str(len(content))
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
         try:
-            data = "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+            data = request_head(method, path, sent.items()) + b"\r\n" + content
         except UnicodeEncodeError as error:
             raise TransportError(f"no request can hold this path: {error}") from error
         connection = await self._begun(data)
@@ -137,7 +136,7 @@ class SocketClient:
             kept = self._kept()
             connection = kept or await self._opened()
             try:
-                await connection.ask(data)
+                await connection.send(data)
             except TransportError:
                 connection.close()
                 if kept is None or not self._again:

@@ -13,7 +13,7 @@ trailers are read and dropped; 204 and 304 have no body. Left out: HEAD, upgrade
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from harness.errors import ProtocolError
 
@@ -45,15 +45,14 @@ def _lone_starts() -> list[bytes]:
 _STARTS = _lone_starts()
 
 
-def request_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:
-    """The constant part of a request's head, to be ended per request by `request`."""
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Accept: text/event-stream", "Accept-Encoding: identity"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n"
+def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """A request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 def request(head: bytes, request_id: str, body: bytes) -> bytes:
-    """A whole request: its own id and length after the constant head."""
+    """A whole request: a head that all share, its own id and length, its body."""
     return b"%bContent-Type: application/json\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         head,
         request_id.encode("latin-1"),
@@ -62,7 +61,7 @@ def request(head: bytes, request_id: str, body: bytes) -> bytes:
     )
 
 
-class Response:
+class ResponseParser:
     """One response as its bytes arrive.
 
     `feed` returns the body pieces that the read brought; `over` says that the message is complete, by its own

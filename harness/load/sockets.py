@@ -171,7 +171,8 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
-        self._head = http1.request_head("POST", target.path, target.authority, target.headers)
+        usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
         self._looking: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.dialects import decoder, refusals
 from harness.errors import ProtocolError
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -72,7 +72,7 @@ class Answer:
 
     def __init__(self, request_id: str, decoding: decoder.Decoder | None = None) -> None:
         self.request_id = request_id
-        self.response = Response()
+        self.response = ResponseParser()
         self._decoder = decoding or decoder.Decoder()
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
