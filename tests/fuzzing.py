@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from harness.dialects import sse
-from harness.dialects.decoder import Decoder
-from harness.dialects.placer import Placer
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.placer import TokenPlacer
 from harness.load import http1
 from harness.load.loop import HotSelector
 from harness.load.sockets import Connection, SocketTransport
@@ -80,9 +80,9 @@ class Reader:
         target = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={})
         self._pool = SocketTransport(target, self._selector)
 
-    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: Placer | None = None) -> Told:
+    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None) -> Told:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
-        answer, wire, over = Answer("", Decoder(placer)), _Wire(), _Over()
+        answer, wire, over = Answer("", StreamDecoder(placer)), _Wire(), _Over()
         answer.over = over  # type: ignore[assignment]
         stream = Connection(wire, self._pool)  # type: ignore[arg-type]
         stream.begin(answer, b"?")

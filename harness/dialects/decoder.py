@@ -24,8 +24,8 @@ from typing import Annotated
 
 import msgspec
 
-from harness.dialects.placer import Placer
-from harness.dialects.sse import TOO_LONG, Events
+from harness.dialects.placer import TokenPlacer
+from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
 
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
@@ -93,7 +93,7 @@ _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
 
 
-class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the events of one answer come to; times are nanoseconds as given, 0 where a thing has not happened."""
 
     arrivals: array[int]  # int64, of each chunk that carried tokens
@@ -120,7 +120,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return b"" if self.token_counts is None else self.token_counts.tobytes()
 
 
-class Decoder:
+class StreamDecoder:
     """The events of one answer in order of arrival; `end` makes a response of them.
 
     `feed` takes a body piece with the stamp of the read that brought it; it raises ProtocolError where the stream
@@ -134,8 +134,8 @@ class Decoder:
         "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
     )  # fmt: skip
 
-    def __init__(self, placer: Placer | None = None, *, keep_text: bool = False) -> None:
-        self._events = Events()
+    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> None:
+        self._events = EventParser()
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
@@ -265,7 +265,7 @@ class Decoder:
         if not self._error:
             self._error, self._message = error, message
 
-    def end(self, stamp_ns: int) -> Response:
+    def end(self, stamp_ns: int) -> DecodedResponse:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
         try:
             self.feed(b"\n\n", stamp_ns)  # the blank line that several servers leave out
@@ -276,7 +276,7 @@ class Decoder:
         elif self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
         token_source = self._settle()
-        return Response(
+        return DecodedResponse(
             arrivals=self._arrivals,
             token_counts=self._tokens,
             token_source=token_source,
@@ -382,14 +382,14 @@ def _shared(total: int, lengths: array[int]) -> array[int]:
     >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
     (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))
     """
-    whole, left, out, given, seen = sum(lengths), len(lengths), array("i"), 0, 0
+    whole, left, out, shared, seen = sum(lengths), len(lengths), array("i"), 0, 0
     enough = total >= left
     for length in lengths:
         seen += length
         left -= 1
         upto = -(-total * seen // whole)
         if enough:
-            upto = min(max(upto, given + 1), total - left)
-        out.append(upto - given)
-        given = upto
+            upto = min(max(upto, shared + 1), total - left)
+        out.append(upto - shared)
+        shared = upto
     return out

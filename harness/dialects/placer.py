@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 
-class Placer:
+class TokenPlacer:
     """A tokenizer, given as the text of its tokenizer.json, that places tokens into the chunks of an answer."""
 
     def __init__(self, tokenizer_json: str) -> None:

@@ -18,21 +18,21 @@ from typing import ClassVar
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # else 256 servers that never end a line hold a GiB
 TOO_LONG = b"\ran event longer than can be kept"  # no server can say so: a CR ends a line
-_WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts among those held together
+_WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts for TOGETHER
 
 
-class Events:
+class EventParser:
     """The events of one stream; `feed` returns the data of every event that the bytes complete."""
 
     __slots__ = ("_counted", "_cr", "_cut_off", "_tail")
 
-    held: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
+    buffered: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
 
     def __init__(self) -> None:
         self._tail = bytearray()  # the event that is not finished, with LF line ends
         self._cr = False  # the last byte was a CR: an LF after it ends no second line
         self._cut_off = False
-        self._counted = 0  # this stream's share of `held`
+        self._counted = 0  # this stream's share of `buffered`
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Data of the events completed by this piece, in order; comments and empty events give nothing."""
@@ -98,9 +98,9 @@ class Events:
         """Count what is kept among all that is; too much cuts this stream off."""
         if size <= _WORTH_COUNTING:
             size = 0
-        Events.held += size - self._counted
+        EventParser.buffered += size - self._counted
         self._counted = size
-        if size > LONGEST + 1 or (size and Events.held > TOGETHER):  # the last byte may end the last line
+        if size > LONGEST + 1 or (size and EventParser.buffered > TOGETHER):  # the last byte may end the last line
             self._cut_off = True
 
 

@@ -128,7 +128,7 @@ async def first_requests(
     )
 
 
-def _rest(response: decoder.Response, output_tokens: int) -> tuple[float, float | None]:
+def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
     """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
@@ -168,7 +168,7 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    response: decoder.Response
+    response: decoder.DecodedResponse
     drop: frozenset[str]
     notes: list[str]
     http_version: str

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from harness.dialects import DIALECTS
-from harness.dialects.placer import Placer
+from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
 from harness.load.schedule import pause_after
@@ -80,9 +80,9 @@ class Driver:
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._throttler: Any = None
-        self._placer: Placer | None = None
+        self._placer: TokenPlacer | None = None
         if plan.tokenizer_json:
-            self._placer = Placer(plan.tokenizer_json)
+            self._placer = TokenPlacer(plan.tokenizer_json)
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
         """Obey commands until Stop; then cut what is in flight and send every record."""

@@ -68,12 +68,12 @@ class Answer:
         "stale",
         "tls_ns",
     )
-    decoded: decoder.Response  # as soon as it is complete
+    decoded: decoder.DecodedResponse  # as soon as it is complete
 
-    def __init__(self, request_id: str, decoding: decoder.Decoder | None = None) -> None:
+    def __init__(self, request_id: str, decoding: decoder.StreamDecoder | None = None) -> None:
         self.request_id = request_id
         self.response = ResponseParser()
-        self._decoder = decoding or decoder.Decoder()
+        self._decoder = decoding or decoder.StreamDecoder()
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it will change any more
