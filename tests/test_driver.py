@@ -14,7 +14,7 @@ import pytest
 
 from harness.load.driver import Driver
 from harness.load.messages import Command, Hold, Plan, Prepare, Progress, Stop
-from harness.load.transport import Answer, Target
+from harness.load.transport import Exchange, Target
 from harness.record import Record, arrivals_of
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
@@ -51,29 +51,29 @@ class FakeServer:
     def request(self, request_id: str, body: bytes) -> bytes:
         return body
 
-    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
-        answer.sent_ns = max(1, self._clock())
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+        exchange.sent_ns = max(1, self._clock())
         self.sent_at.append(asyncio.get_running_loop().time())
         self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
             if self.fails:
-                answer.fail("refused", "nobody there")
+                exchange.fail("refused", "nobody there")
                 return
-            answer.response.status = 200
+            exchange.response.status = 200
             for i in range(4):
                 await asyncio.sleep(self.takes / 4)
                 last = i == 3
                 piece = delta("length" if last else None, usage=usage(7, i + 1) if last else None, content="x")
-                answer.take(self._clock(), piece)
+                exchange.take(self._clock(), piece)
         except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
+            exchange.fail("cancelled", "cut by us")
             raise
         finally:
             self.in_flight -= 1
-            answer.done_ns = max(1, self._clock())
-            answer.take(answer.done_ns, None)
+            exchange.done_ns = max(1, self._clock())
+            exchange.take(exchange.done_ns, None)
 
     async def aclose(self) -> None:
         pass
@@ -336,16 +336,16 @@ def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
     class Broken(FakeServer):
         """Answers 200 and an error event at once; only decoding, a tick later, tells."""
 
-        async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
-            answer.sent_ns = answer.done_ns = max(1, self._clock())
+        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+            exchange.sent_ns = exchange.done_ns = max(1, self._clock())
             self.sent_at.append(asyncio.get_running_loop().time())
-            answer.response.status = 200
+            exchange.response.status = 200
             await asyncio.sleep(0.002)
-            asyncio.get_running_loop().call_later(0.001, self.decode, answer)
+            asyncio.get_running_loop().call_later(0.001, self.decode, exchange)
 
-        def decode(self, answer: Answer) -> None:
-            answer.take(1, b'data: {"error": {"message": "x"}}\n\n')
-            answer.take(1, None)
+        def decode(self, exchange: Exchange) -> None:
+            exchange.take(1, b'data: {"error": {"message": "x"}}\n\n')
+            exchange.take(1, None)
 
     server = Broken()
     records, reports = drive([(0.0, hold(0, 1, spread=0.0)), (1.2, Stop())], server)

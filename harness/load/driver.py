@@ -23,7 +23,7 @@ from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
 from harness.load.schedule import pause_after
-from harness.load.transport import Answer, Transport
+from harness.load.transport import Exchange, Transport
 from harness.record import Record
 from harness.results import frames
 from harness.secrecy import plain, redact
@@ -39,7 +39,7 @@ _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
 class _Running(msgspec.Struct, frozen=True, gc=False):
-    answer: Answer
+    exchange: Exchange
     level: Hold
     scheduled_ns: int
 
@@ -145,7 +145,7 @@ class Driver:
         """Closed loop: one request after the other, as long as the level has this slot."""
         due = self._clock() + round(delay * 1e9)
         failures = 0
-        before: Answer | None = None
+        before: Exchange | None = None
         try:
             if delay:
                 await asyncio.sleep(delay)
@@ -155,15 +155,15 @@ class Driver:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            answer = await self._exchange(self._hold, due)
-            due = answer.done_ns
+            exchange = await self._exchange(self._hold, due)
+            due = exchange.done_ns
             # What only its decoding tells of an answer (an error inside the stream) is known one request later.
-            judged = answer if answer.error or answer.response.status != 200 else before
+            judged = exchange if exchange.error or exchange.response.status != 200 else before
             if judged is not None:
                 failures = failures + 1 if judged.error or judged.response.status != 200 else 0
-            before = answer
+            before = exchange
             if failures:
-                await asyncio.sleep(pause_after(failures, answer.retry_after_s))
+                await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
 
     async def _on_schedule(self, hold: Hold, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
@@ -208,23 +208,23 @@ class Driver:
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    async def _exchange(self, hold: Hold, due: int) -> Answer:
+    async def _exchange(self, hold: Hold, due: int) -> Exchange:
         """One request, from the next of its level's source to the end of its answer."""
         source = self._source_of(hold)
         request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        answer = Answer(request_id, self._dialect.decoder(self._placer))
-        running = _Running(answer, hold, due)
+        exchange = Exchange(request_id, self._dialect.decoder(self._placer))
+        running = _Running(exchange, hold, due)
         self._in_flight[request_id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.exchange(answer, request, self._plan.request_timeout_s)
+            await self._transport.send(exchange, request, self._plan.request_timeout_s)
         finally:
             del self._in_flight[request_id]
             self._ended.append(running)
             self._done += hold is self._hold
-        return answer
+        return exchange
 
     def _source_of(self, hold: Hold) -> Uniform:
         """A level's requests: the plan's, or such with prompts of the level's own length."""
@@ -268,7 +268,7 @@ class Driver:
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
-        flying = next((running.answer.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
+        flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
         oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
@@ -307,52 +307,52 @@ class Driver:
 
     async def _send_batches(self) -> None:
         """Send the records of the requests that are over and decoded to the end, in order of their end."""
-        while self._ended and self._ended[0].answer.complete:
+        while self._ended and self._ended[0].exchange.complete:
             records: list[Record] = []
             size = 0
-            while self._ended and self._ended[0].answer.complete and len(records) < _BATCH and size < _BATCH_BYTES:
+            while self._ended and self._ended[0].exchange.complete and len(records) < _BATCH and size < _BATCH_BYTES:
                 records.append(self._record(self._ended.popleft()))
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # whatever is due goes first
 
     def _record(self, running: _Running) -> Record:
-        answer, decoded, origin = running.answer, running.answer.decoded, self._plan.origin_ns
-        self._failed += running.level is self._hold and answer.error not in ("", "cancelled")
+        exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
+        self._failed += running.level is self._hold and exchange.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
 
         arrivals = decoded.arrivals
         return Record(
-            request_id=answer.request_id,
+            request_id=exchange.request_id,
             level=running.level.index,
             repeat=running.level.repeat,
             concurrency=running.level.concurrency,
             worker=self._plan.worker,
             url=self._plan.url,
             scheduled_s=(running.scheduled_ns - origin) * 1e-9,
-            sent_s=since(answer.sent_ns),
-            connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
-            tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
+            sent_s=since(exchange.sent_ns),
+            connect_s=exchange.connect_ns * 1e-9 if exchange.connect_ns else None,
+            tls_s=exchange.tls_ns * 1e-9 if exchange.tls_ns else None,
             first_token_s=since(arrivals[0]) if arrivals else None,
             first_content_s=since(decoded.first_content),
             last_token_s=since(arrivals[-1]) if arrivals else None,
-            done_s=since(answer.done_ns),
+            done_s=since(exchange.done_ns),
             input_tokens=decoded.input_tokens,
             cached_tokens=decoded.cached_tokens,
             output_tokens=decoded.output_tokens,
             reasoning_tokens=decoded.reasoning_tokens,
             token_source=decoded.token_source,
-            status=answer.response.status or None,
-            error=answer.error,
+            status=exchange.response.status or None,
+            error=exchange.error,
             finish_reason=redact(decoded.finish_reason, self._plan.secrets),
-            bytes_received=answer.bytes_received,
+            bytes_received=exchange.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=decoded.packed_tokens(),
-            error_message=self._first_words(answer.message) if answer.error else "",
+            error_message=self._first_words(exchange.message) if exchange.error else "",
             merged=decoded.merged,
-            lumped=decoded.merged - answer.merged_late,
+            lumped=decoded.merged - exchange.merged_late,
         )
 
     def _first_words(self, message: str) -> str:

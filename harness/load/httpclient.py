@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import ProtocolError
 from harness.load import control, tls
 from harness.load.loop import HotSelector, now
-from harness.load.transport import IDLE_S, Answer, Target
+from harness.load.transport import IDLE_S, Exchange, Target
 
 if TYPE_CHECKING:
     import http.cookiejar
@@ -176,44 +176,44 @@ class HttpxTransport:
     async def prepare(self, connections: int) -> None:
         """Nothing: httpx opens a connection when a request needs one, and its time is a figure of its own."""
 
-    async def exchange(self, answer: Answer, request: httpx.Request, timeout_s: float) -> None:
+    async def send(self, exchange: Exchange, request: httpx.Request, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         import httpx
 
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(answer, request)
+                await self._send_request(exchange, request)
         except TimeoutError:
-            answer.fail("client_deadline", f"no end within {timeout_s:g} s")
+            exchange.fail("client_deadline", f"no end within {timeout_s:g} s")
         except ProtocolError as error:
-            answer.fail(error.error, str(error))
+            exchange.fail(error.error, str(error))
         except httpx.TransportError as error:
-            answer.fail(_name(error), str(error))
+            exchange.fail(_name(error), str(error))
         except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
+            exchange.fail("cancelled", "cut by us")
             raise
         finally:
-            answer.done_ns = answer.done_ns or now()
-            answer.take(answer.done_ns, None)
+            exchange.done_ns = exchange.done_ns or now()
+            exchange.take(exchange.done_ns, None)
 
-    async def _send(self, answer: Answer, request: httpx.Request) -> None:
-        request.extensions["trace"] = _Moments(answer)
+    async def _send_request(self, exchange: Exchange, request: httpx.Request) -> None:
+        request.extensions["trace"] = _Moments(exchange)
         response = await _sent(self._client, request)
         try:
-            answer.response.headers = dict(response.headers)
-            answer.response.take_head(response.status_code, response.headers)
+            exchange.response.headers = dict(response.headers)
+            exchange.response.take_head(response.status_code, response.headers)
             async for piece in response.aiter_raw():
-                answer.bytes_received += len(piece)
+                exchange.bytes_received += len(piece)
                 # Decoded at once: a queue would make the loop sleep by ticks, and httpx must be woken by its events.
                 stamp = now()
                 self._selector.unstamped_read(stamp)
-                carried = answer.take(stamp, piece)
+                carried = exchange.take(stamp, piece)
                 self._selector.events += carried
                 if carried > 1 and self._selector.late_look:
-                    answer.merged_late += carried
-                if answer.error:  # it cannot be read on
+                    exchange.merged_late += carried
+                if exchange.error:  # it cannot be read on
                     break
-            answer.done_ns = now()
+            exchange.done_ns = now()
         finally:
             await response.aclose()
 
@@ -224,25 +224,25 @@ class HttpxTransport:
 class _Moments:
     """httpcore's own account of one request, taken as it happens: when it connected, and when it began to write."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._tls_began = 0
         self._opened = 0  # when it began to open a connection; 0: it found one open
 
     async def __call__(self, name: str, info: dict[str, Any]) -> None:
-        answer, (_, event, moment) = self._answer, name.split(".")
+        exchange, (_, event, moment) = self._exchange, name.split(".")
         if moment == "started" and event in ("connect_tcp", "connect_unix_socket"):
             self._opened = now()
-            answer.tls_ns = 0
+            exchange.tls_ns = 0
         elif event == "start_tls":
             if moment == "started":
                 self._tls_began = now()
             else:
-                answer.tls_ns += now() - self._tls_began
+                exchange.tls_ns += now() - self._tls_began
         elif moment == "started" and event == "send_request_headers":  # through a tunnel twice: the last one counts
-            answer.sent_ns = now()
+            exchange.sent_ns = now()
             if self._opened:
-                answer.connect_ns = answer.sent_ns - self._opened - answer.tls_ns
+                exchange.connect_ns = exchange.sent_ns - self._opened - exchange.tls_ns
 
 
 def _name(error: httpx.TransportError) -> str:

@@ -219,8 +219,8 @@ class HotSelector(selectors.BaseSelector):
             must = len(queue)
         while queue:
             for _ in range(min(16, len(queue))):
-                answer, stamp, piece = queue.popleft()
-                self.events += answer.take(stamp, piece)
+                decodable, stamp, piece = queue.popleft()
+                self.events += decodable.take(stamp, piece)
                 must -= 1
             if must <= 0 and now() > wake:
                 break
@@ -229,8 +229,8 @@ class HotSelector(selectors.BaseSelector):
 
     def decode_all(self) -> None:
         while self.decode_queue:
-            answer, stamp, piece = self.decode_queue.popleft()
-            self.events += answer.take(stamp, piece)
+            decodable, stamp, piece = self.decode_queue.popleft()
+            self.events += decodable.take(stamp, piece)
 
 
 def clock_offset() -> int:

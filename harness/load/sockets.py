@@ -31,7 +31,7 @@ from typing import Any
 from harness.errors import ProtocolError
 from harness.load import http1
 from harness.load.loop import HotSelector, ask_for_stamps, now
-from harness.load.transport import IDLE_S, Answer, Late, Target, TlsError
+from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError
 
 _PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
@@ -42,7 +42,7 @@ class Connection:
     """One connection; a hot socket of the loop."""
 
     __slots__ = (
-        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
+        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
         "sock", "tls_ns",
     )  # fmt: skip
 
@@ -54,14 +54,14 @@ class Connection:
         self.done_ns = 0  # when its last answer was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
-        self._answer: Answer | None = None
+        self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
         self._sent = 0  # bytes of the request that the kernel took, while no answer has begun
 
-    def begin(self, answer: Answer, data: bytes) -> None:
+    def begin(self, exchange: Exchange, data: bytes) -> None:
         """Stamp and send; what the socket does not take at once follows when it is writable."""
-        self._answer = answer
-        answer.sent_ns = now()
+        self._exchange = exchange
+        exchange.sent_ns = now()
         try:
             self._sent = sent = self.sock.send(data)
         except BlockingIOError:
@@ -89,42 +89,42 @@ class Connection:
             self._pool.selector.want_write(self, False)
 
     def arrived(self, data: bytes, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:  # bytes that nobody asked for: this connection cannot be trusted with a request
+        exchange = self._exchange
+        if exchange is None:  # bytes that nobody asked for: this connection cannot be trusted with a request
             self.close()
             return
-        answer.bytes_received += len(data)
-        piece = answer.response.lone(data)
+        exchange.bytes_received += len(data)
+        piece = exchange.response.lone(data)
         if piece is not None:
-            self._pool.selector.decode_queue.append((answer, stamp, piece))
+            self._pool.selector.decode_queue.append((exchange, stamp, piece))
             return
         try:
-            pieces = answer.response.feed(data)
+            pieces = exchange.response.feed(data)
         except ProtocolError as error:
             pieces = error.pieces
-            answer.fail(error.error, str(error))
+            exchange.fail(error.error, str(error))
         if pieces:
             # One read, one stamp: its pieces travel together, and several events in them count as merged.
             # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
-            selector.decode_queue.append((Late(answer) if apart else answer, stamp, piece))
-        if answer.response.over or answer.error:
+            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
+            selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
+        if exchange.response.over or exchange.error:
             self._finish(stamp)
 
     def lost(self, error: OSError | None, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:
+        exchange = self._exchange
+        if exchange is None:
             self.close()
             return
-        answer.stale = bool(self.done_ns) and not answer.bytes_received and self._untaken(error)
-        if error is not None or not answer.response.eof():
+        exchange.stale = bool(self.done_ns) and not exchange.bytes_received and self._untaken(error)
+        if error is not None or not exchange.response.eof():
             if error is not None:
-                answer.fail("reset", str(error))
-            elif answer.bytes_received:
-                answer.fail("truncated", "the server closed the connection inside its answer")
+                exchange.fail("reset", str(error))
+            elif exchange.bytes_received:
+                exchange.fail("truncated", "the server closed the connection inside its answer")
             else:
-                answer.fail("reset", "the server closed the connection without an answer")
+                exchange.fail("reset", "the server closed the connection without an answer")
         self._finish(stamp)  # closes: what is lost has failed, or was to end with its connection
 
     def _untaken(self, error: OSError | None) -> bool:
@@ -143,21 +143,21 @@ class Connection:
         return bool(unacknowledged >= self._sent)
 
     def _finish(self, stamp: int) -> None:
-        answer, self._answer = self._answer, None
-        assert answer is not None
-        assert answer.over is not None
-        answer.done_ns = self.done_ns = stamp
-        if not answer.response.keep_alive:
+        exchange, self._exchange = self._exchange, None
+        assert exchange is not None
+        assert exchange.over is not None
+        exchange.done_ns = self.done_ns = stamp
+        if not exchange.response.keep_alive:
             self._pool.closes()
-        if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
+        if exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
-        if not answer.over.done():
-            answer.over.set_result(None)
+        if not exchange.over.done():
+            exchange.over.set_result(None)
 
     def close(self) -> None:
         if self.open:
             self.open = False
-            self._answer = None
+            self._exchange = None
             self._pool.forget(self)
             self.sock.close()
 
@@ -284,7 +284,7 @@ class SocketTransport:
             connection.close()
         return None
 
-    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         self.selector.busy += 1
         self._in_flight += 1
@@ -295,37 +295,37 @@ class SocketTransport:
                     connection = self._take()
                     if connection is None:
                         connection = await self.open()
-                        answer.connect_ns, answer.tls_ns = connection.connect_ns, connection.tls_ns
-                    answer.over = asyncio.get_running_loop().create_future()
-                    connection.begin(answer, request)
+                        exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
+                    exchange.over = asyncio.get_running_loop().create_future()
+                    connection.begin(exchange, request)
                     if self._ahead:
                         self._open_ahead(1)
-                    await answer.over
-                    if not answer.stale:
+                    await exchange.over
+                    if not exchange.stale:
                         break
                     self.reuse, self._ahead = False, True
                     self.resent += 1
-                    answer.error, answer.message, answer.stale, answer.done_ns = "", "", False, 0
+                    exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
         except TimeoutError as error:
             late = deadline.expired()
-            answer.fail(
+            exchange.fail(
                 "client_deadline" if late else "connect", f"no end within {timeout_s:g} s" if late else str(error)
             )
         except OSError as error:
-            answer.fail(error_name(error), str(error))
+            exchange.fail(error_name(error), str(error))
         except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
+            exchange.fail("cancelled", "cut by us")
             raise
         finally:
             self.selector.busy -= 1
             self._in_flight -= 1
-            if answer.done_ns == 0:
-                answer.done_ns = now()
+            if exchange.done_ns == 0:
+                exchange.done_ns = now()
                 if connection is not None:
                     connection.close()
             elif connection is not None and connection.open:
                 self._free.append(connection)
-            self.selector.decode_queue.append((answer, answer.done_ns, None))
+            self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     async def aclose(self) -> None:
         opening = list(self._opening)

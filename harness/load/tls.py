@@ -20,7 +20,7 @@ import ssl
 from harness.errors import HarnessError
 from harness.load.loop import HotSelector, now
 from harness.load.sockets import Connection, SocketTransport
-from harness.load.transport import Answer, Target, TlsError
+from harness.load.transport import Exchange, Target, TlsError
 
 _RECORD = 16_384  # bytes of plain text in one TLS record, at most
 # openssl/x509_vfy.h
@@ -115,7 +115,7 @@ class SecureConnection(Connection):
             raise TlsError(reason(error)) from error
         self.tls_ns = now() - began
 
-    def begin(self, answer: Answer, data: bytes) -> None:
+    def begin(self, exchange: Exchange, data: bytes) -> None:
         """Encrypt, then stamp and send."""
         rest = memoryview(data)
         try:
@@ -123,7 +123,7 @@ class SecureConnection(Connection):
                 rest = rest[self._tls.write(rest) :]
         except ssl.SSLError as error:
             raise TlsError(reason(error)) from error
-        super().begin(answer, self._outgoing.read())
+        super().begin(exchange, self._outgoing.read())
 
     def arrived(self, data: bytes, stamp: int) -> None:
         tls, incoming = self._tls, self._incoming
@@ -148,15 +148,15 @@ class SecureConnection(Connection):
         self._push()
         if pieces:
             super().arrived(b"".join(pieces), stamp)
-        elif self._answer is None and not ended and failure is None:
+        elif self._exchange is None and not ended and failure is None:
             self._remember()
         if not self.open:
             return
         if failure is not None:
-            if self._answer is None:
+            if self._exchange is None:
                 self.close()
             else:
-                self._answer.fail("tls", reason(failure))
+                self._exchange.fail("tls", reason(failure))
                 self._finish(stamp)
         elif ended:
             self.lost(None, stamp)

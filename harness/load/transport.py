@@ -47,7 +47,7 @@ class TlsError(OSError):
     """No TLS with this server: its certificate, its protocol, or its bytes."""
 
 
-class Answer:
+class Exchange:
     """What came back for one request: its times (CLOCK_MONOTONIC ns, 0 = did not happen), its content and error."""
 
     __slots__ = (
@@ -123,18 +123,18 @@ class Answer:
         return float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
-class Late:
+class LateRead:
     """An answer's piece whose events may share a read only because we read late."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_exchange",)
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
     def take(self, stamp: int, piece: bytes | None) -> int:
-        carried = self._answer.take(stamp, piece)
+        carried = self._exchange.take(stamp, piece)
         if carried > 1:
-            self._answer.merged_late += carried
+            self._exchange.merged_late += carried
         return carried
 
 
@@ -152,7 +152,7 @@ class Transport(Protocol):
         """What `exchange` sends, built before it is due."""
         ...
 
-    async def exchange(self, answer: Answer, request: Any, timeout_s: float) -> None:
+    async def send(self, exchange: Exchange, request: Any, timeout_s: float) -> None:
         """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
         ...
 
