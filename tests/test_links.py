@@ -16,9 +16,9 @@ from harness.load.local import LocalWorker, received
 from harness.load.messages import (
     PROGRESS_EVERY_S,
     SILENT_S,
+    BeginLevel,
     Command,
     Done,
-    Hold,
     Plan,
     Prepare,
     Progress,
@@ -96,12 +96,12 @@ class MemoryLink:
     @property
     def begun_ns(self) -> int:
         """The moment, by our clock, at which it was told to begin its level."""
-        (hold,) = [order for order in self.orders if isinstance(order, Hold)]
-        return hold.at_ns - self.clock_offset_ns
+        (begun,) = [order for order in self.orders if isinstance(order, BeginLevel)]
+        return begun.at_ns - self.clock_offset_ns
 
 
-def level(concurrency: int) -> Hold:
-    return Hold(index=0, repeat=0, concurrency=concurrency, slots=0, spread_s=0.0, tick_ns=1_000_000, at_ns=0)
+def level(concurrency: int) -> BeginLevel:
+    return BeginLevel(index=0, repeat=0, concurrency=concurrency, slots=0, spread_s=0.0, tick_ns=1_000_000, at_ns=0)
 
 
 Work = Callable[[Workers], Coroutine[Any, Any, None]]
@@ -127,8 +127,8 @@ def led(work: Work, *links: MemoryLink) -> tuple[list[Record], list[Progress]]:
 
 
 async def a_level_of_three(workers: Workers) -> None:
-    await workers.hold(level(3), 3)
-    while (now := await workers.news()).time_s < 8.0:
+    await workers.begin_level(level(3), 3)
+    while (now := await workers.next_progress()).time_s < 8.0:
         lag = asyncio.get_running_loop().time() - now.time_s  # the origin is the loop's begin
         assert -1e-6 <= lag <= PROGRESS_EVERY_S + 1e-6
     assert now.in_flight == 3
@@ -172,12 +172,12 @@ def test_a_worker_that_falls_silent_is_killed_and_ends_the_run() -> None:
 
     async def work(workers: Workers) -> None:
         nonlocal quiet_s
-        await workers.hold(level(2), 2)
+        await workers.begin_level(level(2), 2)
         links[1].silent = True
         quiet_s = asyncio.get_running_loop().time()
         try:
             while True:
-                await workers.news()
+                await workers.next_progress()
         finally:
             quiet_s = asyncio.get_running_loop().time() - quiet_s
 
@@ -191,10 +191,10 @@ def test_a_worker_that_goes_away_ends_the_run_with_its_fate() -> None:
     links = MemoryLink(), MemoryLink(AHEAD)
 
     async def work(workers: Workers) -> None:
-        await workers.hold(level(2), 2)
+        await workers.begin_level(level(2), 2)
         links[0].kill()
         while True:
-            await workers.news()
+            await workers.next_progress()
 
     with pytest.raises(HarnessError, match=r"worker 0: .* ended in the middle of the run: it is out of memory"):
         led(work, *links)

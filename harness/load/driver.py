@@ -21,7 +21,17 @@ import msgspec
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
+from harness.load.messages import (
+    BATCH_EVERY_S,
+    PROGRESS_EVERY_S,
+    BeginLevel,
+    Command,
+    Plan,
+    Prepare,
+    Progress,
+    Stop,
+    encode,
+)
 from harness.load.schedule import pause_after
 from harness.load.transport import Exchange, Transport
 from harness.record import Record
@@ -40,7 +50,7 @@ _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 class _Running(msgspec.Struct, frozen=True, gc=False):
     exchange: Exchange
-    level: Hold
+    level: BeginLevel
     scheduled_ns: int
 
 
@@ -69,7 +79,7 @@ class Driver:
         self._source = plan.source  # of the requests that are built ahead
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
-        self._hold: Hold | None = None
+        self._level: BeginLevel | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
@@ -98,8 +108,8 @@ class Driver:
                 if isinstance(command, Prepare):
                     await self._prepare(command)
                 else:
-                    await self._go_to(command, group)
-            self._hold = None
+                    await self._begin_level(command, group)
+            self._level = None
             cut = [task for task in (*self._slots.values(), *self._open_loop) if not task.done()]
             for task in cut:
                 task.cancel()
@@ -118,25 +128,25 @@ class Driver:
             await asyncio.sleep(0)
         self._prepared = prepare.number
 
-    async def _go_to(self, hold: Hold, group: asyncio.TaskGroup) -> None:
-        if (early := hold.at_ns - self._clock()) > 0:  # all workers at one moment
+    async def _begin_level(self, level: BeginLevel, group: asyncio.TaskGroup) -> None:
+        if (early := level.at_ns - self._clock()) > 0:  # all workers at one moment
             await asyncio.sleep(early * 1e-9)
-        self._took_s = (self._clock() - hold.at_ns) * 1e-9
+        self._took_s = (self._clock() - level.at_ns) * 1e-9
         if self._selector is not None:
-            self._selector.tick_ns = hold.tick_ns
-        source = self._source_of(hold)
+            self._selector.tick_ns = level.tick_ns
+        source = self._source_of(level)
         if source is not self._source:  # what is ready is of the wrong length: its numbers stay unused
             self._source = source
             self._ready.clear()
             self._low.set()
-        self._hold = hold
+        self._level = level
         self._done = self._failed = 0
-        if hold.rate is not None:
-            self._start(group, self._on_schedule(hold, hold.rate, group))
+        if level.rate is not None:
+            self._start(group, self._on_schedule(level, level.rate, group))
             return
         plan = self._plan
-        fresh = [i for i in range(hold.slots) if i not in self._slots or self._slots[i].done()]
-        delays = stagger(len(fresh), hold.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
+        fresh = [i for i in range(level.slots) if i not in self._slots or self._slots[i].done()]
+        delays = stagger(len(fresh), level.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
         self._waiting += len(fresh)
         for i, delay in zip(fresh, delays, strict=True):
             self._slots[i] = group.create_task(self._slot(i, delay))
@@ -151,11 +161,11 @@ class Driver:
                 await asyncio.sleep(delay)
         finally:
             self._waiting -= 1
-        while self._hold is not None and i < self._hold.slots:
+        while self._level is not None and i < self._level.slots:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            exchange = await self._exchange(self._hold, due)
+            exchange = await self._exchange(self._level, due)
             due = exchange.done_ns
             # What only its decoding tells of an answer (an error inside the stream) is known one request later.
             judged = exchange if exchange.error or exchange.response.status != 200 else before
@@ -165,19 +175,19 @@ class Driver:
             if failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
 
-    async def _on_schedule(self, hold: Hold, rate: float, group: asyncio.TaskGroup) -> None:
+    async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
-        plan, began = self._plan, hold.at_ns
+        plan, began = self._plan, level.at_ns
         due_s = arrivals(
-            hold.arrivals, rate, seed=f"{plan.source.seed}:{hold.index}", worker=plan.worker, workers=plan.workers
+            level.arrivals, rate, seed=f"{plan.source.seed}:{level.index}", worker=plan.worker, workers=plan.workers
         )
         for offset in due_s:
             due = began + round(offset * 1e9)
             if (early := due - self._clock()) > 0:
                 await asyncio.sleep(early * 1e-9)
-            if self._hold is not hold:
+            if self._level is not level:
                 return
-            self._start(group, self._one(hold, due))
+            self._start(group, self._one(level, due))
             if len(self._in_flight) + _SPARE > self._open and not self._opening:
                 self._opening = True
                 self._start(group, self._open_ahead())
@@ -188,7 +198,7 @@ class Driver:
         await self._transport.prepare(self._open)
         self._opening = False
 
-    async def _one(self, hold: Hold, due: int) -> None:
+    async def _one(self, level: BeginLevel, due: int) -> None:
         me = object()
         self._queued[me] = due
         try:
@@ -199,7 +209,7 @@ class Driver:
         finally:
             del self._queued[me]
         try:
-            await self._exchange(hold, due)
+            await self._exchange(level, due)
         finally:
             self._room.release()
 
@@ -208,14 +218,14 @@ class Driver:
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    async def _exchange(self, hold: Hold, due: int) -> Exchange:
+    async def _exchange(self, level: BeginLevel, due: int) -> Exchange:
         """One request, from the next of its level's source to the end of its answer."""
-        source = self._source_of(hold)
+        source = self._source_of(level)
         request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
         exchange = Exchange(request_id, self._dialect.decoder(self._placer))
-        running = _Running(exchange, hold, due)
+        running = _Running(exchange, level, due)
         self._in_flight[request_id] = running
         self._begun_in_run += 1
         try:
@@ -223,12 +233,12 @@ class Driver:
         finally:
             del self._in_flight[request_id]
             self._ended.append(running)
-            self._done += hold is self._hold
+            self._done += level is self._level
         return exchange
 
-    def _source_of(self, hold: Hold) -> Uniform:
+    def _source_of(self, level: BeginLevel) -> Uniform:
         """A level's requests: the plan's, or such with prompts of the level's own length."""
-        words = hold.prompt_words
+        words = level.prompt_words
         source = self._sources.get(words)
         if source is None:
             source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
@@ -269,14 +279,14 @@ class Driver:
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
         flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
-        oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
+        oldest = flying if self._level is None or self._level.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
             late = tuple(selector.late)
             selector.late = [0] * len(late)
         return Progress(
             time_s=(self._clock() - origin) * 1e-9,
-            level=self._hold.index if self._hold is not None else -1,
+            level=self._level.index if self._level is not None else -1,
             in_flight=len(self._in_flight),
             ended=self._done,
             failed=self._failed,
@@ -318,7 +328,7 @@ class Driver:
 
     def _record(self, running: _Running) -> Record:
         exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
-        self._failed += running.level is self._hold and exchange.error not in ("", "cancelled")
+        self._failed += running.level is self._level and exchange.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None

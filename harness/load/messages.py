@@ -52,7 +52,7 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
     connections: int
 
 
-class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
+class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind"):
     """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
 
     `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
@@ -75,7 +75,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
     """Cut what is in flight, send the last batch, end."""
 
 
-Command = Prepare | Hold | Stop
+Command = Prepare | BeginLevel | Stop
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
@@ -116,7 +116,7 @@ decode_plan = msgspec.msgpack.Decoder(Plan).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 
-_Order = TypeVar("_Order", Plan, Prepare, Hold, Stop)
+_Order = TypeVar("_Order", Plan, Prepare, BeginLevel, Stop)
 
 
 def on_clock(order: _Order, offset_ns: int) -> _Order:
@@ -125,6 +125,6 @@ def on_clock(order: _Order, offset_ns: int) -> _Order:
         return order
     if isinstance(order, Plan):
         return msgspec.structs.replace(order, origin_ns=order.origin_ns + offset_ns)
-    if isinstance(order, Hold):
+    if isinstance(order, BeginLevel):
         return msgspec.structs.replace(order, at_ns=order.at_ns + offset_ns)
     return order

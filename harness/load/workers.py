@@ -19,8 +19,8 @@ from harness.load.link import Link
 from harness.load.messages import (
     SILENT_S,
     UNREAD_S,
+    BeginLevel,
     Done,
-    Hold,
     Plan,
     Prepare,
     Progress,
@@ -145,7 +145,7 @@ class Workers:
         """The last messages of those that ended in order."""
         return [worker.done for worker in self._workers if worker.done is not None]
 
-    async def hold(self, hold: Hold, connections: int) -> None:
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
         """Go to a level: ready in every worker first, then begun by all of them at one moment.
 
         `hold.slots` and `hold.at_ns` are filled in here.
@@ -157,11 +157,11 @@ class Workers:
         while any(w.progress is None or w.progress.prepared < self._prepared for w in self._workers):
             await self._wait()
         at_ns = self._clock() + _AHEAD_NS
-        for worker, slots in zip(self._workers, shares(hold.concurrency or 0, count), strict=True):
-            begun = msgspec.structs.replace(hold, slots=slots, at_ns=at_ns)
+        for worker, slots in zip(self._workers, shares(level.concurrency or 0, count), strict=True):
+            begun = msgspec.structs.replace(level, slots=slots, at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
-    async def news(self) -> Progress:
+    async def next_progress(self) -> Progress:
         """The next account of all workers together; HarnessError when one of them is gone."""
         while any(w.progress is None or w.progress is old for w, old in zip(self._workers, self._summed, strict=True)):
             await self._wait()
