@@ -80,7 +80,7 @@ class MemoryLink:
         while (payload := await self._messages.get()) is not None:
             yield payload
 
-    async def fate(self) -> str:
+    async def exit_reason(self) -> str:
         return "is out of memory"
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ def test_a_worker_that_falls_silent_is_killed_and_ends_the_run() -> None:
         finally:
             quiet_s = asyncio.get_running_loop().time() - quiet_s
 
-    with pytest.raises(HarnessError, match=f"worker 1: .*: it had told nothing for {SILENT_S} s"):
+    with pytest.raises(HarnessError, match=f"worker 1: .*: it sent nothing for {SILENT_S} s"):
         led(work, *links)
     assert SILENT_S - 1 <= quiet_s <= SILENT_S + 1
     assert all(link.closed for link in links)

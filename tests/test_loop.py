@@ -126,7 +126,7 @@ def test_a_look_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
     for apart, late in ((3_000_000, False), (5_000_000, True)):
         selector._polled = now() - apart
         selector.select(0)
-        assert selector.late_look is late
+        assert selector.late_read is late
     selector.close()
 
 

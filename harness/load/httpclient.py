@@ -209,7 +209,7 @@ class HttpxTransport:
                 self._selector.unstamped_read(stamp)
                 carried = exchange.take(stamp, piece)
                 self._selector.events += carried
-                if carried > 1 and self._selector.late_look:
+                if carried > 1 and self._selector.late_read:
                     exchange.merged_late += carried
                 if exchange.error:  # it cannot be read on
                     break

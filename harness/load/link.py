@@ -29,7 +29,7 @@ class Link(Protocol):
         """Its messages as they come, until it is gone; HarnessError where one is damaged."""
         ...
 
-    async def fate(self) -> str:
+    async def exit_reason(self) -> str:
         """How a worker ended whose messages did: `it` would stand before it."""
         ...
 

@@ -44,7 +44,7 @@ class LocalWorker:
     def frames(self) -> AsyncIterator[bytes]:
         return received(self._reader)
 
-    async def fate(self) -> str:
+    async def exit_reason(self) -> str:
         try:
             code = await asyncio.to_thread(self._process.wait, 1.0)
         except subprocess.TimeoutExpired:

@@ -201,7 +201,7 @@ class HotSelector(selectors.BaseSelector):
         return ready
 
     @property
-    def late_look(self) -> bool:
+    def late_read(self) -> bool:
         """Whether so long passed since the look before that what one read brings may have been sent apart."""
         return self.span > _PROMPT_TICKS * self.tick_ns
 
@@ -273,7 +273,7 @@ class Stamping:
             near = socket.create_connection(listener.getsockname())
             far, _ = listener.accept()
         self._sockets = [near, far]
-        if not ask_for_stamps(near):
+        if not enable_stamps(near):
             return
         until = now() + int(patience_s * 1e9)
         while now() < until:
@@ -289,7 +289,7 @@ class Stamping:
             sock.close()
 
 
-def ask_for_stamps(sock: socket.socket) -> bool:
+def enable_stamps(sock: socket.socket) -> bool:
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:

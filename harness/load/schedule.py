@@ -12,7 +12,7 @@ def shares(total: int, workers: int) -> list[int]:
     return [total // workers + (i < total % workers) for i in range(workers)]
 
 
-def pause_after(failures: int, asked_s: float = 0.0) -> float:
+def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
     """How long a slot rests after so many failures in a row, seconds.
 
     A server that refuses at once must not be met by a flood; what the rest costs stands in the record as lag. What
@@ -23,7 +23,7 @@ def pause_after(failures: int, asked_s: float = 0.0) -> float:
     >>> pause_after(1, asked_s=0.5), pause_after(1, asked_s=60)
     (0.5, 1.0)
     """
-    return 0.0 if failures == 0 else min(1.0, max(asked_s, 0.05 * 2.0 ** min(failures - 1, 5)))
+    return 0.0 if failures == 0 else min(1.0, max(retry_after_s, 0.05 * 2.0 ** min(failures - 1, 5)))
 
 
 def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:

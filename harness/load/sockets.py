@@ -30,7 +30,7 @@ from typing import Any
 
 from harness.errors import ProtocolError
 from harness.load import http1
-from harness.load.loop import HotSelector, ask_for_stamps, now
+from harness.load.loop import HotSelector, enable_stamps, now
 from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError
 
 _PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
@@ -107,7 +107,7 @@ class Connection:
             # One read, one stamp: its pieces travel together, and several events in them count as merged.
             # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
+            apart = selector.late_read and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
             selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
         if exchange.response.over or exchange.error:
             self._finish(stamp)
@@ -174,7 +174,7 @@ class SocketTransport:
         usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
-        self._looking: asyncio.Task[list[Any]] | None = None
+        self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
         self._in_flight = 0
@@ -187,10 +187,10 @@ class SocketTransport:
     async def open(self) -> Connection:
         """A new connection, stamped and hot; OSError when there is none to be had."""
         if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look_up())
-                self._looking.add_done_callback(self._looked_up)
-            self._addresses = await asyncio.shield(self._looking)
+            if self._resolving is None:
+                self._resolving = asyncio.get_running_loop().create_task(self._resolve())
+                self._resolving.add_done_callback(self._resolved)
+            self._addresses = await asyncio.shield(self._resolving)
         last: OSError = OSError(f"{self._target.host} has no address")
         for at, (family, kind, proto, _, address) in enumerate(self._addresses):
             sock = socket.socket(family, kind, proto)
@@ -201,7 +201,7 @@ class SocketTransport:
                 connect_ns = now() - began
                 if family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    ask_for_stamps(sock)
+                    enable_stamps(sock)
                 connection = await self._connected(sock)
             except TlsError:  # somebody is there, and another address would tell the same
                 sock.close()
@@ -222,12 +222,12 @@ class SocketTransport:
             return connection
         raise last
 
-    def _looked_up(self, task: asyncio.Task[list[Any]]) -> None:
-        self._looking = None
+    def _resolved(self, task: asyncio.Task[list[Any]]) -> None:
+        self._resolving = None
         if not task.cancelled():
             task.exception()  # told to those who waited, if any did until now
 
-    async def _look_up(self) -> list[Any]:
+    async def _resolve(self) -> list[Any]:
         if self._target.uds:
             return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self._target.uds)]
         loop = asyncio.get_running_loop()

@@ -60,7 +60,7 @@ class _Worker:
         self.done: Done | None = None
         self.failure: HarnessError | None = None
         self.lost = False  # it went away without its last message
-        self.fate = "is gone"  # how it went away, where it did
+        self.exit_reason = "is gone"  # how it went away, where it did
         self.silent_s = 0  # since its last message
 
     async def read(self, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]) -> None:
@@ -82,8 +82,9 @@ class _Worker:
             self.failure = error
         finally:
             if self.done is None and self.failure is None:
-                fate = await self.link.fate()
-                self.fate = f"had told nothing for {SILENT_S} s" if self.silent_s >= SILENT_S else fate
+                self.exit_reason = await self.link.exit_reason()
+                if self.silent_s >= SILENT_S:
+                    self.exit_reason = f"sent nothing for {SILENT_S} s"
             self.lost = self.done is None
             self._changed()
 
@@ -189,9 +190,9 @@ class Workers:
             if worker.failure is not None:
                 raise worker.failure
             if worker.lost or worker.done is not None:
-                fate = worker.fate if worker.lost else f"stopped: nobody took its messages for {UNREAD_S:g} s"
+                why = worker.exit_reason if worker.lost else f"stopped: nobody took its messages for {UNREAD_S:g} s"
                 raise HarnessError(
-                    f"a load-generating process ended in the middle of the run: it {fate}",
+                    f"a load-generating process ended in the middle of the run: it {why}",
                     place=f"worker {worker.number}",
                     way_out="the level that it was in is void; go on with `knee run --resume`",
                 )
