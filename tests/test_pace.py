@@ -159,8 +159,8 @@ def test_a_window_takes_no_more_than_its_part_of_the_time_left() -> None:
 
 
 def test_a_short_window_that_is_given_has_a_short_warm_up() -> None:
-    assert pace.given(1.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
-    assert pace.given(30.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
+    assert pace.fixed(1.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
+    assert pace.fixed(30.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
 
 
 def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.stats import half_width
 from harness.analysis.table import Floats
-from harness.search.precision import APART, LOOKS, REQUEST_TIMES, lengths, look, window
+from harness.search.precision import APART, CHECKS, REQUEST_TIMES, check, lengths, window
 from harness.summary import Estimate
 
 STEP = 0.1  # of the running counts here, in request times of 1 s
@@ -34,8 +34,8 @@ def noise(seed: int, relative: float, seconds: float = 200.0, memory: float = 0.
 def test_looks_are_half_as_much_again_apart_and_the_first_can_carry_an_interval() -> None:
     found = lengths(2.0)
     assert found[0] == REQUEST_TIMES * 2.0 >= 20 * 2.0
-    assert len(found) == LOOKS
-    assert [b / a for a, b in itertools.pairwise(found)] == pytest.approx([APART] * (LOOKS - 1))
+    assert len(found) == CHECKS
+    assert [b / a for a, b in itertools.pairwise(found)] == pytest.approx([APART] * (CHECKS - 1))
 
 
 @given(st.floats(0.001, 100.0), st.floats(0.0, 10.0), st.floats(10.0, 1000.0))
@@ -66,11 +66,11 @@ def test_a_noisier_count_takes_longer_and_what_never_is_precise_ends_at_the_last
 
 def test_a_look_is_precise_if_half_of_its_interval_is_within_the_bound() -> None:
     count = running(noise(2, 0.3))
-    found = look(*count, 0.0, 40.0, 1.0, 0.05)
+    found = check(*count, 0.0, 40.0, 1.0, 0.05)
     half = half_width(found.estimate)
     assert half is not None
-    assert look(*count, 0.0, 40.0, 1.0, half * 1.001).precise
-    assert not look(*count, 0.0, 40.0, 1.0, half * 0.999).precise
+    assert check(*count, 0.0, 40.0, 1.0, half * 1.001).precise
+    assert not check(*count, 0.0, 40.0, 1.0, half * 0.999).precise
     assert half_width(Estimate(0.0, (0.0, 0.0))) is None
     assert half_width(Estimate(1.0, None)) is None
 

@@ -19,7 +19,7 @@ from harness.roles import Role
 class Reason(enum.StrEnum):
     """Why a level is measured."""
 
-    GIVEN = "given"
+    FIXED = "given"
     SINGLE_STREAM = "the ramp begins with a single stream"
     DOUBLING = "doubling"
     FOURFOLD = "twice a doubling: the time allows for few levels"
@@ -48,7 +48,7 @@ class Reason(enum.StrEnum):
 class End(enum.StrEnum):
     """Why a search ends, or a part of it."""
 
-    ALL_GIVEN = "all given {loads} are held"
+    ALL_MEASURED = "all given {loads} are held"
     QUICK = "--quick: the first pass has an answer, a {state} one"
     FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
     NO_GAIN = "two levels above {best} gained nothing on it"

@@ -68,7 +68,7 @@ def refinement(request_s: float, seconds_left: float | None) -> Pace:
     return pace(REFINEMENT, request_s, seconds_left, share=_SHARE)
 
 
-def given(window_s: float, request_s: float) -> Pace:
+def fixed(window_s: float, request_s: float) -> Pace:
     """The pace of a level with a window of its own length; a short one gets a short warm-up.
 
     Its slots begin over a whole request time all the same: a window shorter than that would else fall on the moment
@@ -92,7 +92,7 @@ def paced(scenario: Scenario) -> bool:
 def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
     """How long a level lasts, by what is asked of the ramp, the level's role and the time of a request."""
     if scenario.ramp.level_seconds is not None:
-        return given(scenario.ramp.level_seconds, request_s)
+        return fixed(scenario.ramp.level_seconds, request_s)
     if paced(scenario) and role is Role.FIRST_PASS:
         return first_pass(request_s, seconds_left)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT):

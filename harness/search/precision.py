@@ -19,7 +19,7 @@ from harness.summary import Estimate
 
 REQUEST_TIMES = 22  # of the first look: an interval needs 20 mean ones, and what is in flight moves the mean
 APART = 1.5  # from one look to the next (docs/method.md, The window)
-LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
+CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
 
 
@@ -40,12 +40,12 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
     [3.0, 4.5, 5.0]
     """
     first = max(least, REQUEST_TIMES * request_s)
-    out = [first * APART**i for i in range(LOOKS)]
+    out = [first * APART**i for i in range(CHECKS)]
     short = [length for length in out if length < most]
     return short if len(short) == len(out) else [*short, most]
 
 
-def look(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
+def check(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
     """The window [start, end) by a running count of tokens (or chunks of them) over time.
 
     Precise: the half-width of the 95 % interval is at most `precision` of the mean.
@@ -70,7 +70,7 @@ def window(
     The series has to reach as far as the last look may. `times` rise, `counts` are shape of `times`.
     """
     for length in lengths(request_s, least=least, most=most):
-        found = look(times, counts, start, start + length, request_s, precision)
+        found = check(times, counts, start, start + length, request_s, precision)
         if found.precise:
             break
     return found

@@ -28,10 +28,10 @@ _STALLS = 2  # levels in a row without a token, after which the server is given 
 
 def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     """The next level of one repeat of the ramp, from the levels that it has measured."""
-    if over := _given_up(measured, search):
+    if over := _abandoned(measured, search):
         return over
     if search.levels is not None or search.rates is not None:
-        return _given(len(measured), search)
+        return _next_fixed(len(measured), search)
     most = refinement.MOST + SLO_LEVELS
     if search.search_rate:
         return slo.by_rate(measured, search, most)
@@ -53,24 +53,24 @@ def _in_role(role: Role, step: Decision) -> Decision:
     return msgspec.structs.replace(step, role=role)
 
 
-def _given_up(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
+def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
     """The end of a server that stalls, or of given levels of which one failed."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
-    given = search.levels is not None or search.rates is not None
-    if given and not search.keep_going and measured and measured[-1].error_rate > ERRORS:
+    fixed = search.levels is not None or search.rates is not None
+    if fixed and not search.keep_going and measured and measured[-1].error_rate > ERRORS:
         return end(End.FAILED, failure=measured[-1].failure)
     return None
 
 
-def _given(done: int, search: Search) -> Decision:
+def _next_fixed(done: int, search: Search) -> Decision:
     """The next of the given rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
-            return measure_rate(search.rates[done], Reason.GIVEN, Role.GIVEN)
-        return end(End.ALL_GIVEN, loads="rates")
+            return measure_rate(search.rates[done], Reason.FIXED, Role.GIVEN)
+        return end(End.ALL_MEASURED, loads="rates")
     levels = search.levels or ()
     if done < len(levels):
-        return measure(levels[done], Reason.GIVEN, Role.GIVEN)
-    return end(End.ALL_GIVEN, loads="levels")
+        return measure(levels[done], Reason.FIXED, Role.GIVEN)
+    return end(End.ALL_MEASURED, loads="levels")

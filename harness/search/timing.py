@@ -28,7 +28,7 @@ RECENT = 256  # requests whose times count where a level has no number of slots
 
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
-_LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
+_CHECKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
 _COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
 _FAILING = 0.5  # of the last requests: more than that and the level tells nothing but that they fail
 _FEWEST_OUTCOMES = 50  # of the last requests, that tell whether a level fails
@@ -52,7 +52,7 @@ def failing(failed: Collection[bool], last: int) -> bool:
     return len(failed) >= last and sum(failed) >= _FAILING * last
 
 
-def looks(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
+def check_lengths(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
     """Seconds of a window at which it is looked at whether it is precise, by the time of a request.
 
     >>> looks(0.01)[:2], looks(1.0)[0], looks(60.0)
@@ -128,9 +128,9 @@ class LevelTiming:
         self._token_s = task.level.begin_s  # when the last token came, or the level began
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
-        self._given_s: float | None = None  # the length that the window was given; None: it ends when it is precise
+        self._fixed_s: float | None = None  # the length that the window was given; None: it ends when it is precise
         self._lengths: list[float] = []  # at which it is looked at
-        self._looks = 0
+        self._checks = 0
         self._settled = self._extended = False
         self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended
@@ -173,8 +173,8 @@ class LevelTiming:
             self._until_precise(now, now.recent_s)
         else:  # a single stream that did not warm up is measured over a whole request, its prompt included
             whole = self._e2e_s if self._is_single_request else 0.0
-            self._given_s = max(again.window_s, whole)
-            self._wait(now, self._given_s)
+            self._fixed_s = max(again.window_s, whole)
+            self._wait(now, self._fixed_s)
         return True
 
     def _is_warm(self, now: Now) -> bool:
@@ -198,7 +198,8 @@ class LevelTiming:
         cut = self._cut(now)
         if cut is None and now.time_s < self._start_s + self._length_s:
             return False
-        if not (self._look(now, cut) if self._given_s is not None else self._look_for_precision(now, cut)):
+        ends = self._precise_window_ends if self._fixed_s is None else self._fixed_window_ends
+        if not ends(now, cut):
             return False
         self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
         notes = (*self.level.notes, *self._notes)
@@ -216,13 +217,13 @@ class LevelTiming:
         reserve_s = now.request_s if self._is_paced and measured_s >= now.request_s / 2 else 0.0
         return LevelNote.CUT_SHORT if now.budget.over(reserve_s) is not None else None
 
-    def _look(self, now: Now, cut: LevelNote | None) -> bool:
+    def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
         """Whether a window of a given length ends; a transient pushes its start, a trend extends it once."""
         if cut is not None:
             self._notes.append(cut)
         if cut is not None or self._settled:
             return True
-        assert self._given_s is not None
+        assert self._fixed_s is not None
         found, width = self._transient(now)
         if not found.checked:
             self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
@@ -230,29 +231,29 @@ class LevelTiming:
         if found.settled:
             self._settled = True
             self._start_s = max(self._start_s, self.level.begin_s + found.cut * width)
-            self._wait(now, self._given_s)
+            self._wait(now, self._fixed_s)
         elif not self._extended:
             self._extended = True
-            self._wait(now, 2 * self._given_s)
+            self._wait(now, 2 * self._fixed_s)
         else:
             self._notes.append(LevelNote.NOT_SETTLED)
             return True
         return False
 
-    def _look_for_precision(self, now: Now, cut: LevelNote | None) -> bool:
+    def _precise_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
         """Whether a window ends whose throughput, behind the transient, shall be precise, or which may not go on."""
-        self._looks += 1
-        last = cut is not None or self._looks >= len(self._lengths)
+        self._checks += 1
+        last = cut is not None or self._checks >= len(self._lengths)
         if cut is None and not self._settled:
             found, width = self._transient(now)
             self._settled, start_s = found.settled, self.level.begin_s + found.cut * width
             if not found.checked:
                 self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
             elif self._settled and start_s > self._start_s:
-                self._start_s, self._looks = start_s, 0
+                self._start_s, self._checks = start_s, 0
                 self._until_precise(now, now.request_s)
                 return False
-            elif not self._settled and (last or self._looks >= _LOOKS_TO_SETTLE):
+            elif not self._settled and (last or self._checks >= _CHECKS_TO_SETTLE):
                 self._notes.append(LevelNote.NOT_SETTLED)
                 last = True
         precise = self._is_precise(now)
@@ -264,8 +265,8 @@ class LevelTiming:
 
     def _until_precise(self, now: Now, request_s: float) -> None:
         """Wait for the next length at which precision is looked at, by the level's own request time as it is now."""
-        self._lengths = looks(request_s, self._task.longest(request_s, now.budget))
-        self._wait(now, self._lengths[min(self._looks, len(self._lengths) - 1)])
+        self._lengths = check_lengths(request_s, self._task.longest(request_s, now.budget))
+        self._wait(now, self._lengths[min(self._checks, len(self._lengths) - 1)])
 
     def _wait(self, now: Now, length_s: float) -> None:
         self._length_s = self.expected_s = length_s
@@ -319,7 +320,7 @@ class LevelTiming:
         asked = self._task.scenario.ramp.precision
         times, counts = np.array(self._times), np.array(self._tokens, dtype=np.float64)
         wanted = precision.DEFAULT if asked is None else asked
-        return precision.look(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
+        return precision.check(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
 
 
 def binned(times: list[float], counts: list[int], start: float, end: float, width: float) -> Floats:
