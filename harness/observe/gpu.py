@@ -183,7 +183,7 @@ def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
 
 
 def _card(nvml: Any, index: str, handle: Any) -> Card:
-    def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    def query(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
         except nvml.NVMLError:
@@ -192,24 +192,24 @@ def _card(nvml: Any, index: str, handle: Any) -> Card:
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 
-    uuid = ask(nvml.nvmlDeviceGetUUID, handle)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-    mig = ask(nvml.nvmlDeviceGetMigMode, handle)
-    cuda = ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+    uuid = query(nvml.nvmlDeviceGetUUID, handle)
+    memory = query(nvml.nvmlDeviceGetMemoryInfo, handle)
+    mig = query(nvml.nvmlDeviceGetMigMode, handle)
+    cuda = query(nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Card(
         index=index,
-        name=ask(nvml.nvmlDeviceGetName, handle),
+        name=query(nvml.nvmlDeviceGetName, handle),
         id=None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
         memory_bytes=None if memory is None else memory.total,
-        driver=ask(nvml.nvmlSystemGetDriverVersion),
+        driver=query(nvml.nvmlSystemGetDriverVersion),
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        power_limit_w=scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
-        sm_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
-        memory_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
+        power_limit_w=scaled(query(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
+        sm_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
+        memory_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
         mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         # The most that card and slot agree on: the present generation falls while the card idles.
-        pcie_generation=ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        pcie_width=ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        pcie_generation=query(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        pcie_width=query(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         nvlinks=_nvlinks(nvml, handle),
     )
 

@@ -39,11 +39,11 @@ def samples(time_s: float) -> list[Sample]:
     """How busy each processor was since the last call, 0 to 1, and the 1-minute load average."""
     busy = psutil.cpu_percent(interval=None, percpu=True)
     out = [Sample(time_s, "host", f"cpu{i}_fraction", value / 100.0) for i, value in enumerate(busy)]
-    out += [Sample(time_s, "host", name, value) for name, value in _WITHHELD.shares(time_s).items()]
+    out += [Sample(time_s, "host", name, value) for name, value in _LOST_TIME.shares(time_s).items()]
     return [*out, Sample(time_s, "host", "load1", os.getloadavg()[0])]
 
 
-class _Withheld:
+class _LostTime:
     """Processor time that this machine was denied, as shares since the call before."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Withheld:
         return out
 
 
-_WITHHELD = _Withheld()
+_LOST_TIME = _LostTime()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
