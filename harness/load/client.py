@@ -1,6 +1,6 @@
-"""The control plane's own client: HTTP/1.1 over asyncio's streams, read as the load reads it.
+"""The control plane's own client: HTTP/1.1 over asyncio's streams, parsed as the load parses it (`http1`).
 
-What a check can read the load can read too: `http1` frames both. TCP, Unix sockets and TLS; no proxy is ever asked.
+So what a check can read, the load can read too. TCP, Unix sockets and TLS; no proxies.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.load.http1 import ResponseParser, request_head
 from harness.load.transport import IDLE_S, Target
 
 _READ = 65_536
-_NEXT_ADDRESS_S = 0.25  # before another address of the name is tried beside (RFC 8305, section 5)
+_NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305, section 5)
 
 
 @contextlib.asynccontextmanager
 async def client(target: Target, *, connect_s: float, again: bool = False) -> AsyncIterator[Client]:
     """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included.
 
-    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is.
+    `again`: a request whose kept connection had broken is sent once more; that is for checks, never for load.
     """
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxClient
@@ -39,17 +39,17 @@ async def client(target: Target, *, connect_s: float, again: bool = False) -> As
         yield own
     finally:
         own.close()
-        await asyncio.sleep(0)  # in which the loop lets go of the sockets
+        await asyncio.sleep(0)  # in which the loop closes the sockets
 
 
 class _Connection:
-    """An open connection and the answer that it reads."""
+    """An open connection and the response that it reads."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._response = _AnyResponse()
         self._first_pieces: list[bytes] = []  # of the body, that came with its head
-        self.idle_ns = 0  # since when nothing is asked
+        self.idle_ns = 0  # since when no request is on it
         self.http_version = "HTTP/1.1"
 
     @property
@@ -61,9 +61,9 @@ class _Connection:
         return self._response.headers
 
     async def send(self, data: bytes) -> None:
-        """Send a request, and wait for the head of its answer."""
+        """Send a request, and wait for the head of its response."""
         self._response = _AnyResponse()
-        self._writer.write(data)  # and read at once: who refuses need not have taken all of it
+        self._writer.write(data)  # read at once: a server may refuse before it has read all of it
         while not self._response.status:
             self._first_pieces = await self._more("the server closed the connection without an answer")
 
@@ -92,11 +92,11 @@ class _Connection:
         return open_ and self._response.over and self._response.keep_alive
 
     def close(self) -> None:
-        self._writer.transport.abort()  # whoever asks has what it wants: no goodbye is waited for
+        self._writer.transport.abort()  # nothing more is expected: no orderly close is waited for
 
 
 class _AnyResponse(ResponseParser):
-    """A response of any kind and coding: what it may be is for the reader of its body to say."""
+    """A response of any content type and coding; its reader decides what to accept."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ class SocketClient:
             self._free.append(connection) if connection.reusable else connection.close()
 
     async def _begun(self, data: bytes) -> _Connection:
-        """A connection on which the answer to this request has begun."""
+        """A connection on which the response to this request has begun."""
         while True:
             kept = self._kept()
             connection = kept or await self._opened()

@@ -1,10 +1,9 @@
 """A worker's tasks: the slots that keep requests in flight, or the schedule that sends them, and the messages.
 
-Closed loop: a slot sends, waits for the end, sends again. A level changes by changing how many slots there are:
-those that stay never pause, new ones begin staggered, surplus ones end with the request they hold. Open loop: a
-request is sent when the schedule says so, whatever became of those before. Who holds a level for how long is
-decided outside; the driver only tells what is going on. Every request ends as a record, tagged with the level in
-which it was sent.
+Closed loop: a slot sends, waits for the end of the response, sends again. A new level changes the number of slots:
+those that stay never pause, new ones begin staggered, surplus ones end with their current request. Open loop: a
+request is sent when it is due, whether or not earlier ones have ended. How long a level lasts is decided by the parent;
+the driver only reports progress. Every request ends as a record, tagged with the level in which it was sent.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from harness.workload.arrivals import arrivals, quota, stagger
 from harness.workload.request import Source
 from harness.workload.uniform import Uniform
 
-_BATCH = 16  # records a frame: making more of them at once would hold up a send
-_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
+_BATCH = 16  # records a frame: making more of them at once would delay a send
+_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
 _LONGEST_MESSAGE = 200  # characters of an error's message
 _MOST_AHEAD = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
@@ -83,8 +82,8 @@ class Driver:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
-        self._queued: dict[object, int] = {}  # when the open loop's requests were due that still wait to be sent
-        self._open, self._opening = 0, False  # connections that the open loop asked for
+        self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
+        self._open, self._opening = 0, False  # connections that the open loop has opened
         self._in_flight: dict[str, _Running] = {}  # in the order they were sent
         self._ended: collections.deque[_Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
@@ -95,11 +94,11 @@ class Driver:
             self._placer = TokenPlacer(plan.tokenizer_json)
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
-        """Obey commands until Stop; then cut what is in flight and send every record."""
+        """Carry out commands until Stop; then cut what is in flight and send every record."""
         if self._plan.max_rps:
             from asyncio_throttle.throttler import Throttler
 
-            # A sliding window, not a pacer: it keeps a quota, and what a request waits for it is lag.
+            # A sliding window, not a pacer: it enforces a quota, and the wait for it is lag.
             requests, period_s = quota(self._plan.max_rps)
             self._throttler = Throttler(rate_limit=requests, period=period_s)
         async with asyncio.TaskGroup() as group:
@@ -135,7 +134,7 @@ class Driver:
         if self._selector is not None:
             self._selector.tick_ns = level.tick_ns
         source = self._source_of(level)
-        if source is not self._source:  # what is ready is of the wrong length: its numbers stay unused
+        if source is not self._source:  # prompts built so far have the wrong length: their numbers stay unused
             self._source = source
             self._ready.clear()
             self._low.set()
@@ -167,7 +166,7 @@ class Driver:
                     pass
             exchange = await self._exchange(self._level, due)
             due = exchange.done_ns
-            # What only its decoding tells of an answer (an error inside the stream) is known one request later.
+            # An error inside the stream is known only once it is decoded, which is one request later.
             judged = exchange if exchange.error or exchange.response.status != 200 else before
             if judged is not None:
                 failures = failures + 1 if judged.error or judged.response.status != 200 else 0
@@ -219,7 +218,7 @@ class Driver:
         task.add_done_callback(self._open_loop.discard)
 
     async def _exchange(self, level: BeginLevel, due: int) -> Exchange:
-        """One request, from the next of its level's source to the end of its answer."""
+        """The next request of the level's source, sent; returns when its response is over."""
         source = self._source_of(level)
         request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
@@ -237,7 +236,7 @@ class Driver:
         return exchange
 
     def _source_of(self, level: BeginLevel) -> Uniform:
-        """A level's requests: the plan's, or such with prompts of the level's own length."""
+        """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
         words = level.prompt_words
         source = self._sources.get(words)
         if source is None:
@@ -267,7 +266,7 @@ class Driver:
             self._ready.append(self._build(self._source))
 
     async def _report(self) -> None:
-        """Tell the parent what is going on."""
+        """Send progress to the parent."""
         reports = 0
         while True:
             due = self._clock() + round(PROGRESS_EVERY_S * 1e9)
@@ -306,7 +305,7 @@ class Driver:
         )
 
     def _oldest_due(self) -> int:
-        """When the open loop's oldest request that is not over was due; 0: there is none."""
+        """Due time of the open loop's oldest request that is not over; 0: there is none."""
         flying = next((running.scheduled_ns for running in self._in_flight.values()), 0)
         return flying or next(iter(self._queued.values()), 0)
 
@@ -316,7 +315,7 @@ class Driver:
             await self._send_batches()
 
     async def _send_batches(self) -> None:
-        """Send the records of the requests that are over and decoded to the end, in order of their end."""
+        """Send the records of the requests that are over and fully decoded, in order of their end."""
         while self._ended and self._ended[0].exchange.complete:
             records: list[Record] = []
             size = 0
@@ -324,7 +323,7 @@ class Driver:
                 records.append(self._record(self._ended.popleft()))
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
-            await asyncio.sleep(0)  # whatever is due goes first
+            await asyncio.sleep(0)  # requests that are due go first
 
     def _record(self, running: _Running) -> Record:
         exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
@@ -371,7 +370,7 @@ class Driver:
 
 
 def _waited_s() -> float | None:
-    """How long this process could have run and had no processor, since it began; None where the kernel does not say."""
+    """Seconds that this process waited for a processor since it began; None where the kernel has no such figure."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst

@@ -1,18 +1,19 @@
 """Sockets: one request at a time on each open connection, stamped by the kernel.
 
-On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its answer is
-over) and queued undecoded; what it means is told later, in the time the loop would sleep. `send` is stamped just
-before the first byte is written on a connection that is already open; connect and TLS times are their own figures.
-Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent into a connection
-that the server had already closed after the answer before, though it promised to keep it. Those
-are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
-where that is certain (`Connection._untaken`): a server that may have read the request and closes without a word is a
-failure, `reset`, on a used connection as on a fresh one. So that this does not happen where a server merely ends
-what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
+On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its response is over)
+and queued; it is decoded later, in the time the loop would sleep. The send is stamped just before the first byte is
+written on a connection that is already open; connect and TLS times are figures of their own.
 
-Where the server closes after each answer, every request that begins has the next connection opened, one for one:
-a request finds an open one, and a server that refuses is not stormed. Such a server may end what was opened ahead
-and never used as well (llama-server does after 5 s): that too is not used once it has idled for IDLE_S.
+Nothing is retried: a failure is the request's result. The exception is a request that went into a connection which the
+server had already closed, though it promised to keep it. It is sent again on a fresh connection, stamped anew and
+counted, and no connection is used twice from then on. This is done only where it is certain (`Connection._untaken`):
+where the server may have read the request and closed without a response, that is the failure `reset`. Servers close
+connections that idle, and connections idle where fewer requests are in flight than before, so none that idled for
+IDLE_S is used again.
+
+Where the server closes after each response, every request that begins opens one connection for the next: a request
+finds an open one, and a server that refuses is not flooded. Such a server may also close one that was opened ahead and
+never used (llama-server does after 5 s), so that one is not used either once it has idled for IDLE_S.
 
 TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them.
 """
@@ -33,7 +34,7 @@ from harness.load import http1
 from harness.load.loop import HotSelector, enable_stamps, now
 from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError
 
-_PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
+_PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
@@ -51,12 +52,12 @@ class Connection:
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
         self.opened_ns = now()
-        self.done_ns = 0  # when its last answer was over; 0: it had none
+        self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
         self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
-        self._sent = 0  # bytes of the request that the kernel took, while no answer has begun
+        self._sent = 0  # bytes of the request that the kernel took, while no response has begun
 
     def begin(self, exchange: Exchange, data: bytes) -> None:
         """Stamp and send; what the socket does not take at once follows when it is writable."""
@@ -80,7 +81,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError:
-            # The server stopped listening; an answer that says why may still be read, else the read fails too.
+            # The server stopped reading; its response may still be read, else the read fails too.
             self._pool.selector.want_write(self, False)
             return
         self._sent += sent
@@ -90,7 +91,7 @@ class Connection:
 
     def arrived(self, data: bytes, stamp: int) -> None:
         exchange = self._exchange
-        if exchange is None:  # bytes that nobody asked for: this connection cannot be trusted with a request
+        if exchange is None:  # unrequested bytes: the next request would take them for its response
             self.close()
             return
         exchange.bytes_received += len(data)
@@ -104,8 +105,8 @@ class Connection:
             pieces = error.pieces
             exchange.fail(error.error, str(error))
         if pieces:
-            # One read, one stamp: its pieces travel together, and several events in them count as merged.
-            # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
+            # One read, one stamp: several events in its pieces count as merged. In a read that was not late the server
+            # sent them together, and events of one chunk always were.
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
             apart = selector.late_read and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
             selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
@@ -125,15 +126,14 @@ class Connection:
                 exchange.fail("truncated", "the server closed the connection inside its answer")
             else:
                 exchange.fail("reset", "the server closed the connection without an answer")
-        self._finish(stamp)  # closes: what is lost has failed, or was to end with its connection
+        self._finish(stamp)  # closes: it has failed, or was to end with its connection
 
     def _untaken(self, error: OSError | None) -> bool:
-        """Whether it is certain that the server's side never had a byte of the request.
+        """Whether it is certain that the server never received a byte of the request.
 
-        Certain is: nothing left (the first write failed), or the peer said its FIN and has acknowledged not a byte.
-        Whatever a program reads was received first, and a FIN acknowledges all that was received before it, so such
-        a FIN was said first. A reset acknowledges nothing: after one nobody knows what had been read. Nor does a
-        Unix socket tell.
+        It is where the first write failed, or where the peer's FIN came and acknowledged no byte: a FIN acknowledges
+        all that was received before it, so this one was sent before the request arrived. A reset acknowledges
+        nothing, so after one it is unknown what had been read; so it is on a Unix socket.
         """
         if not self._sent:
             return True
@@ -163,7 +163,7 @@ class Connection:
 
 
 class SocketTransport:
-    """Open connections to one address, and the exchange of one request over one of them."""
+    """Connections to one address, and requests over them, one at a time on each."""
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
         self.selector = selector
@@ -178,15 +178,15 @@ class SocketTransport:
         self._free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
         self._in_flight = 0
-        self._ahead = False  # the server closes after each answer: the next connection is opened meanwhile
+        self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
 
     def request(self, request_id: str, body: bytes) -> bytes:
         return http1.request(self._head, request_id, body)
 
     async def open(self) -> Connection:
-        """A new connection, stamped and hot; OSError when there is none to be had."""
-        if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
+        """A new connection, stamped and in the selector; OSError where none can be made."""
+        if not self._addresses:  # once for all that wait: it takes a thread, and resolvers drop floods
             if self._resolving is None:
                 self._resolving = asyncio.get_running_loop().create_task(self._resolve())
                 self._resolving.add_done_callback(self._resolved)
@@ -203,7 +203,7 @@ class SocketTransport:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     enable_stamps(sock)
                 connection = await self._connected(sock)
-            except TlsError:  # somebody is there, and another address would tell the same
+            except TlsError:  # a server is there, and its other addresses would fail alike
                 sock.close()
                 raise
             except OSError as error:
@@ -214,7 +214,7 @@ class SocketTransport:
                 sock.close()
                 raise
             connection.connect_ns = connect_ns
-            if at:  # the next connection begins where this one found somebody
+            if at:  # the next connection begins with the address that worked
                 self._addresses.insert(0, self._addresses.pop(at))
             self.selector.add(connection)
             self._connections.add(connection)
@@ -225,7 +225,7 @@ class SocketTransport:
     def _resolved(self, task: asyncio.Task[list[Any]]) -> None:
         self._resolving = None
         if not task.cancelled():
-            task.exception()  # told to those who waited, if any did until now
+            task.exception()  # retrieved, so that asyncio does not log it; those that wait have raised it
 
     async def _resolve(self) -> list[Any]:
         if self._target.uds:
@@ -238,7 +238,7 @@ class SocketTransport:
         return Connection(sock, self)
 
     async def prepare(self, connections: int) -> None:
-        """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
+        """Open so many connections before the level begins; a refusal shows in the requests, not here."""
         missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
@@ -249,7 +249,7 @@ class SocketTransport:
                     missing -= group
 
     async def _open_free(self) -> int:
-        """Open one connection for whoever needs it next; how many that are now: one, or none."""
+        """Open one connection for the next request; returns 1, or 0 where there is none."""
         try:
             self._free.append(await self.open())
         except OSError:
@@ -257,10 +257,10 @@ class SocketTransport:
         return 1
 
     def closes(self) -> None:
-        """The server closed after its answer: from now on the next connection is opened while an answer streams."""
+        """The server closed after its response: from now on the next connection is opened while one streams."""
         if not self._ahead:
             self._ahead = True
-            self._open_ahead(self._in_flight - 1)  # for those in flight, which had none opened when they began
+            self._open_ahead(self._in_flight - 1)  # for those in flight, which opened none when they began
 
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
@@ -271,13 +271,13 @@ class SocketTransport:
             task.add_done_callback(self._opening.discard)
 
     def forget(self, connection: Connection) -> None:
-        """A connection that closes is neither read nor counted any more."""
+        """Neither read nor count a connection that closes."""
         self.selector.drop(connection)
         self._connections.discard(connection)
 
     def _take(self) -> Connection | None:
         while self._free:
-            connection = self._free.popleft()  # the longest open: servers take connections up in their order
+            connection = self._free.popleft()  # the oldest: servers accept connections in order
             fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
             if connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead):
                 return connection
@@ -285,7 +285,7 @@ class SocketTransport:
         return None
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
-        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
         self.selector.busy += 1
         self._in_flight += 1
         connection = None
