@@ -44,13 +44,13 @@ def samples(time_s: float) -> list[Sample]:
 
 
 class _LostTime:
-    """Processor time that this machine was denied, as shares since the call before."""
+    """CPU time that this machine did not get, as shares since the previous call."""
 
     def __init__(self) -> None:
         self._before: dict[str, float] = {}
 
     def shares(self, time_s: float) -> dict[str, float]:
-        """By the hypervisor, of all its processors' time; by a limit on this container, of the time that passed."""
+        """Steal: taken by the hypervisor, of all CPUs' time; throttled: by the container's limit, of elapsed time."""
         times = psutil.cpu_times()
         now = {"at": time_s, "all": sum(times[:8]), "steal": getattr(times, "steal", 0.0)}
         if (throttled := throttled_s()) is not None:
@@ -68,7 +68,7 @@ _LOST_TIME = _LostTime()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Seconds that this container was held at its CPU limit since it began; None where it has no such limit."""
+    """Seconds that this container was throttled by its CPU limit since it began; None where it has no limit."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
             figures = dict(line.split() for line in file.read_text().splitlines())

@@ -1,9 +1,9 @@
-"""This machine as a predictor sees one: the rate at which its cores read memory, and multiply.
+"""This machine as a predictor needs it: the rate at which its cores read memory, and multiply.
 
-A data sheet says of a processor what all its cores do at turbo clocks; what the server's cores get here, under this
-hypervisor, is measured instead, in a process of its own that is pinned to them. It takes about two seconds and loads
-these cores fully: ask before load, never while it runs. Left out: caches (a model that fits into them is faster than
-this says), the traffic between sockets, and any bf16 multiplication, which numpy has none of.
+A data sheet has the figures of all cores at turbo clocks. What the server's cores reach here, under this hypervisor, is
+measured instead, in a process of its own that is pinned to them. It takes about two seconds and loads these cores
+fully: measure before load, never while it runs. Left out: caches (a model that fits into them is faster than predicted
+from this), the traffic between sockets, and bf16 multiplication, which numpy does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from harness.manifest import BF16_OVER_FP32, Machine
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")
 _LARGER = 4  # times the last-level cache: an array that cannot stay in it
-_USUAL_CACHE = 32 * 2**20  # bytes, where the machine does not say
+_USUAL_CACHE = 32 * 2**20  # bytes, where the machine has no figure
 _PIECE = 16 * 2**20  # bytes of an array at once: half a millisecond of a core, so that few are interrupted
 _EDGE = 512  # of the multiplied matrices: 3 MiB together, so that they come from the cache
 _WAIT_S = 60.0  # for the measuring process

@@ -1,12 +1,13 @@
 """Which level comes next, and why. Pure: the levels measured so far in, the next one or the end out.
 
-Given levels, of concurrency or of rate, are measured in the order given. Else a first pass of short levels climbs until
+Fixed levels, of concurrency or of rate, are measured in their order. Else a first pass of short levels climbs until
 throughput does not rise any more (`first_pass`), and further levels narrow hinge and plateau (`refinement`). An SLO is
 then bisected between the largest level that met it and the smallest that did not; so is the largest rate of an open
 loop, which needs no knee (`slo`).
 
 Everything follows from the levels measured: a run that is resumed goes on as if it had never ended. Left out: how long
-a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the ramp only asks what a level would cost.
+a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the ramp only
+uses what a level would cost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.search.state import Search, State
 
 SLO_LEVELS = 16  # that an SLO may take beyond those of the refinement
 
-_STALLS = 2  # levels in a row without a token, after which the server is given up
+_STALLS = 2  # levels in a row without a token, after which the run ends
 
 
 def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
@@ -54,7 +55,7 @@ def _in_role(role: Role, step: Decision) -> Decision:
 
 
 def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """The end of a server that stalls, or of given levels of which one failed."""
+    """The end of the run where the server stalls, or where a fixed level failed."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
@@ -65,7 +66,7 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
 
 
 def _next_fixed(done: int, search: Search) -> Decision:
-    """The next of the given rates, or levels."""
+    """The next of the fixed rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
             return measure_rate(search.rates[done], Reason.FIXED, Role.GIVEN)
