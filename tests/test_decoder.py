@@ -207,7 +207,7 @@ def test_how_a_stream_may_go_wrong_and_what_its_record_says(end: str) -> None:
         assert (response.error, len(response.arrivals), response.finish_reason) == (error, chunks, reason)
 
 
-def test_the_first_error_of_a_stream_is_the_one_that_is_told_with_its_words() -> None:
+def test_the_first_error_of_a_stream_is_the_one_that_is_recorded_with_its_text() -> None:
     response = decoded(A, event({"error": {"message": "engine died"}}), b"data: {\n\n", event({"error": "later"}))
     assert (response.error, response.message) == ("stream_error", '{"message": "engine died"}')
     assert decoded(A, b"event: error\ndata: boom\n\n").message == "boom"
@@ -407,7 +407,7 @@ def test_a_tokenizer_that_finds_more_than_the_server_counts_is_another_model_s()
 
 
 @pytest.mark.parametrize("count", [3, None])
-def test_the_tokenizer_is_not_asked_where_usage_runs_or_equals_the_chunks(count: int | None) -> None:
+def test_the_tokenizer_is_not_used_where_usage_runs_or_equals_the_chunks(count: int | None) -> None:
     response = with_placer(
         *(delta(usage=usage(7, i + 1) if count else None, content="a b") for i in range(3)),
         delta("stop"),
@@ -439,7 +439,7 @@ def test_a_token_costs_no_more_than_16_bytes_while_an_answer_grows(running: bool
 
 @pytest.mark.parametrize("placer", [True, False])
 @pytest.mark.parametrize("running", [True, False])
-def test_the_text_of_an_answer_is_kept_for_who_wants_it_and_for_nobody_else(placer: bool, running: bool) -> None:
+def test_the_text_of_an_answer_is_kept_on_request_alone(placer: bool, running: bool) -> None:
     pieces = [
         delta(usage=usage(7, 1) if running else None, reasoning_content="hm"),
         delta(usage=usage(7, 2) if running else None, content=" a"),

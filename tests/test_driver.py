@@ -126,7 +126,7 @@ def test_a_level_keeps_exactly_its_requests_in_flight() -> None:
     assert sum(r.error == "" for r in records) in range(45, 51)
 
 
-def test_a_level_is_made_ready_before_it_begins_and_says_so() -> None:
+def test_a_level_is_made_ready_before_it_begins_and_reports_it() -> None:
     server = FakeServer()
     _, reports = drive([(0.0, Prepare(7, 5)), (1.0, Stop())], server)
     assert server.prepared == 5
@@ -274,7 +274,7 @@ def test_the_workers_of_an_open_loop_lie_between_each_other() -> None:
     assert sorted(sent) == pytest.approx([i / 4 for i in range(21)])
 
 
-def test_poisson_arrivals_have_the_asked_rate_and_differ_from_level_to_level() -> None:
+def test_poisson_arrivals_have_the_requested_rate_and_differ_from_level_to_level() -> None:
     server = FakeServer()
     script: list[tuple[float, Command]] = [
         (0.0, on_schedule(0, 100.0, arrivals="poisson")),
@@ -381,7 +381,7 @@ def test_a_quota_of_a_part_of_a_request_a_second_is_kept_too() -> None:
     assert len(server.sent_at) in (7, 8), "2.5 a second for 3 s, not 2"
 
 
-def test_the_oldest_request_is_told() -> None:
+def test_the_oldest_request_is_reported() -> None:
     _, reports = drive([(0.0, begin_level(0, 2)), (4.0, Stop())], FakeServer())
     for before, after in itertools.pairwise(p for p in reports if p.oldest_sent_s is not None):
         assert after.oldest_sent_s is not None

@@ -119,7 +119,7 @@ def refused(data: bytes) -> str:
         OK + b"X: " + b"y" * 70_000,
     ],
 )
-def test_what_is_no_http_head_says_so_wherever_it_is_cut(data: bytes) -> None:
+def test_what_is_no_http_head_is_refused_wherever_it_is_cut(data: bytes) -> None:
     assert refused(data) == "protocol"
 
 
@@ -158,13 +158,13 @@ def test_what_servers_write_around_a_chunk_length_is_read(line: bytes) -> None:
     assert (body, response.over, response.keep_alive) == (b"0123456789", True, True)
 
 
-def test_pieces_that_came_before_the_fault_are_handed_on_with_it() -> None:
+def test_pieces_that_came_before_the_fault_come_with_it() -> None:
     with pytest.raises(ProtocolError) as caught:
         ResponseParser().feed(IN_CHUNKS + b"2\r\nab\r\n3\r\ncde\r\nzz\r\n")
     assert caught.value.pieces == [b"ab", b"cde"]
 
 
-def test_a_chunk_is_handed_on_as_it_comes_however_long_it_says_it_is() -> None:
+def test_a_chunk_is_returned_as_it_comes_whatever_its_length() -> None:
     response = ResponseParser()
     assert response.feed(IN_CHUNKS + b"7fffffffffffffff\r\nab") == [b"ab"]
     assert response.feed(b"c\r\n") == [b"c\r\n"]
@@ -191,7 +191,7 @@ def test_the_bytes_kept_of_a_split_end_of_a_chunk_are_checked_in_both_reads() ->
         (b"Transfer-Encoding: xchunked", "encoding"),
     ],
 )
-def test_a_coding_that_nobody_asked_for_is_refused_by_name(headers: bytes, error: str) -> None:
+def test_a_coding_that_was_not_requested_is_refused_by_name(headers: bytes, error: str) -> None:
     assert refused(OK + headers + b"\r\n\r\n") == error
 
 
@@ -268,7 +268,7 @@ def test_a_request_carries_its_id_and_length() -> None:
 
 
 @given(st.lists(st.binary(min_size=0, max_size=300), min_size=1, max_size=8), st.integers(1, 400))
-def test_a_lone_chunk_is_what_feed_would_have_said_and_nothing_else_is_taken(parts: list[bytes], size: int) -> None:
+def test_a_lone_chunk_is_what_feed_returns_and_nothing_else_is_taken(parts: list[bytes], size: int) -> None:
     wire = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part) + b"0\r\n\r\n"
     quick, plain = ResponseParser(), ResponseParser()
     for response in (quick, plain):

@@ -57,7 +57,7 @@ def test_an_event_without_its_blank_line_counts_at_the_end() -> None:
     assert stream.end() == []
 
 
-def test_an_event_is_told_with_the_byte_that_completes_it_whatever_its_line_ends() -> None:
+def test_an_event_comes_with_the_byte_that_completes_it_whatever_its_line_ends() -> None:
     for data in (b"data: x\n\n", b"data: x\r\r", b"data: x\r\n\r"):
         stream = EventParser()
         assert stream.feed(data[:-1]) == []

@@ -61,8 +61,8 @@ def test_the_explanation_of_a_bad_certificate_has_a_way_out(name: str, tmp_path:
     with serving(lambda r: None, tls=made(tmp_path)) as port, socket.create_connection(("127.0.0.1", port)) as sock:
         with pytest.raises(ssl.SSLError) as caught:
             context.wrap_socket(sock, server_hostname="127.0.0.1")
-        said, way_out = tls.explained(caught.value)
-    assert said == fact
+        reason, way_out = tls.explained(caught.value)
+    assert reason == fact
     assert way_out
 
 
@@ -110,7 +110,7 @@ def test_a_handshake_is_timed_apart_and_the_next_one_is_resumed(version: ssl.TLS
 
 
 def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> None:
-    """A ticket of TLS 1.3 comes after the handshake, when nobody has asked for anything."""
+    """A ticket of TLS 1.3 comes after the handshake, when no request has been sent."""
     reused: list[bool | None] = []
 
     def script(r: Request) -> None:

@@ -136,7 +136,7 @@ def test_the_next_connection_is_open_before_a_server_that_closes_has_answered(wi
 
 @pytest.mark.parametrize("wire", SOCKETS)
 def test_a_server_that_closes_without_a_word_costs_resets_at_most(wire: str) -> None:
-    """Whether a request left before the close was seen is a race; what is not certain is told, never asked again."""
+    """Whether a request left before the close was seen is a race; what is not certain fails, and is not sent again."""
 
     def script(r: Request) -> None:
         r.stream(VLLM)
@@ -345,7 +345,7 @@ def test_a_server_that_never_answers_meets_the_deadline(wire: str) -> None:
         ({"host": "no-such-host.invalid"}, "connect"),
     ],
 )
-def test_nobody_there_is_a_record_not_an_exception(change: dict[str, Any], error: str, transport: str) -> None:
+def test_no_server_is_a_record_not_an_exception(change: dict[str, Any], error: str, transport: str) -> None:
     (exchange,), _ = exchanges_with(msgspec.structs.replace(plain(80), transport=transport, **change))
     assert (exchange.error, exchange.sent_ns, exchange.complete) == (error, 0, True)
 
@@ -357,17 +357,17 @@ def test_every_address_of_a_name_is_tried_and_the_one_that_answers_is_kept() -> 
     assert [(a.error, a.connect_ns) for a in exchanges] == [("", 0)] * 4
 
 
-def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_resolved_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resolvers drop storms, and ask again after seconds."""
-    selector, asked = HotSelector(250_000), []
+    selector, lookups = HotSelector(250_000), []
 
     async def go(target: Target) -> list[Exchange]:
         loop = asyncio.get_running_loop()
-        look_up = loop.getaddrinfo
+        resolve = loop.getaddrinfo
 
-        async def counted(*given: Any, **more: Any) -> Any:
-            asked.append(given)
-            return await look_up(*given, **more)
+        async def counted(*arguments: Any, **more: Any) -> Any:
+            lookups.append(arguments)
+            return await resolve(*arguments, **more)
 
         monkeypatch.setattr(loop, "getaddrinfo", counted)
         transport = transport_for(target, selector)
@@ -383,7 +383,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPat
     ):
         exchanges = runner.run(go(msgspec.structs.replace(there, host="localhost")))
     assert [a.error for a in exchanges] == [""] * 8
-    assert len(asked) == 1
+    assert len(lookups) == 1
 
 
 def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
