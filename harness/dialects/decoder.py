@@ -1,9 +1,9 @@
-"""What the servers' events mean: which carry tokens, how many, and how the answer ended. No IO, no clock.
+"""What the servers' events mean: which carry tokens, how many, and how the response ended. No IO, no clock.
 
 One decoder serves vLLM, SGLang, llama-server, transformers serve and OpenAI, because their streams differ in where a
-field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is; usage
-comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason
-was cut: an error, not a success.
+field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is; usage comes in its own
+chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason was cut, which is an
+error.
 
 Counts may be wrong: an impossible one is a malformed event, any other is recorded as it came. An error counts wherever
 it stands, and no bytes raise anything but ProtocolError.

@@ -6,8 +6,8 @@ then bisected between the largest level that met it and the smallest that did no
 loop, which needs no knee (`slo`).
 
 Everything follows from the levels measured: a run that is resumed goes on as if it had never ended. Left out: how long
-a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the ramp only
-uses what a level would cost.
+a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the
+ramp only uses what a level would cost.
 """
 
 from __future__ import annotations
