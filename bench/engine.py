@@ -152,7 +152,7 @@ def bare_sends() -> float:
     """Milliseconds that nothing but the sends takes, on as many open connections."""
     with serving(reference(SMOOTH), cpu=processors()[0]) as served:
         where = urlsplit(served.url)
-        head = request_head("POST", "/v1/chat/completions", where.netloc, {})
+        head = request_head("POST", "/v1/chat/completions", [("Host", where.netloc)])
         asked = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
         data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(asked))
         sockets = [socket.create_connection((where.hostname, where.port)) for _ in range(STREAMS)]

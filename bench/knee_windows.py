@@ -81,7 +81,7 @@ def level_timing(step: Decision, held: Sequence[MeasuredLevel], request_s: float
     # A single stream that did not warm up is measured over a whole request, and ends with it.
     single = C == 1 and not warming.warm_up
     if measuring.window_s is None:
-        looks = tuple(timing.looks(request_s))
+        looks = tuple(timing.check_lengths(request_s))
     else:
         looks = (max(measuring.window_s, before if single else 0.0),)
     last = 0.0 if single else request_s
@@ -393,7 +393,7 @@ def looked_at(server: Closed, C: int, looks: Sequence[float], rng: np.random.Gen
             break
         counts = np.concatenate(([0.0], np.cumsum(series.tokens)))
         times = np.concatenate(([series.at[0] - 1e-9], series.at))
-        if precision.look(times, counts, start, start + length, series.request_s, 0.02).precise:
+        if precision.check(times, counts, start, start + length, series.request_s, 0.02).precise:
             break
     return sample(series, C, start, length)
 

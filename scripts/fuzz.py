@@ -19,8 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from harness.dialects.placer import Placer
-from harness.dialects.sse import Events
+from harness.dialects.placer import TokenPlacer
+from harness.dialects.sse import EventParser
 from tests.fuzzing import Reader, cut, difference, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
 from tests.test_placer import byte_level
@@ -39,7 +39,13 @@ class Tried:
 
 
 def finding(
-    reader: Reader, data: bytes, places: Sequence[float], reset: bool, placer: Placer | None, exact: bool, tried: Tried
+    reader: Reader,
+    data: bytes,
+    places: Sequence[float],
+    reset: bool,
+    placer: TokenPlacer | None,
+    exact: bool,
+    tried: Tried,
 ) -> str:
     """What is wrong with the readings of this input; empty if nothing is. Places are parts of its length."""
     whole, parts = cut(data, ()), cut(data, [int(place * len(data)) for place in places])
@@ -95,8 +101,8 @@ def fuzz(inputs: int, seconds: float, seed: int) -> int:
                 print(f"input: {few!r}\ncut at {[int(p * len(few)) for p in places]}, {reset=}\n{wrong(few)}")
                 return 1
     took = time.monotonic() - began
-    if Events.held:
-        print(f"FINDING: seed {seed}: {Events.held} bytes of answers that are over are still counted")
+    if EventParser.buffered:
+        print(f"FINDING: seed {seed}: {EventParser.buffered} bytes of answers that are over are still counted")
         return 1
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{tried.inputs:,} inputs, {tried.inputs / took:,.0f} inputs/s, seed {seed}, peak {peak:.0f} MiB, 0 findings")

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from harness.dialects import sse
-from harness.dialects.decoder import Decoder
-from harness.dialects.placer import Placer
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.placer import TokenPlacer
 from harness.load import http1
 from harness.load.loop import HotSelector
 from harness.load.sockets import Connection, SocketTransport
-from harness.load.transport import Answer, Target
+from harness.load.transport import Exchange, Target
 from tests.streams import ALL, delta, event, usage
 
 
@@ -80,30 +80,30 @@ class Reader:
         target = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={})
         self._pool = SocketTransport(target, self._selector)
 
-    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: Placer | None = None) -> Told:
+    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None) -> Told:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
-        answer, wire, over = Answer("", Decoder(placer)), _Wire(), _Over()
-        answer.over = over  # type: ignore[assignment]
+        exchange, wire, over = Exchange("", StreamDecoder(placer)), _Wire(), _Over()
+        exchange.over = over  # type: ignore[assignment]
         stream = Connection(wire, self._pool)  # type: ignore[arg-type]
-        stream.begin(answer, b"?")
+        stream.begin(exchange, b"?")
         at, cut_off = 0, False
         for data in reads:
             at += len(data)
             stream.arrived(data, at)
             self._selector.decode_all()
-            if over.done() and not answer.done_ns:  # then `exchange` closes
+            if over.done() and not exchange.done_ns:  # then `send` closes
                 stream.close()
-                cut_off, answer.done_ns = True, at
+                cut_off, exchange.done_ns = True, at
             if not stream.open:
                 break
-        kept = stream.open and bool(answer.done_ns)
+        kept = stream.open and bool(exchange.done_ns)
         if stream.open:
             stream.lost(OSError("reset") if reset else None, at + 1)
-        answer.take(answer.done_ns, None)
-        decoded = answer.decoded
+        exchange.take(exchange.done_ns, None)
+        decoded = exchange.decoded
         return Told(
-            error=answer.error,
-            status=answer.response.status,
+            error=exchange.error,
+            status=exchange.response.status,
             counts=(decoded.input_tokens, decoded.cached_tokens, decoded.output_tokens, decoded.reasoning_tokens),
             tokens=tuple(decoded.tokens),
             source=decoded.token_source,
@@ -111,7 +111,7 @@ class Reader:
             kept=kept,
             arrivals=tuple(decoded.arrivals),
             content=decoded.first_content,
-            done=answer.done_ns,
+            done=exchange.done_ns,
             cut_off=cut_off,
         )
 

@@ -28,7 +28,7 @@ from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, Stamping, new_loop, now
-from harness.load.messages import Command, Hold, Message, Plan, Prepare, Progress, Stop
+from harness.load.messages import BeginLevel, Command, Message, Plan, Prepare, Progress, Stop
 from harness.load.transport import Target, Transport
 from harness.load.worker import transport_for
 from harness.load.workers import Workers
@@ -119,9 +119,9 @@ def plan(where: Target, deadline_s: float, in_flight: int, cpus: tuple[int, ...]
     )  # fmt: skip
 
 
-def hold(in_flight: int, pace: Pace) -> Hold:
+def begin_level(in_flight: int, pace: Pace) -> BeginLevel:
     spread_s = 0.0 if in_flight == 1 else pace.first_s + TOKENS * pace.gap_s
-    return Hold(0, 0, in_flight, in_flight, spread_s, 250_000, now())
+    return BeginLevel(0, 0, in_flight, in_flight, spread_s, 250_000, now())
 
 
 async def level(news: AsyncIterator[Progress], in_flight: int, wanted: int, begin_s: float) -> Level:
@@ -165,7 +165,7 @@ async def driven(
         commands.put_nowait(Prepare(1, in_flight))
         while (await told.get()).prepared < 1:
             pass
-        commands.put_nowait(hold(in_flight, pace))
+        commands.put_nowait(begin_level(in_flight, pace))
         held = await level(news(), in_flight, wanted, (now() - plan.origin_ns) * 1e-9)
         commands.put_nowait(Stop())
         await running
@@ -226,13 +226,13 @@ async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
 
         async def news() -> AsyncIterator[Progress]:
             while True:
-                p = await workers.news()
+                p = await workers.next_progress()
                 if p.level == 0:
                     yield p
 
         await workers.begin([made], lambda payload: records.extend(_decode_batch(payload)), lambda _: None)
         begin_s = (now() - made.origin_ns) * 1e-9
-        await workers.hold(hold(CROWD, pace), CROWD)
+        await workers.begin_level(begin_level(CROWD, pace), CROWD)
         held = await level(news(), CROWD, 2 * CROWD, begin_s)
         memory = most_memory(process)
         await workers.end()
@@ -358,12 +358,12 @@ async def gone_and_back(
 
             async def until(seconds: float) -> Progress:
                 end = (now() - made.origin_ns) * 1e-9 + seconds
-                while (p := await workers.news()).time_s < end:
+                while (p := await workers.next_progress()).time_s < end:
                     pass
                 return p
 
             await workers.begin([made], lambda payload: records.extend(_decode_batch(payload)))
-            await workers.hold(hold(in_flight, pace), in_flight)
+            await workers.begin_level(begin_level(in_flight, pace), in_flight)
             await until(1.0)
             gone = (now() - made.origin_ns) * 1e-9
             first.close()

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from harness.load.loop import ask_for_stamps, clock_offset
+from harness.load.loop import clock_offset, enable_stamps
 from tests.servers import authority, certified, expired, self_signed
 from tests.streams import DONE, delta, event, usage
 
@@ -163,7 +163,7 @@ class Server:
             sock, _ = await loop.sock_accept(listener)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ask_for_stamps(sock)
+            enable_stamps(sock)
             task = loop.create_task(self._converse(sock))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -18,7 +18,7 @@ from harness.search.decision import (
 )
 
 
-def test_a_decision_says_why_by_its_figures() -> None:
+def test_a_decision_has_its_figures_in_its_reason() -> None:
     step = measure(8, Reason.FEW_LEVELS, levels=5)
     assert (step.concurrency, step.reason, step.over) == (8, "only 5 levels so far: 8 lies near the bend", False)
     assert measure_rate(22.6, Reason.SLO_BETWEEN, met=16.0, missed=32.0).reason == (
@@ -58,14 +58,14 @@ def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) 
     again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
     rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
     limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
-    roles = {Reason.GIVEN: Role.GIVEN, Reason.PROMPT_LENGTH: Role.PROBE}
+    roles = {Reason.FIXED: Role.GIVEN, Reason.PROMPT_LENGTH: Role.PROBE}
     roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
     figures = dict.fromkeys(("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens"), 1)
     assert role_of(measure(7, why, known="the knee", **figures).reason) is roles.get(why, Role.REFINEMENT)
 
 
-def test_an_end_that_was_asked_for_is_no_stop() -> None:
-    for over in (end(End.ALL_GIVEN, loads="levels"), end(End.QUICK, state="found")):
+def test_an_end_that_was_planned_is_no_stop() -> None:
+    for over in (end(End.ALL_MEASURED, loads="levels"), end(End.QUICK, state="found")):
         assert not stopped(over.reason)
     for why in (End.STALLED, End.BUDGET, End.FOUND, End.FEW_LEVELS):
         assert why.stopped

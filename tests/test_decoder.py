@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dialects.decoder import Decoder, Response
-from harness.dialects.placer import Placer
+from harness.dialects.decoder import DecodedResponse, StreamDecoder
+from harness.dialects.placer import TokenPlacer
 from harness.errors import ProtocolError
 from tests.streams import ALL, DONE, END, delta, event, usage
 
 
-def feed_all(decoder: Decoder, pieces: Iterable[bytes]) -> None:
+def feed_all(decoder: StreamDecoder, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         decoder.feed(piece, 2)
 
 
-def decoded(*pieces: bytes, placer: Placer | None = None, keep_text: bool = False) -> Response:
+def decoded(*pieces: bytes, placer: TokenPlacer | None = None, keep_text: bool = False) -> DecodedResponse:
     """The response whose i-th piece arrives at time i + 1."""
-    decoder = Decoder(placer, keep_text=keep_text)
+    decoder = StreamDecoder(placer, keep_text=keep_text)
     for i, piece in enumerate(pieces):
         decoder.feed(piece, i + 1)
     return decoder.end(len(pieces) + 1)
@@ -48,12 +48,12 @@ def test_every_server_s_two_tokens_are_two_wherever_the_bytes_are_cut(name: str)
 def test_however_the_bytes_are_cut_the_response_is_the_same(name: str, end: bytes, cuts: list[int]) -> None:
     data = (b": ping\n\n" + delta(reasoning="é") + ALL[name]).replace(b"\n", end)
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
-    whole, cut = Decoder(), Decoder()
+    whole, cut = StreamDecoder(), StreamDecoder()
     whole.feed(data, 5)
     carried = sum(cut.feed(data[a:b], 5) for a, b in itertools.pairwise(places))
     one, other = whole.end(6), cut.end(6)
     assert msgspec.structs.replace(one, merged=0) == msgspec.structs.replace(other, merged=0)
-    for field in set(Decoder.__slots__) - {"_merged", "_events"}:
+    for field in set(StreamDecoder.__slots__) - {"_merged", "_events"}:
         assert getattr(whole, field) == getattr(cut, field), field
     assert carried == 3
 
@@ -207,14 +207,14 @@ def test_how_a_stream_may_go_wrong_and_what_its_record_says(end: str) -> None:
         assert (response.error, len(response.arrivals), response.finish_reason) == (error, chunks, reason)
 
 
-def test_the_first_error_of_a_stream_is_the_one_that_is_told_with_its_words() -> None:
+def test_the_first_error_of_a_stream_is_the_one_that_is_recorded_with_its_text() -> None:
     response = decoded(A, event({"error": {"message": "engine died"}}), b"data: {\n\n", event({"error": "later"}))
     assert (response.error, response.message) == ("stream_error", '{"message": "engine died"}')
     assert decoded(A, b"event: error\ndata: boom\n\n").message == "boom"
 
 
 def test_an_event_too_long_ends_the_response_at_once() -> None:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     decoder.feed(A, 1)
     with pytest.raises(ProtocolError) as caught:
         feed_all(decoder, [b"x" * 65_536] * 80)
@@ -360,7 +360,7 @@ def test_cached_and_reasoning_tokens_are_taken_from_usage() -> None:
     assert (response.cached_tokens, response.reasoning_tokens) == (4, 1)
 
 
-def toy(*, room: int | None = None) -> Placer:
+def toy(*, room: int | None = None) -> TokenPlacer:
     """A tokenizer of words: each run of letters, of blanks and of other signs is one token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -368,10 +368,10 @@ def toy(*, room: int | None = None) -> Placer:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if room is not None:
         tokenizer.enable_truncation(room)
-    return Placer(tokenizer.to_str())
+    return TokenPlacer(tokenizer.to_str())
 
 
-def with_placer(*pieces: bytes, room: int | None = None) -> Response:
+def with_placer(*pieces: bytes, room: int | None = None) -> DecodedResponse:
     return decoded(*pieces, placer=toy(room=room))
 
 
@@ -407,7 +407,7 @@ def test_a_tokenizer_that_finds_more_than_the_server_counts_is_another_model_s()
 
 
 @pytest.mark.parametrize("count", [3, None])
-def test_the_tokenizer_is_not_asked_where_usage_runs_or_equals_the_chunks(count: int | None) -> None:
+def test_the_tokenizer_is_not_used_where_usage_runs_or_equals_the_chunks(count: int | None) -> None:
     response = with_placer(
         *(delta(usage=usage(7, i + 1) if count else None, content="a b") for i in range(3)),
         delta("stop"),
@@ -424,7 +424,7 @@ def test_a_token_costs_no_more_than_16_bytes_while_an_answer_grows(running: bool
     pieces = [delta(usage=usage(7, i + 1) if running else None, content=" the") for i in range(tokens)]
     gc.collect()
     tracemalloc.start()
-    decoder = Decoder(placing)
+    decoder = StreamDecoder(placing)
     for i, piece in enumerate(pieces):
         decoder.feed(piece, 10**15 + i)
     (grown, _), pieces = tracemalloc.get_traced_memory(), []
@@ -439,7 +439,7 @@ def test_a_token_costs_no_more_than_16_bytes_while_an_answer_grows(running: bool
 
 @pytest.mark.parametrize("placer", [True, False])
 @pytest.mark.parametrize("running", [True, False])
-def test_the_text_of_an_answer_is_kept_for_who_wants_it_and_for_nobody_else(placer: bool, running: bool) -> None:
+def test_the_text_of_an_answer_is_kept_on_request_alone(placer: bool, running: bool) -> None:
     pieces = [
         delta(usage=usage(7, 1) if running else None, reasoning_content="hm"),
         delta(usage=usage(7, 2) if running else None, content=" a"),

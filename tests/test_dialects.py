@@ -47,35 +47,35 @@ def test_requests_of_several_lengths_come_from_one_encoder() -> None:
 
 def test_the_bytes_of_a_request_are_these() -> None:
     """A server's cache, and a run that is resumed, go by them."""
-    asked, extra = Request(number=0, prompt=" time year", output_tokens=4), {"top_p": 0.5, "é": [1]}
-    assert DIALECTS["chat"].encoder("toy").encode(asked) == (
+    request, extra = Request(number=0, prompt=" time year", output_tokens=4), {"top_p": 0.5, "é": [1]}
+    assert DIALECTS["chat"].encoder("toy").encode(request) == (
         b'{"model": "toy", "max_tokens": 4, "stream": true, "temperature": 0.0, "ignore_eos": true, '
         b'"stream_options": {"include_usage": true, "continuous_usage_stats": true}, '
         b'"messages": [{"role": "user", "content": " time year"}]}'
     )
     drop = frozenset({"max_tokens", "temperature", "ignore_eos", "stream_options"})
-    assert DIALECTS["completions"].encoder("toy", drop=drop, extra=extra).encode(asked) == (
+    assert DIALECTS["completions"].encoder("toy", drop=drop, extra=extra).encode(request) == (
         b'{"model": "toy", "max_completion_tokens": 4, "stream": true, "top_p": 0.5, "\\u00e9": [1], '
         b'"prompt": " time year"}'
     )
 
 
 def test_a_body_asks_for_length_usage_and_stream_and_leaves_out_what_is_dropped() -> None:
-    asked = Request(number=0, prompt="hi", output_tokens=9)
-    full = json.loads(DIALECTS["chat"].encoder("m").encode(asked))
+    request = Request(number=0, prompt="hi", output_tokens=9)
+    full = json.loads(DIALECTS["chat"].encoder("m").encode(request))
     assert full["messages"] == [{"role": "user", "content": "hi"}]
     assert (full["max_tokens"], full["ignore_eos"], full["stream"]) == (9, True, True)
     assert full["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     drop = frozenset({"ignore_eos", "stream_options.continuous_usage_stats"})
-    less = json.loads(DIALECTS["completions"].encoder("m", drop=drop, extra={"top_p": 1}).encode(asked))
+    less = json.loads(DIALECTS["completions"].encoder("m", drop=drop, extra={"top_p": 1}).encode(request))
     assert (less["prompt"], less["top_p"], less["stream_options"]) == ("hi", 1, {"include_usage": True})
     assert "ignore_eos" not in less
 
 
 def test_a_refused_field_is_named_once() -> None:
-    said = "Unexpected fields in the request: {'ignore_eos', 'stream_options'}"
-    assert refusals.refused_field(said, frozenset()) == "ignore_eos"
-    assert refusals.refused_field(said, frozenset({"ignore_eos"})) == "stream_options"
+    refusal = "Unexpected fields in the request: {'ignore_eos', 'stream_options'}"
+    assert refusals.refused_field(refusal, frozenset()) == "ignore_eos"
+    assert refusals.refused_field(refusal, frozenset({"ignore_eos"})) == "stream_options"
     assert refusals.refused_field("the prompt is too long", frozenset()) is None
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from harness import decoding
 from harness.dialects import sse
-from harness.dialects.decoder import Decoder
-from harness.dialects.sse import Events
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.sse import EventParser
 from harness.errors import ProtocolError
 from harness.load import http1
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, Told, cut, difference, framed, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
 from tests.streams import VLLM
@@ -123,7 +123,7 @@ _ENDLESS = {
 @pytest.mark.parametrize("read", [1500, 65_536])
 def test_what_never_ends_is_refused_or_handed_on_and_never_kept(what: str, read: int) -> None:
     begin, more, error = _ENDLESS[what]
-    response, decoder, kept = Response(), Decoder(), 0
+    response, decoder, kept = ResponseParser(), StreamDecoder(), 0
     data = begin + more * (read // len(more) + 1)
     refused = ""
     for _ in range((6 << 20) // len(data) + 1):
@@ -138,22 +138,22 @@ def test_what_never_ends_is_refused_or_handed_on_and_never_kept(what: str, read:
     assert kept <= sse.LONGEST + http1._LONGEST_HEAD + read + 3
     assert refused == error
     decoder.end(2)
-    assert Events.held == 0
+    assert EventParser.buffered == 0
 
 
 @pytest.mark.slow
 def test_lines_that_256_servers_never_end_hold_no_more_than_their_share_together() -> None:
-    streams, piece, most, ended = [Events() for _ in range(256)], b"x" * 16_384, 0, 0
+    streams, piece, most, ended = [EventParser() for _ in range(256)], b"x" * 16_384, 0, 0
     while ended < len(streams):
         for stream in streams:
             ended += stream.feed(piece) == [sse.TOO_LONG]
         most = max(most, sum(len(stream._tail) for stream in streams))
     assert sse.TOGETHER - (8 << 20) < most <= sse.TOGETHER + 256 * 65_536
-    assert Events.held == 0
-    lone = Events()
+    assert EventParser.buffered == 0
+    lone = EventParser()
     assert lone.feed(b"data: " + b"x" * (sse.LONGEST - 6)) == []
     assert len(lone.end()[0]) == sse.LONGEST - 6, "a stream alone may hold the longest event there is"
-    assert Events.held == 0
+    assert EventParser.buffered == 0
 
 
 def test_an_event_too_long_is_the_last_that_comes_out_and_those_before_it_stay() -> None:
@@ -163,7 +163,7 @@ def test_an_event_too_long_is_the_last_that_comes_out_and_those_before_it_stay()
             [b"data: a\n\n" + long[:400], long[400:] + b"\n\ndata: b\n\n"],
             [b"data: a\n\n", long, b"\n\n", b"data: b\n\n"],
         ):
-            stream = Events()
+            stream = EventParser()
             got = [data for part in parts for data in stream.feed(part)]
             assert got == [b"a", sse.TOO_LONG]
             assert stream.feed(b"data: c\n\n") == stream.end() == []
@@ -172,7 +172,7 @@ def test_an_event_too_long_is_the_last_that_comes_out_and_those_before_it_stay()
 @pytest.mark.slow
 def test_single_bytes_of_a_long_line_cost_the_same_each() -> None:
     """Kept bytes are appended, not copied: 300,000 reads of one byte would copy 45 GB."""
-    stream = Events()
+    stream = EventParser()
     for _ in range(300_000):
         stream.feed(b"x")
     assert stream.end() == []

@@ -27,7 +27,7 @@ from tests.expressions import Expression
 from tests.hostile_control import FIRST, LOAD, MODELS, Mode
 from tests.servers import Request, reached, serving
 from tests.stacks import models
-from tests.test_transport import exchange
+from tests.test_transport import exchanges_with_script
 
 WITHIN_S = 0.5
 
@@ -144,7 +144,7 @@ def test_the_httpx_transport_inflates_nothing() -> None:
     def script(r: Request) -> None:
         r.answer(200 if r.number else 500, packed, "text/event-stream", "Content-Encoding: gzip\r\n")
 
-    for answer, error in zip(exchange(script, "httpx", times=2), ("http_5xx", "encoding"), strict=True):
+    for answer, error in zip(exchanges_with_script(script, "httpx", times=2), ("http_5xx", "encoding"), strict=True):
         assert answer.error == error
         assert len(answer.message) < 5000
 
@@ -155,7 +155,7 @@ def test_the_httpx_transport_inflates_nothing() -> None:
 def test_under_load_every_mode_is_a_record_by_its_deadline(name: str, wire: str) -> None:
     """The measured path, which a check's bounds do not cover: whatever the bytes, one failed request and no more."""
     began = time.monotonic()
-    (answer,) = exchange(mode(name).script, wire, timeout_s=WITHIN_S, body=b'{"max_tokens": 1}')
+    (answer,) = exchanges_with_script(mode(name).script, wire, timeout_s=WITHIN_S, body=b'{"max_tokens": 1}')
     assert answer.complete
     assert bool(answer.error) == (name != "a billion tokens of usage"), "what can be is recorded as it was told"
     assert len(answer.message) < 5000

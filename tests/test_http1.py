@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ProtocolError
-from harness.load.http1 import Response, request, request_head
+from harness.load.http1 import ResponseParser, request, request_head
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -19,8 +19,8 @@ TRAILERS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r
 TRICKY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: 0\r\n\r\n" + b"a\r\nx\r\n0\r\n\r\ny\n\r\n" + b"0\r\n\r\n"
 
 
-def fed(cuts: list[bytes]) -> tuple[bytes, Response]:
-    response, body = Response(), b""
+def fed(cuts: list[bytes]) -> tuple[bytes, ResponseParser]:
+    response, body = ResponseParser(), b""
     for i, piece in enumerate(cuts):
         assert not response.over, f"over before its last byte, at cut {i}"
         body += b"".join(response.feed(piece))
@@ -63,7 +63,7 @@ def test_an_interim_answer_is_read_over() -> None:
 
 
 def test_a_body_without_length_ends_with_the_connection() -> None:
-    response = Response()
+    response = ResponseParser()
     assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nab") == [b"ab"]
     assert response.feed(b"c") == [b"c"]
     assert not response.over
@@ -72,7 +72,7 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
 
 
 def test_a_close_inside_chunks_is_no_end() -> None:
-    response = Response()
+    response = ResponseParser()
     response.feed(CHUNKED[:-3])
     assert not response.eof()
 
@@ -85,7 +85,7 @@ def refused(data: bytes) -> str:
     """The error of a response that is none; the same whole and byte by byte."""
     names = []
     for reads in ([data], [data[i : i + 1] for i in range(len(data))]):
-        response = Response()
+        response = ResponseParser()
         with pytest.raises(ProtocolError) as caught:
             list(map(response.feed, reads))
         assert not response.over
@@ -119,7 +119,7 @@ def refused(data: bytes) -> str:
         OK + b"X: " + b"y" * 70_000,
     ],
 )
-def test_what_is_no_http_head_says_so_wherever_it_is_cut(data: bytes) -> None:
+def test_what_is_no_http_head_is_refused_wherever_it_is_cut(data: bytes) -> None:
     assert refused(data) == "protocol"
 
 
@@ -158,21 +158,21 @@ def test_what_servers_write_around_a_chunk_length_is_read(line: bytes) -> None:
     assert (body, response.over, response.keep_alive) == (b"0123456789", True, True)
 
 
-def test_pieces_that_came_before_the_fault_are_handed_on_with_it() -> None:
+def test_pieces_that_came_before_the_fault_come_with_it() -> None:
     with pytest.raises(ProtocolError) as caught:
-        Response().feed(IN_CHUNKS + b"2\r\nab\r\n3\r\ncde\r\nzz\r\n")
+        ResponseParser().feed(IN_CHUNKS + b"2\r\nab\r\n3\r\ncde\r\nzz\r\n")
     assert caught.value.pieces == [b"ab", b"cde"]
 
 
-def test_a_chunk_is_handed_on_as_it_comes_however_long_it_says_it_is() -> None:
-    response = Response()
+def test_a_chunk_is_returned_as_it_comes_whatever_its_length() -> None:
+    response = ResponseParser()
     assert response.feed(IN_CHUNKS + b"7fffffffffffffff\r\nab") == [b"ab"]
     assert response.feed(b"c\r\n") == [b"c\r\n"]
     assert not response.eof()
 
 
 def test_the_bytes_kept_of_a_split_end_of_a_chunk_are_checked_in_both_reads() -> None:
-    response = Response()
+    response = ResponseParser()
     assert response.feed(IN_CHUNKS + b"2\r\nab\r") == [b"ab"]
     assert response.lone(b"2\r\ncd\r\n") is None
     with pytest.raises(ProtocolError):
@@ -191,7 +191,7 @@ def test_the_bytes_kept_of_a_split_end_of_a_chunk_are_checked_in_both_reads() ->
         (b"Transfer-Encoding: xchunked", "encoding"),
     ],
 )
-def test_a_coding_that_nobody_asked_for_is_refused_by_name(headers: bytes, error: str) -> None:
+def test_a_coding_that_was_not_requested_is_refused_by_name(headers: bytes, error: str) -> None:
     assert refused(OK + headers + b"\r\n\r\n") == error
 
 
@@ -258,7 +258,7 @@ def test_a_connection_with_bytes_after_the_end_is_not_used_again() -> None:
 
 
 def test_a_request_carries_its_id_and_length() -> None:
-    head = request_head("POST", "/v1/x", "h:1", {"Authorization": "Bearer k"})
+    head = request_head("POST", "/v1/x", [("Host", "h:1"), ("Authorization", "Bearer k")])
     data = request(head, "id-1", b"{}")
     top, _, body = data.partition(b"\r\n\r\n")
     lines = top.split(b"\r\n")
@@ -268,9 +268,9 @@ def test_a_request_carries_its_id_and_length() -> None:
 
 
 @given(st.lists(st.binary(min_size=0, max_size=300), min_size=1, max_size=8), st.integers(1, 400))
-def test_a_lone_chunk_is_what_feed_would_have_said_and_nothing_else_is_taken(parts: list[bytes], size: int) -> None:
+def test_a_lone_chunk_is_what_feed_returns_and_nothing_else_is_taken(parts: list[bytes], size: int) -> None:
     wire = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part) + b"0\r\n\r\n"
-    quick, plain = Response(), Response()
+    quick, plain = ResponseParser(), ResponseParser()
     for response in (quick, plain):
         response.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for at in range(0, len(wire), size):
@@ -282,7 +282,7 @@ def test_a_lone_chunk_is_what_feed_would_have_said_and_nothing_else_is_taken(par
 
 
 def test_only_a_whole_chunk_by_itself_is_lone() -> None:
-    response = Response()
+    response = ResponseParser()
     assert response.lone(b"2\r\nhi\r\n") is None, "no head has come yet"
     response.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert response.lone(b"2\r\nhi\r\n") == b"hi"

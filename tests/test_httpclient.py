@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from harness.load.loop import HotSelector, new_loop
-from harness.load.transport import Answer, Target
+from harness.load.transport import Exchange, Target
 from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, reached, serving, tunnel
 from tests.streams import VLLM, delta
-from tests.test_transport import exchange, met
+from tests.test_transport import exchanges_with, exchanges_with_script
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -41,8 +41,8 @@ def test_a_plain_request_goes_through_the_environment_s_proxy(monkeypatch: pytes
     with serving(proxy) as port:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
         there = Target(scheme="http", host="far.example", port=8000, path="/v1/x", headers={}, transport="httpx")
-        (answer,), _ = met(there)
-    assert (answer.error, seen) == ("", ["http://far.example:8000/v1/x"])
+        (exchange,), _ = exchanges_with(there)
+    assert (exchange.error, seen) == ("", ["http://far.example:8000/v1/x"])
 
 
 def test_a_tls_request_goes_through_a_tunnel_and_its_times_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,26 +54,26 @@ def test_a_tls_request_goes_through_a_tunnel_and_its_times_are_apart(monkeypatch
 
     with serving(proxy) as port, reached("httpx tls", lambda r: r.stream(VLLM)) as there:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-        answers, _ = met(there, times=2)
-    assert [a.error for a in answers] == ["", ""]
+        exchanges, _ = exchanges_with(there, times=2)
+    assert [a.error for a in exchanges] == ["", ""]
     assert seen == [f"CONNECT 127.0.0.1:{there.port}"]
-    assert min(answers[0].connect_ns, answers[0].tls_ns) > 0
-    assert (answers[1].connect_ns, answers[1].tls_ns) == (0, 0)
+    assert min(exchanges[0].connect_ns, exchanges[0].tls_ns) > 0
+    assert (exchanges[1].connect_ns, exchanges[1].tls_ns) == (0, 0)
 
 
 def test_a_proxy_that_refuses_is_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lambda r: r.answer(403, b"no")) as port, reached("httpx tls", lambda r: None) as there:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-        (answer,), _ = met(there)
-    assert (answer.error, answer.complete) == ("connect", True)
+        (exchange,), _ = exchanges_with(there)
+    assert (exchange.error, exchange.complete) == ("connect", True)
 
 
 def test_the_sockets_do_not_know_of_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     for wire in ("tcp", "tls"):
-        (answer,) = exchange(lambda r: r.stream(VLLM), wire)
-        assert answer.error == ""
+        (exchange,) = exchanges_with_script(lambda r: r.stream(VLLM), wire)
+        assert exchange.error == ""
 
 
 def test_cookies_of_one_answer_are_not_sent_with_the_next_request() -> None:
@@ -83,13 +83,15 @@ def test_cookies_of_one_answer_are_not_sent_with_the_next_request() -> None:
         cookies.append(r.header("cookie"))
         r.answer(200, VLLM, "text/event-stream", "Set-Cookie: replica=1\r\n")
 
-    exchange(script, "httpx", times=3)
+    exchanges_with_script(script, "httpx", times=3)
     assert cookies == [None] * 3
 
 
 def test_a_redirect_is_the_server_s_answer_and_not_followed() -> None:
-    (answer,) = exchange(lambda r: r.answer(307, b"", extra="Location: http://127.0.0.1:1/\r\n"), "httpx")
-    assert (answer.error, answer.response.status) == ("http_3xx", 307)
+    (exchange,) = exchanges_with_script(
+        lambda r: r.answer(307, b"", extra="Location: http://127.0.0.1:1/\r\n"), "httpx"
+    )
+    assert (exchange.error, exchange.response.status) == ("http_3xx", 307)
 
 
 def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
@@ -111,21 +113,21 @@ def test_the_loop_is_woken_by_what_arrives_whatever_timers_are_near() -> None:
         while True:
             await asyncio.sleep(0.0019)
 
-    async def go(target: Target) -> Answer:
+    async def go(target: Target) -> Exchange:
         transport = transport_for(target, selector)
         busy = asyncio.create_task(chore())
-        answer = Answer("x")
-        await transport.exchange(answer, transport.request("x", b"{}"), 5.0)
+        exchange = Exchange("x")
+        await transport.send(exchange, transport.request("x", b"{}"), 5.0)
         busy.cancel()
         await transport.aclose()
-        return answer
+        return exchange
 
     halves = []  # the median of each try: a busy machine may be late now and then, a blind wait is every time
     for _ in range(5):
         wrote.clear()
         with reached("httpx", script) as target, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
-            answer = runner.run(go(target))
-        late = sorted(a - w for a, w in zip(answer.decoded.arrivals, wrote, strict=True))
+            exchange = runner.run(go(target))
+        late = sorted(a - w for a, w in zip(exchange.decoded.arrivals, wrote, strict=True))
         assert late[0] >= 0
         halves.append(late[20])
         if min(halves) < 500_000:
@@ -141,10 +143,10 @@ def test_http_2_is_spoken_where_the_server_offers_it(tmp_path: Path) -> None:
             scheme="https", host="127.0.0.1", port=port, path="/v1/x", headers={}, ca_file=str(tmp_path / "ca.pem"),
             transport="httpx",
         )  # fmt: skip
-        answers, _ = met(there, times=3, body=b'{"n": 1}')
-    assert [(a.error, a.decoded.output_tokens) for a in answers] == [("", 2)] * 3
+        exchanges, _ = exchanges_with(there, times=3, body=b'{"n": 1}')
+    assert [(a.error, a.decoded.output_tokens) for a in exchanges] == [("", 2)] * 3
     assert [json.loads(body) for body in bodies] == [{"n": 1}] * 3
-    assert [a.connect_ns > 0 for a in answers] == [True, False, False]
+    assert [a.connect_ns > 0 for a in exchanges] == [True, False, False]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from harness.experiment import live_state
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Asked, Levels
-from harness.load.messages import Hold, Progress
+from harness.load.messages import BeginLevel, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
 from harness.record import Level, Record
@@ -59,15 +59,15 @@ class FakeWorker:
 
     def __init__(self, watch: Any, *, takes: float = 0.5, pace: Any = lambda t: 100.0, noise: float = 0.2) -> None:
         self.takes, self.pace, self.watch, self.noise = takes, pace, watch, noise
-        self.held: Hold | None = None
+        self.held: BeginLevel | None = None
         self.random = random.Random(0)
         self.began = self.tokens = 0.0
         self.requests = 0
 
-    async def hold(self, hold: Hold, connections: int) -> None:
-        self.held, self.began, self.connections = hold, virtual.clock_ns() * 1e-9, connections
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
+        self.held, self.began, self.connections = level, virtual.clock_ns() * 1e-9, connections
 
-    async def news(self) -> Progress:
+    async def next_progress(self) -> Progress:
         await asyncio.sleep(0.05)
         assert self.held is not None
         flying = self.held.concurrency or 8
@@ -207,7 +207,9 @@ def test_a_lower_level_begins_when_the_higher_one_s_requests_and_those_beside_th
     """Surplus requests run until 4 s; by then 2 C of the level's own have ended, but all beside the surplus."""
     surplus = msgspec.structs.replace
     monkeypatch.setattr(
-        FakeWorker, "news", _with(FakeWorker.news, lambda p: surplus(p, in_flight=40 if p.time_s < 4.0 else 4))
+        FakeWorker,
+        "next_progress",
+        _with(FakeWorker.next_progress, lambda p: surplus(p, in_flight=40 if p.time_s < 4.0 else 4)),
     )
     level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 1})
     assert level is not None
@@ -255,8 +257,8 @@ def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeyp
     hanging = msgspec.structs.replace
     monkeypatch.setattr(
         FakeWorker,
-        "news",
-        _with(FakeWorker.news, lambda p: hanging(p, oldest_sent_s=0.5 if p.time_s > 4 else p.time_s)),
+        "next_progress",
+        _with(FakeWorker.next_progress, lambda p: hanging(p, oldest_sent_s=0.5 if p.time_s > 4 else p.time_s)),
     )
     level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 5, "max_seconds": 20})
     assert level is not None
@@ -272,8 +274,10 @@ def test_a_server_that_stalls_is_said_to_within_seconds_and_its_level_ends(
     stuck = msgspec.structs.replace
     monkeypatch.setattr(
         FakeWorker,
-        "news",
-        _with(FakeWorker.news, lambda p: stuck(p, tokens=min(p.tokens, 300), oldest_sent_s=min(p.time_s, 4.0))),
+        "next_progress",
+        _with(
+            FakeWorker.next_progress, lambda p: stuck(p, tokens=min(p.tokens, 300), oldest_sent_s=min(p.time_s, 4.0))
+        ),
     )
     view = Quiet()
     level, _ = held(tmp_path, monkeypatch, ramp={"level_seconds": 300}, pace=lambda t: 100.0, noise=0.0, view=view)
@@ -315,14 +319,14 @@ def test_a_main_process_that_reads_late_is_told_from_a_worker_that_stood_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """News that come a second late, and say that their worker was not held up."""
-    late = FakeWorker.news
+    late = FakeWorker.next_progress
 
-    async def news(self: FakeWorker) -> Progress:
+    async def next_progress(self: FakeWorker) -> Progress:
         if 2.0 < virtual.clock_ns() * 1e-9 < 2.06:
             await asyncio.sleep(1.0)
         return await late(self)
 
-    monkeypatch.setattr(FakeWorker, "news", news)
+    monkeypatch.setattr(FakeWorker, "next_progress", next_progress)
     held(tmp_path, monkeypatch, ramp={"level_seconds": 5})
     found = [(s.metric, s.value) for s in Result.open(tmp_path).samples if s.metric.endswith("paused_s")]
     assert found == [("parent_paused_s", pytest.approx(1.05, abs=0.01))]
@@ -396,15 +400,15 @@ class Serving:
 
     async def end(self) -> None: ...
 
-    async def hold(self, hold: Hold, connections: int) -> None:
-        self.held, self.ended = hold, 0
-        for slot in range(hold.concurrency or 0):
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
+        self.held, self.ended = level, 0
+        for slot in range(level.concurrency or 0):
             self.slots.setdefault(slot, None)
 
-    async def news(self) -> Progress:
+    async def next_progress(self) -> Progress:
         await asyncio.sleep(0.05)
-        now, hold = virtual.clock_ns() * 1e-9, self.held
-        takes = max(1.0, hold.concurrency / 4) * (1 + 0.02 * random.Random(self.number).uniform(-1, 1))
+        now, level = virtual.clock_ns() * 1e-9, self.held
+        takes = max(1.0, level.concurrency / 4) * (1 + 0.02 * random.Random(self.number).uniform(-1, 1))
         done = []
         for slot, flying in list(self.slots.items()):
             if flying is not None and now >= flying[0] + flying[1]:
@@ -414,16 +418,16 @@ class Serving:
                             concurrency=level.concurrency, request_id=f"{self.number}")
                 )  # fmt: skip
                 self.number, self.tokens, flying = self.number + 1, self.tokens + 9, None
-                self.ended += level is hold
-            if flying is None and slot < hold.concurrency:
-                self.slots[slot] = (now, takes, hold)
+                self.ended += level is level
+            if flying is None and slot < level.concurrency:
+                self.slots[slot] = (now, takes, level)
             elif flying is None:
                 del self.slots[slot]
         if done:
             self.heard.batch(frames.batch(done))
         sent = [flying[0] for flying in self.slots.values() if flying]
         progress = Progress(
-            time_s=now, level=hold.index, in_flight=len(sent), ended=self.ended, failed=0, waiting=0,
+            time_s=now, level=level.index, in_flight=len(sent), ended=self.ended, failed=0, waiting=0,
             tokens=self.tokens, oldest_sent_s=min(sent), begun_in_run=self.number + len(sent), cpu_s=0.0,
             reads=0, unstamped=0,
         )  # fmt: skip
@@ -485,8 +489,8 @@ def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: py
     assert level.window_end_s == pytest.approx(8.0, abs=0.11)
 
 
-def _with(news: Any, change: Any) -> Any:
+def _with(next_progress: Any, change: Any) -> Any:
     async def changed(self: FakeWorker) -> Progress:
-        return change(await news(self))
+        return change(await next_progress(self))
 
     return changed

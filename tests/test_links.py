@@ -1,4 +1,4 @@
-"""Workers met through their links: here in memory, on a virtual clock, and each with a clock of its own."""
+"""Workers reached through their links: here in memory, on a virtual clock, and each with a clock of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from harness.load.local import LocalWorker, received
 from harness.load.messages import (
     PROGRESS_EVERY_S,
     SILENT_S,
+    BeginLevel,
     Command,
     Done,
-    Hold,
     Plan,
     Prepare,
     Progress,
@@ -68,11 +68,11 @@ class MemoryLink:
         else:
             self._commands.put_nowait(decode_command(data))
 
-    async def _run(self, given: Plan) -> None:
-        await Driver(given, self.server, self._tell, clock=self.clock).run(self._commands)
-        await self._tell(encode(Done("user")))
+    async def _run(self, worker_plan: Plan) -> None:
+        await Driver(worker_plan, self.server, self._send, clock=self.clock).run(self._commands)
+        await self._send(encode(Done("user")))
 
-    async def _tell(self, payload: bytes) -> None:
+    async def _send(self, payload: bytes) -> None:
         if not self.silent:
             self._messages.put_nowait(payload)
 
@@ -80,7 +80,7 @@ class MemoryLink:
         while (payload := await self._messages.get()) is not None:
             yield payload
 
-    async def fate(self) -> str:
+    async def exit_reason(self) -> str:
         return "is out of memory"
 
     def kill(self) -> None:
@@ -95,22 +95,22 @@ class MemoryLink:
 
     @property
     def begun_ns(self) -> int:
-        """The moment, by our clock, at which it was told to begin its level."""
-        (hold,) = [order for order in self.orders if isinstance(order, Hold)]
-        return hold.at_ns - self.clock_offset_ns
+        """The moment, by our clock, at which it shall begin its level."""
+        (begun,) = [order for order in self.orders if isinstance(order, BeginLevel)]
+        return begun.at_ns - self.clock_offset_ns
 
 
-def level(concurrency: int) -> Hold:
-    return Hold(index=0, repeat=0, concurrency=concurrency, slots=0, spread_s=0.0, tick_ns=1_000_000, at_ns=0)
+def level(concurrency: int) -> BeginLevel:
+    return BeginLevel(index=0, repeat=0, concurrency=concurrency, slots=0, spread_s=0.0, tick_ns=1_000_000, at_ns=0)
 
 
 Work = Callable[[Workers], Coroutine[Any, Any, None]]
 
 
 def led(work: Work, *links: MemoryLink) -> tuple[list[Record], list[Progress]]:
-    """Lead workers over these links through some work; their records and news. The origin lies two seconds back."""
+    """Lead workers over these links through some work; their records and progress. The origin lies two seconds back."""
     records: list[Record] = []
-    news: list[Progress] = []
+    reports: list[Progress] = []
 
     async def main() -> None:
         origin_ns = ours()
@@ -118,17 +118,19 @@ def led(work: Work, *links: MemoryLink) -> tuple[list[Record], list[Progress]]:
         plans = [plan(worker=i, workers=len(links), start="burst", origin_ns=origin_ns) for i in range(len(links))]
         async with Workers(links, clock=ours) as workers:
             await workers.begin(
-                plans, lambda payload: records.extend(msgspec.msgpack.decode(payload, type=list[Record])), news.append
+                plans,
+                lambda payload: records.extend(msgspec.msgpack.decode(payload, type=list[Record])),
+                reports.append,
             )
             await asyncio.wait_for(work(workers), 120.0)
 
     virtual.run(main())
-    return records, news
+    return records, reports
 
 
 async def a_level_of_three(workers: Workers) -> None:
-    await workers.hold(level(3), 3)
-    while (now := await workers.news()).time_s < 8.0:
+    await workers.begin_level(level(3), 3)
+    while (now := await workers.next_progress()).time_s < 8.0:
         lag = asyncio.get_running_loop().time() - now.time_s  # the origin is the loop's begin
         assert -1e-6 <= lag <= PROGRESS_EVERY_S + 1e-6
     assert now.in_flight == 3
@@ -152,8 +154,8 @@ def test_workers_with_other_clocks_begin_at_one_moment() -> None:
 
 def test_records_of_workers_with_other_clocks_are_in_the_run_s_time() -> None:
     links = MemoryLink(AHEAD), MemoryLink(BEHIND)
-    records, news = led(a_level_of_three, *links)
-    assert {p.worker for p in news} == {0, 1}
+    records, reports = led(a_level_of_three, *links)
+    assert {p.worker for p in reports} == {0, 1}
     for i, link in enumerate(links):
         own = sorted((r for r in records if r.worker == i), key=lambda r: r.sent_s or 0.0)
         assert [r.sent_s for r in own] == pytest.approx(link.server.sent_at)  # the origin is the loop's begin
@@ -172,29 +174,29 @@ def test_a_worker_that_falls_silent_is_killed_and_ends_the_run() -> None:
 
     async def work(workers: Workers) -> None:
         nonlocal quiet_s
-        await workers.hold(level(2), 2)
+        await workers.begin_level(level(2), 2)
         links[1].silent = True
         quiet_s = asyncio.get_running_loop().time()
         try:
             while True:
-                await workers.news()
+                await workers.next_progress()
         finally:
             quiet_s = asyncio.get_running_loop().time() - quiet_s
 
-    with pytest.raises(HarnessError, match=f"worker 1: .*: it had told nothing for {SILENT_S} s"):
+    with pytest.raises(HarnessError, match=f"worker 1: .*: it sent nothing for {SILENT_S} s"):
         led(work, *links)
     assert SILENT_S - 1 <= quiet_s <= SILENT_S + 1
     assert all(link.closed for link in links)
 
 
-def test_a_worker_that_goes_away_ends_the_run_with_its_fate() -> None:
+def test_a_worker_that_goes_away_is_named_with_its_exit_reason() -> None:
     links = MemoryLink(), MemoryLink(AHEAD)
 
     async def work(workers: Workers) -> None:
-        await workers.hold(level(2), 2)
+        await workers.begin_level(level(2), 2)
         links[0].kill()
         while True:
-            await workers.news()
+            await workers.next_progress()
 
     with pytest.raises(HarnessError, match=r"worker 0: .* ended in the middle of the run: it is out of memory"):
         led(work, *links)
@@ -224,6 +226,6 @@ def test_a_stream_that_ends_amid_a_message_loses_that_one_alone() -> None:
     assert [len(of_a_stream(whole[:cut])) for cut in range(len(whole) + 1)] == [0] * 11 + [1] * 11 + [2]
 
 
-def test_a_damaged_message_is_said() -> None:
+def test_a_damaged_message_is_an_error() -> None:
     with pytest.raises(HarnessError, match="damaged"):
         of_a_stream(frames.frame(b"one")[:-1] + b"x")

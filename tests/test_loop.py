@@ -106,7 +106,7 @@ def test_lateness_is_counted_by_its_bin() -> None:
     assert 10_000_000 >> LATE_SHIFT <= bin_ <= 30_000_000 >> LATE_SHIFT
 
 
-def test_without_a_stamp_lateness_is_counted_from_the_look_before() -> None:
+def test_without_a_stamp_lateness_is_counted_from_the_previous_poll() -> None:
     selector, reader = HotSelector(), Reader([])
     selector.select(0)
     selector.add(reader)
@@ -121,12 +121,12 @@ def test_without_a_stamp_lateness_is_counted_from_the_look_before() -> None:
     os.close(reader.other)
 
 
-def test_a_look_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
+def test_a_poll_is_late_that_comes_half_an_itl_after_the_one_before() -> None:
     selector = HotSelector(tick_ns=1_000_000)  # of an ITL of 8 ms or more
     for apart, late in ((3_000_000, False), (5_000_000, True)):
         selector._polled = now() - apart
         selector.select(0)
-        assert selector.late_look is late
+        assert selector.late_read is late
     selector.close()
 
 
@@ -185,7 +185,7 @@ def test_asyncio_s_own_sockets_and_timers_work_with_and_without_load(busy: int) 
     assert slept >= 0.01
 
 
-def test_stamping_says_where_its_stamps_come_from() -> None:
+def test_stamping_knows_where_its_stamps_come_from() -> None:
     stamping = Stamping()
     assert stamping.source == "kernel"
     stamping.close()

@@ -25,7 +25,7 @@ from harness.load import worker as worker_process
 from harness.load import workers as worker_set
 from harness.load.local import LocalWorker
 from harness.load.loop import HotSelector, new_loop
-from harness.load.messages import Done, Hold, Message, Plan, Prepare
+from harness.load.messages import BeginLevel, Done, Message, Plan, Prepare
 from harness.load.transport import Target
 from harness.manifest import Manifest, Session
 from harness.results import frames
@@ -318,18 +318,18 @@ def test_a_worker_that_hangs_is_killed_and_the_run_ends(monkeypatch: pytest.Monk
             batches: list[bytes] = []
             target = Target(scheme="http", host="127.0.0.1", port=port, path="/", headers={})
             await workers.begin([plan(target)], batches.append)
-            await workers.news()
+            await workers.next_progress()
             os.kill(process.pid, signal.SIGSTOP)
             try:
                 while True:
-                    await workers.news()
+                    await workers.next_progress()
             except HarnessError as error:
                 return str(error)
 
     with serving(lambda r: r.stream(VLLM)) as port:
         told = asyncio.run(asyncio.wait_for(main(port), 60))
     assert "worker 0: a load-generating process ended" in told
-    assert "it had told nothing for 2 s" in told
+    assert "it sent nothing for 2 s" in told
 
 
 def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_records(
@@ -356,8 +356,8 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
 
         worker = threading.Thread(target=work)
         worker.start()
-        hold = Hold(0, 0, 4, 4, 0.0, 1_000_000, time.monotonic_ns())
-        for command in (Prepare(1, 4), hold):
+        level = BeginLevel(0, 0, 4, 4, 0.0, 1_000_000, time.monotonic_ns())
+        for command in (Prepare(1, 4), level):
             ours.sendall(frames.frame(msgspec.msgpack.encode(command)))
         until = time.monotonic() + 30
         while time.monotonic() < until and not (asked and time.monotonic() > asked[-1] + 0.5):

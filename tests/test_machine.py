@@ -76,7 +76,7 @@ def test_a_core_that_the_system_withholds_is_refused_in_one_line():
     with pytest.raises(
         HarnessError, match=r"cores 100000 could not be measured \(OSError.*name cores that this process"
     ):
-        machine._asked([100_000], 2**20, 0.01)
+        machine._in_subprocess([100_000], 2**20, 0.01)
 
 
 def test_the_last_level_cache_is_known_or_a_usual_one_stands_for_it():

@@ -51,7 +51,7 @@ def series(metric: str, *points: tuple[float, float], source: str = "server") ->
     return [Sample(t, source, metric, v) for t, v in points]
 
 
-def test_the_server_s_counters_are_held_against_ours_between_the_same_scrapes() -> None:
+def test_the_server_s_counters_are_compared_with_ours_between_the_same_scrapes() -> None:
     samples = series("generation_tokens", (0.0, 0.0), (1.0, 100.0), (9.0, 900.0), (11.0, 1100.0))
     arrivals = [i * 0.01 for i in range(1100)]
     got = telemetry.server_view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=50.0)
@@ -79,7 +79,7 @@ def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
     assert (got.prompt_tokens_per_s, got.generation_tokens_per_s) == (2700.0, 1920.0)
 
 
-def test_a_counter_that_was_reset_or_seen_once_says_nothing() -> None:
+def test_a_counter_that_was_reset_or_seen_once_is_left_out() -> None:
     once = telemetry.server_view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
     reset = telemetry.server_view(
         series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6
@@ -130,13 +130,13 @@ def test_the_client_is_as_short_of_time_as_its_busiest_worker() -> None:
     assert old.cpu_fraction == 0.4, "folders of one worker before there were several"
 
 
-def test_a_worker_without_a_processor_and_a_host_without_time_are_told() -> None:
+def test_a_worker_without_a_processor_and_a_host_without_time_are_sampled() -> None:
     reports = [msgspec.structs.replace(report(t, late={0: 10}), waited_s=w) for t, w in ((1.0, 0.2), (3.0, 0.8))]
-    told = {s.metric: s.value for s in client.read_delay(reports, 3.0, tick_s=0.001)}
-    assert told["0/waited_fraction"] == pytest.approx(0.3)
+    samples = {s.metric: s.value for s in client.read_delay(reports, 3.0, tick_s=0.001)}
+    assert samples["0/waited_fraction"] == pytest.approx(0.3)
     figures = {"cpu0_fraction": 0.9, "cpu1_fraction": 0.2, "steal_fraction": 0.1, "load1": 3.0}
-    beside = [Sample(2.0, "host", name, value) for name, value in figures.items()]
-    got = telemetry.client_view([*client.read_delay(reports, 3.0, tick_s=0.001), *beside], (1.0, 3.0))
+    host = [Sample(2.0, "host", name, value) for name, value in figures.items()]
+    got = telemetry.client_view([*client.read_delay(reports, 3.0, tick_s=0.001), *host], (1.0, 3.0))
     assert (got.waited_fraction, got.steal_fraction) == (pytest.approx(0.3), 0.1)
     assert (got.idle_processors, got.throttled_fraction) == (pytest.approx(0.9), None)
 
@@ -161,7 +161,7 @@ def test_stamps_of_the_clock_have_the_mean_delay_of_their_reads() -> None:
         ("none", "", None),
     ],
 )
-def test_a_container_says_how_long_it_was_held_at_its_limit(
+def test_a_container_knows_how_long_it_was_throttled_by_its_limit(
     file: str, text: str, seconds: float | None, tmp_path: Path
 ) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)

@@ -46,18 +46,18 @@ def run(
 ) -> Ramp:
     """A whole ramp; a level lasts as its pace says, and its window errs by `noise` and by what its phases do."""
     rng = np.random.default_rng(seed)
-    held: list[MeasuredLevel] = []
+    levels: list[MeasuredLevel] = []
     steps: list[Decision] = []
     first: dict[str, float] = {}
     now, found = 0.0, curve.fit([])
-    asked = Search(
+    options = Search(
         levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None, seconds=max_seconds, paced=True,
         quick=quick,
     )  # fmt: skip
     while True:
         left = None if max_seconds is None else max_seconds - now
-        steps.append(ramp.next_level(held, msgspec.structs.replace(asked, seconds_left=left)))
+        steps.append(ramp.next_level(levels, msgspec.structs.replace(options, seconds_left=left)))
         C = steps[-1].concurrency
         if C is None or (left is not None and left <= 0):
             break
@@ -80,7 +80,7 @@ def run(
         now += lasts
         measured = window >= 4 * request_s
         se = max(0.005, noise) if measured else max(0.02, 1 / math.sqrt(max(1.0, X * window / TOKENS)))
-        held.append(
+        levels.append(
             MeasuredLevel(
                 concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X * math.exp(rng.normal(0, noise)),
                 se=se * X, assumed=not measured, error_rate=0.0, seconds=lasts, requests=int(X * lasts / TOKENS),
@@ -88,13 +88,14 @@ def run(
             )
         )  # fmt: skip
         found = curve.fit(
-            [curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, assumed=h.assumed) for h in held], draws=200
+            [curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, assumed=h.assumed) for h in levels],
+            draws=200,
         )
         first.setdefault(found.curve.state, now)
-    return Ramp(found, steps, now, first, held)
+    return Ramp(found, steps, now, first, levels)
 
 
-def holds(found: curve.Fit, seats: float) -> bool:
+def covers(found: curve.Fit, seats: float) -> bool:
     low, high = found.curve.hinge_concurrency.ci95 or (None, None)
     return (low or 0.0) <= seats <= (high or math.inf)
 
@@ -116,7 +117,7 @@ def test_there_is_an_answer_early_and_a_found_one_soon(seats: float) -> None:
 @pytest.mark.parametrize("alone_s", [1.0, 5.0, 20.0])
 @pytest.mark.parametrize("max_seconds", [60.0, 120.0, 240.0])
 def test_every_budget_has_an_answer_and_is_kept(max_seconds: float, alone_s: float) -> None:
-    held = asked = 0
+    covered = intervals = 0
     for seed, seats in enumerate((6.0, 11.0, 16.0, 24.0, 30.0, 48.0)):
         found = run(seats, alone_s, max_seconds=max_seconds, seed=seed)
         assert found.seconds <= max_seconds + 1e-6
@@ -125,10 +126,10 @@ def test_every_budget_has_an_answer_and_is_kept(max_seconds: float, alone_s: flo
         if found.fit.curve.state == BEYOND:
             assert highest < 1.5 * seats, "past the seats throughput does not rise"
         else:
-            asked, held = asked + 1, held + holds(found.fit, seats)
+            intervals, covered = intervals + 1, covered + covers(found.fit, seats)
         if highest < 0.7 * seats:
             assert found.fit.curve.state != FOUND
-    assert held >= asked - 1, f"{held} of {asked} intervals hold the seats"
+    assert covered >= intervals - 1, f"{covered} of {intervals} intervals cover the seats"
 
 
 @pytest.mark.slow
@@ -158,9 +159,9 @@ def test_a_window_takes_no_more_than_its_part_of_the_time_left() -> None:
     assert pace.first_pass(0.1, 1.0).window_s == 1.0, "and is never shorter than this"
 
 
-def test_a_short_window_that_is_given_has_a_short_warm_up() -> None:
-    assert pace.given(1.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
-    assert pace.given(30.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
+def test_a_short_fixed_window_has_a_short_warm_up() -> None:
+    assert pace.fixed(1.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=1, window_s=1.0)
+    assert pace.fixed(30.0, 2.7) == pace.Pace(spread_s=2.7, warm_up=2, window_s=30.0)
 
 
 def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> None:

@@ -7,11 +7,11 @@ import functools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dialects.placer import Placer
+from harness.dialects.placer import TokenPlacer
 
 
 @functools.cache
-def byte_level(trim: bool = False) -> tuple[str, Placer]:
+def byte_level(trim: bool = False) -> tuple[str, TokenPlacer]:
     """A tokenizer of bytes and a few merges, as most models have: an é is two tokens, " the" is one."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -21,7 +21,7 @@ def byte_level(trim: bool = False) -> tuple[str, Placer]:
     tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
-    return tokenizer.to_str(), Placer(tokenizer.to_str())
+    return tokenizer.to_str(), TokenPlacer(tokenizer.to_str())
 
 
 def test_a_token_belongs_to_the_chunk_that_completes_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.stats import half_width
 from harness.analysis.table import Floats
-from harness.search.precision import APART, LOOKS, REQUEST_TIMES, lengths, look, window
+from harness.search.precision import APART, CHECKS, REQUEST_TIMES, check, lengths, window
 from harness.summary import Estimate
 
 STEP = 0.1  # of the running counts here, in request times of 1 s
@@ -31,15 +31,15 @@ def noise(seed: int, relative: float, seconds: float = 200.0, memory: float = 0.
     return 1.0 + relative * x
 
 
-def test_looks_are_half_as_much_again_apart_and_the_first_can_carry_an_interval() -> None:
+def test_checks_are_half_as_much_again_apart_and_the_first_can_carry_an_interval() -> None:
     found = lengths(2.0)
     assert found[0] == REQUEST_TIMES * 2.0 >= 20 * 2.0
-    assert len(found) == LOOKS
-    assert [b / a for a, b in itertools.pairwise(found)] == pytest.approx([APART] * (LOOKS - 1))
+    assert len(found) == CHECKS
+    assert [b / a for a, b in itertools.pairwise(found)] == pytest.approx([APART] * (CHECKS - 1))
 
 
 @given(st.floats(0.001, 100.0), st.floats(0.0, 10.0), st.floats(10.0, 1000.0))
-def test_no_look_comes_before_the_least_or_after_the_most(request_s: float, least: float, most: float) -> None:
+def test_no_check_comes_before_the_least_or_after_the_most(request_s: float, least: float, most: float) -> None:
     found = lengths(request_s, least=least, most=most)
     assert found == sorted(found)
     assert found[-1] <= most
@@ -47,14 +47,14 @@ def test_no_look_comes_before_the_least_or_after_the_most(request_s: float, leas
     assert len(set(found)) == len(found) >= 1
 
 
-def test_an_even_count_is_precise_at_the_first_look() -> None:
+def test_an_even_count_is_precise_at_the_first_check() -> None:
     found = window(*running(np.full(2000, 50.0)), 1.0, 1.0)
     assert found.precise
     assert found.seconds == lengths(1.0)[0]
     assert found.estimate.mean == pytest.approx(50.0)
 
 
-def test_a_noisier_count_takes_longer_and_what_never_is_precise_ends_at_the_last_look() -> None:
+def test_a_noisier_count_takes_longer_and_what_never_is_precise_ends_at_the_last_check() -> None:
     quiet, loud, hopeless = (window(*running(noise(1, relative)), 0.0, 1.0) for relative in (0.05, 0.25, 4.0))
     assert quiet.seconds == lengths(1.0)[0]
     assert quiet.seconds < loud.seconds < lengths(1.0)[-1]
@@ -64,13 +64,13 @@ def test_a_noisier_count_takes_longer_and_what_never_is_precise_ends_at_the_last
     assert not hopeless.precise
 
 
-def test_a_look_is_precise_if_half_of_its_interval_is_within_the_bound() -> None:
+def test_a_check_is_precise_if_half_of_its_interval_is_within_the_bound() -> None:
     count = running(noise(2, 0.3))
-    found = look(*count, 0.0, 40.0, 1.0, 0.05)
+    found = check(*count, 0.0, 40.0, 1.0, 0.05)
     half = half_width(found.estimate)
     assert half is not None
-    assert look(*count, 0.0, 40.0, 1.0, half * 1.001).precise
-    assert not look(*count, 0.0, 40.0, 1.0, half * 0.999).precise
+    assert check(*count, 0.0, 40.0, 1.0, half * 1.001).precise
+    assert not check(*count, 0.0, 40.0, 1.0, half * 0.999).precise
     assert half_width(Estimate(0.0, (0.0, 0.0))) is None
     assert half_width(Estimate(1.0, None)) is None
 
@@ -78,10 +78,10 @@ def test_a_look_is_precise_if_half_of_its_interval_is_within_the_bound() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("relative", [0.1, 0.25, 0.45])
 @pytest.mark.parametrize("memory", [0.0, 0.6])
-def test_the_interval_at_the_stop_covers_the_truth_as_often_as_it_says(relative: float, memory: float) -> None:
+def test_the_interval_at_the_stop_covers_the_truth_as_often_as_it_claims(relative: float, memory: float) -> None:
     """Of 400 windows 92 to 98 % (two standard errors of their count are 2.2 %); memory is a fifth of a request time."""
     relative /= np.sqrt((1 + memory) / (1 - memory))  # so that the mean of a window is as uncertain
     got = [window(*running(noise(seed, relative, memory=memory)), 0.0, 1.0).estimate.ci95 for seed in range(400)]
-    given = [ci for ci in got if ci is not None]
-    assert len(given) > 390, "chance correlation withholds hardly any"
-    assert 0.92 <= np.mean([low <= 1.0 <= high for low, high in given]) <= 0.98
+    intervals = [ci for ci in got if ci is not None]
+    assert len(intervals) > 390, "chance correlation withholds hardly any"
+    assert 0.92 <= np.mean([low <= 1.0 <= high for low, high in intervals]) <= 0.98

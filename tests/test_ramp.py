@@ -20,12 +20,12 @@ from harness.search.state import Search, ceiling
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
 
-def search(**asked: object) -> Search:
+def search(**options: object) -> Search:
     plain = Search(
         levels=None, rates=None, max_concurrency=64, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=0, seconds_left=None, requests_left=None,
     )  # fmt: skip
-    return msgspec.structs.replace(plain, **asked)
+    return msgspec.structs.replace(plain, **options)
 
 
 def measured(C: int | None, X: float, **other: object) -> MeasuredLevel:
@@ -50,41 +50,41 @@ def server(C: int, hinge: float = 20.0, bend: float = 0.2) -> float:
     return min(C, hinge) / (0.02 + bend * 0.02 / hinge * min(C, hinge))
 
 
-def ramp(asked: Search, **of: float) -> tuple[list[MeasuredLevel], list[Decision]]:
+def ramp(options: Search, **of: float) -> tuple[list[MeasuredLevel], list[Decision]]:
     """A whole ramp over that server, without noise but not without errors."""
     levels: list[MeasuredLevel] = []
-    steps = [next_level(levels, asked)]
+    steps = [next_level(levels, options)]
     while not steps[-1].over:
         assert len(levels) < MOST
         C = steps[-1].concurrency
         assert C is not None
         levels.append(measured(C, server(C, **of)))
-        steps.append(next_level(levels, asked))
+        steps.append(next_level(levels, options))
     return levels, steps
 
 
 # Given levels
 
 
-def test_given_levels_are_held_in_their_order_and_then_it_ends() -> None:
-    asked = search(levels=[5, 3])
-    assert next_level([], asked) == Decision(Reason.GIVEN, "given", 5, role=Role.GIVEN)
-    assert next_level([measured(5, 10.0)], asked) == Decision(Reason.GIVEN, "given", 3, role=Role.GIVEN)
-    assert next_level([measured(5, 10.0), measured(3, 10.0)], asked) == Decision(
-        End.ALL_GIVEN, "all given levels are held"
+def test_fixed_levels_are_measured_in_their_order_and_then_it_ends() -> None:
+    options = search(levels=[5, 3])
+    assert next_level([], options) == Decision(Reason.FIXED, "given", 5, role=Role.GIVEN)
+    assert next_level([measured(5, 10.0)], options) == Decision(Reason.FIXED, "given", 3, role=Role.GIVEN)
+    assert next_level([measured(5, 10.0), measured(3, 10.0)], options) == Decision(
+        End.ALL_MEASURED, "all given levels are held"
     )
 
 
-def test_given_rates_likewise() -> None:
-    asked = search(rates=[0.5, 2.0])
-    assert next_level([], asked) == Decision(Reason.GIVEN, "given", rate=0.5, role=Role.GIVEN)
+def test_fixed_rates_likewise() -> None:
+    options = search(rates=[0.5, 2.0])
+    assert next_level([], options) == Decision(Reason.FIXED, "given", rate=0.5, role=Role.GIVEN)
     first = measured(None, 10.0, rate=0.5)
-    assert next_level([first], asked).rate == 2.0
+    assert next_level([first], options).rate == 2.0
     both = [first, measured(None, 10.0, rate=2.0)]
-    assert next_level(both, asked) == Decision(End.ALL_GIVEN, "all given rates are held")
+    assert next_level(both, options) == Decision(End.ALL_MEASURED, "all given rates are held")
 
 
-def test_errors_end_given_levels() -> None:
+def test_errors_end_fixed_levels() -> None:
     step = next_level(climbed(1.0, 2.0, error_rate=0.02), search(levels=[1, 2, 4]))
     assert step == Decision(End.FAILED, "stopped: 2.0% of the requests failed at 2 in flight")
     assert next_level(climbed(1.0, 2.0, error_rate=0.01), search(levels=[1, 2, 4])).concurrency == 4
@@ -129,7 +129,7 @@ def test_too_few_levels_allowed_for_a_hinge_end_it_and_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_after_errors_nothing_at_that_level_or_above_is_held_but_below_it_goes_on() -> None:
+def test_after_errors_nothing_at_that_level_or_above_is_measured_but_below_it_goes_on() -> None:
     levels = climbed(1.0, 2.0, 4.0, 8.0, 9.0, error_rate=0.5, valid=False)
     while not (step := next_level(levels, search())).over and len(levels) < 7:
         assert step.concurrency is not None
@@ -195,7 +195,7 @@ def test_where_in_flight_no_longer_follows_nothing_higher_is_measured() -> None:
     assert step.concurrency <= 8
 
 
-def test_a_level_that_the_budget_does_not_pay_for_is_not_asked_for() -> None:
+def test_a_level_that_the_budget_does_not_pay_for_is_not_measured() -> None:
     levels = climbed(1.0, 1.9, 3.6, 6.0)  # 1: 2,944 s … 8: 3,925 s
     assert next_level(levels, search(seconds_left=4_000.0)).concurrency != 16
     step = next_level(levels, search(seconds_left=100.0))
@@ -224,14 +224,14 @@ def test_a_whole_ramp_ends_with_the_hinge_known(hinge: float) -> None:
 @pytest.mark.slow
 def test_refinement_gathers_around_the_hinge() -> None:
     levels, steps = ramp(search(max_concurrency=256), hinge=48.0)
-    told = [s.concurrency or 0 for s in steps if "the knee lies between" in s.reason]
+    refined = [s.concurrency or 0 for s in steps if "the knee lies between" in s.reason]
     levels_after = [h.concurrency or 0 for h in levels[steps.index(next(s for s in steps if "above" in s.reason)) :]]
-    near = [C for C in told + levels_after if abs(math.log2(C / 48)) <= 1]
-    assert len(near) >= 0.7 * len(told + levels_after)
+    near = [C for C in refined + levels_after if abs(math.log2(C / 48)) <= 1]
+    assert len(near) >= 0.7 * len(refined + levels_after)
 
 
 @pytest.mark.slow
-def test_a_ramp_that_ends_below_the_hinge_says_that_throughput_still_rises() -> None:
+def test_the_reason_of_a_ramp_below_the_hinge_is_that_throughput_still_rises() -> None:
     _, steps = ramp(search(max_concurrency=64), hinge=500.0)
     assert steps[-1].reason == "stopped: throughput still rises at 64; --max-concurrency 64 is reached"
 
@@ -253,7 +253,7 @@ def test_a_prediction_changes_the_way_but_not_the_end() -> None:
 
 
 @pytest.mark.slow
-def test_a_fall_past_the_hinge_is_held_again() -> None:
+def test_a_fall_past_the_hinge_is_measured_again() -> None:
     rates = [server(C) for C in (1, 2, 4, 8, 16, 32, 64)]
     levels = [*climbed(*rates), measured(91, 0.8 * rates[-1])]
     step = next_level(levels, search(max_concurrency=91))
@@ -263,16 +263,16 @@ def test_a_fall_past_the_hinge_is_held_again() -> None:
 
 
 @pytest.mark.slow
-def test_given_levels_go_on_past_one_that_fails_where_that_is_asked() -> None:
+def test_fixed_levels_go_on_past_one_that_fails_with_keep_going() -> None:
     failed = [measured(1, 50.0), measured(2, 10.0, error_rate=0.9, valid=False)]
-    for asked in ({"levels": [1, 2, 4]}, {"rates": [1.0, 2.0, 4.0]}):
-        assert next_level(failed, search(**asked)).over
-        step = next_level(failed, search(**asked, keep_going=True))
+    for options in ({"levels": [1, 2, 4]}, {"rates": [1.0, 2.0, 4.0]}):
+        assert next_level(failed, search(**options)).over
+        step = next_level(failed, search(**options, keep_going=True))
         assert (step.concurrency or step.rate) == 4
     assert next_level([*failed, measured(4, 90.0)], search(levels=[1, 2, 4], keep_going=True)).over
 
 
-def test_between_a_level_that_held_and_one_that_fails_it_goes_halfway_and_does_not_creep_down() -> None:
+def test_between_a_level_that_succeeds_and_one_that_fails_it_goes_halfway_and_does_not_creep_down() -> None:
     levels = [measured(C, float(C)) for C in (1, 2, 4, 8, 16, 32)]
     failing = {"error_rate": 0.5, "valid": False}
     levels.append(measured(64, 1.0, **failing))
@@ -289,27 +289,27 @@ def test_between_a_level_that_held_and_one_that_fails_it_goes_halfway_and_does_n
 # The SLO
 
 
-def answered(**slo: str) -> list[MeasuredLevel]:
+def judged(**slo: str) -> list[MeasuredLevel]:
     """Four levels are all that max_concurrency allows, so that the knee is over at once; c1="met" and so on."""
-    return [measured(int(C[1:]), float(C[1:]), slo=said) for C, said in slo.items()]
+    return [measured(int(C[1:]), float(C[1:]), slo=outcome) for C, outcome in slo.items()]
 
 
 def test_the_slo_is_bisected_between_met_and_missed() -> None:
-    levels = answered(c1="met", c2="met", c4="missed", c3="missed")
+    levels = judged(c1="met", c2="met", c4="missed", c3="missed")
     step = next_level(levels, search(max_concurrency=4, slo=True))
     assert step.over
     assert step.reason.endswith("the SLO is met up to 2 in flight and missed at 3")
 
 
-def test_an_slo_that_even_a_single_stream_misses_or_that_all_meet_is_said() -> None:
-    none = answered(c1="missed", c2="missed", c4="missed", c3="missed")
+def test_an_slo_that_even_a_single_stream_misses_or_that_all_meet_is_reported() -> None:
+    none = judged(c1="missed", c2="missed", c4="missed", c3="missed")
     assert "missed even at 1 in flight" in next_level(none, search(max_concurrency=4, slo=True)).reason
-    every = answered(c1="met", c2="met", c4="met", c3="met")
+    every = judged(c1="met", c2="met", c4="met", c3="met")
     assert "met up to 4 in flight, --max-concurrency 4" in next_level(every, search(max_concurrency=4, slo=True)).reason
 
 
-def test_an_unresolved_level_is_held_twice_more_and_is_then_the_answer() -> None:
-    levels = answered(c1="met", c2="met", c4="missed", c3="unresolved")
+def test_an_unresolved_level_is_measured_twice_more_and_is_then_the_answer() -> None:
+    levels = judged(c1="met", c2="met", c4="missed", c3="unresolved")
     for _ in range(2):
         step = next_level(levels, search(max_concurrency=4, slo=True))
         assert step.concurrency == 3
@@ -319,8 +319,8 @@ def test_an_unresolved_level_is_held_twice_more_and_is_then_the_answer() -> None
     assert step.reason.endswith("met up to 2 in flight and unresolved at 3")
 
 
-def test_a_miss_below_a_level_that_met_is_held_again() -> None:
-    levels = answered(c1="met", c2="missed", c4="met", c3="met")
+def test_a_miss_below_a_level_that_met_is_measured_again() -> None:
+    levels = judged(c1="met", c2="missed", c4="met", c3="met")
     assert next_level(levels, search(max_concurrency=4, slo=True)).concurrency == 2
 
 
@@ -330,24 +330,24 @@ def test_a_miss_below_a_level_that_met_is_held_again() -> None:
 def rates(limit: float, unresolved: float = math.nan, first: float | None = None, **last: object) -> list[Decision]:
     """A search over a server that meets its SLO up to `limit` requests per second."""
     levels: list[MeasuredLevel] = []
-    asked = search(search_rate=True, slo=True, first_rate=first)
-    steps = [next_level(levels, asked)]
+    options = search(search_rate=True, slo=True, first_rate=first)
+    steps = [next_level(levels, options)]
     while not steps[-1].over:
         rate = steps[-1].rate
         assert rate is not None
         assert len(levels) < 40
-        said = "unresolved" if rate == unresolved else "met" if rate <= limit else "missed"
-        levels.append(measured(None, 100.0, rate=rate, slo=said))
-        steps.append(next_level(levels, asked))
+        outcome = "unresolved" if rate == unresolved else "met" if rate <= limit else "missed"
+        levels.append(measured(None, 100.0, rate=rate, slo=outcome))
+        steps.append(next_level(levels, options))
     return steps
 
 
 def test_a_rate_is_doubled_until_missed_and_then_bisected_to_5_percent() -> None:
-    asked = [s.rate for s in rates(21.0)]
-    assert asked[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
-    assert asked[6] == 22.6  # √(16·32)
-    met = max(r for r in asked if r is not None and r <= 21.0)
-    missed = min(r for r in asked if r is not None and r > 21.0)
+    tried = [s.rate for s in rates(21.0)]
+    assert tried[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    assert tried[6] == 22.6  # √(16·32)
+    met = max(r for r in tried if r is not None and r <= 21.0)
+    missed = min(r for r in tried if r is not None and r > 21.0)
     assert missed <= 1.05 * met
 
 
@@ -360,7 +360,7 @@ def test_an_unstable_rate_counts_as_missed_whatever_its_requests_met() -> None:
     assert next_level(levels, search(search_rate=True, slo=True)).rate == 1.41
 
 
-def test_an_unresolved_rate_is_held_three_times_in_all() -> None:
+def test_an_unresolved_rate_is_measured_three_times_in_all() -> None:
     assert [s.rate for s in rates(21.0, unresolved=16.0)].count(16.0) == 3
 
 
@@ -379,22 +379,22 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
     fates: list[tuple[float, bool, float, str, float]], most: int, slo: bool
 ) -> None:
     """Up to 5 levels need no fit: every answer, as wild as it may be, in milliseconds."""
-    asked = search(max_concurrency=most, slo=slo, max_ttft_s=3.0)
+    options = search(max_concurrency=most, slo=slo, max_ttft_s=3.0)
     levels: list[MeasuredLevel] = []
-    for factor, valid, errors, said, ttft in fates:
-        step = next_level(levels, asked)
-        assert step == next_level(list(levels), asked)
+    for factor, valid, errors, outcome, ttft in fates:
+        step = next_level(levels, options)
+        assert step == next_level(list(levels), options)
         assert step.reason
         if step.over:
             break
         C = step.concurrency
         assert C is not None
         assert 1 <= C <= most
-        assert ceiling(levels, asked)[0] >= C
+        assert ceiling(levels, options)[0] >= C
         clean = max((h.users for h in levels if h.counts), default=0)
         assert not any(h.error_rate > 0.01 and clean < h.users <= C for h in levels)
         levels.append(
-            measured(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=said, ttft_p99_s=ttft)
+            measured(C, C * factor, valid=valid and errors == 0.0, error_rate=errors, slo=outcome, ttft_p99_s=ttft)
         )
     else:
         raise AssertionError("it did not end")
@@ -404,13 +404,13 @@ def test_whatever_comes_back_it_stays_within_bounds_ends_and_is_the_same_again(
 @given(st.lists(st.tuples(OUTCOMES, st.booleans(), st.booleans()), min_size=60, max_size=60))
 def test_every_search_for_a_rate_ends(fates: list[tuple[str, bool, bool]]) -> None:
     levels: list[MeasuredLevel] = []
-    for said, valid, unstable in fates:
+    for outcome, valid, unstable in fates:
         step = next_level(levels, search(search_rate=True, slo=True))
         if step.over:
             return
         assert step.rate is not None
         assert step.rate > 0
-        levels.append(measured(None, 10.0, rate=step.rate, slo=said, valid=valid, unstable=unstable))
+        levels.append(measured(None, 10.0, rate=step.rate, slo=outcome, valid=valid, unstable=unstable))
     raise AssertionError("it did not end")
 
 
@@ -418,9 +418,9 @@ def test_every_search_for_a_rate_ends(fates: list[tuple[str, bool, bool]]) -> No
 @settings(max_examples=3, deadline=None)
 @given(st.floats(3.0, 300.0), st.floats(0.0, 2.0), st.integers(6, 300), st.lists(st.floats(-0.1, 0.1), min_size=80))
 def test_every_ramp_with_noise_ends_within_its_bounds(hinge: float, bend: float, most: int, noise: list[float]) -> None:
-    asked = search(max_concurrency=most)
+    options = search(max_concurrency=most)
     levels: list[MeasuredLevel] = []
-    while not (step := next_level(levels, asked)).over:
+    while not (step := next_level(levels, options)).over:
         C = step.concurrency
         assert C is not None
         assert 1 <= C <= most

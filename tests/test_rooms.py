@@ -111,7 +111,7 @@ def graph_of(sources: dict[str, str]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
         names = [name for name, _ in imports(module, source)]
-        # A name is a module, or stands in one: harness.load.http1.Response in harness.load.http1.
+        # A name is a module, or stands in one: harness.load.http1.ResponseParser in harness.load.http1.
         needs = {name if name in known else name.rpartition(".")[0] for name in names} & known
         graph[module.removesuffix(".__init__")] = needs
     return graph
@@ -170,7 +170,7 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.dialects.sse", "import time", "dialects is pure"),
         ("harness.workload.uniform", "async def f():\n    import socket", "workload is pure"),
         ("harness.workload.request", "from harness.dialects import chat", "up from workload to dialects"),
-        ("harness.dialects.decoder", "from harness.load.http1 import Response", "up from dialects to load"),
+        ("harness.dialects.decoder", "from harness.load.http1 import ResponseParser", "up from dialects to load"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),

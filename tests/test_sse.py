@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.dialects.sse import Events
+from harness.dialects.sse import EventParser
 
 STREAMS = {
     "plain": (b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n', [b'{"a":1}', b'{"b":2}', b"[DONE]"]),
@@ -30,10 +30,10 @@ STREAMS = {
 def test_every_cut_gives_the_same_events(name: str) -> None:
     data, events = STREAMS[name]
     for cut in range(len(data) + 1):
-        stream = Events()
+        stream = EventParser()
         got = stream.feed(data[:cut]) + stream.feed(data[cut:]) + stream.end()
         assert got == events, f"cut at {cut}"
-    stream = Events()
+    stream = EventParser()
     got = [event for i in range(len(data)) for event in stream.feed(data[i : i + 1])]
     assert got + stream.end() == events
 
@@ -43,7 +43,7 @@ def test_any_payloads_come_out_as_they_went_in(payloads: list[bytes], data: st.D
     end = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     wire = b"".join(b"data: " + p + end + end for p in payloads)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=5)))
-    stream, got, at = Events(), [], 0
+    stream, got, at = EventParser(), [], 0
     for cut in [*cuts, len(wire)]:
         got += stream.feed(wire[at:cut])
         at = cut
@@ -51,14 +51,14 @@ def test_any_payloads_come_out_as_they_went_in(payloads: list[bytes], data: st.D
 
 
 def test_an_event_without_its_blank_line_counts_at_the_end() -> None:
-    stream = Events()
+    stream = EventParser()
     assert stream.feed(b"data: x\n\ndata: last\n") == [b"x"]
     assert stream.end() == [b"last"]
     assert stream.end() == []
 
 
-def test_an_event_is_told_with_the_byte_that_completes_it_whatever_its_line_ends() -> None:
+def test_an_event_comes_with_the_byte_that_completes_it_whatever_its_line_ends() -> None:
     for data in (b"data: x\n\n", b"data: x\r\r", b"data: x\r\n\r"):
-        stream = Events()
+        stream = EventParser()
         assert stream.feed(data[:-1]) == []
         assert stream.feed(data[-1:]) == [b"x"]

@@ -18,8 +18,8 @@ STEP_S = 0.05  # between two reports
 
 def task(concurrency: int | None = 4, *, role: Role = Role.GIVEN, rate: float | None = None, **ramp: Any) -> Task:
     level = Level(0, concurrency, 0, 0.0, rate=rate)
-    asked = scenario.build({"ramp": ramp}, place="test")
-    return Task(scenario=asked, level=level, role=role, alone_s=0.5, settle_s=0.3)
+    spec = scenario.build({"ramp": ramp}, place="test")
+    return Task(scenario=spec, level=level, role=role, alone_s=0.5, settle_s=0.3)
 
 
 def now(time_s: float, *, takes: float = 0.5, slots: int = 4, **other: Any) -> Now:
@@ -32,7 +32,7 @@ def now(time_s: float, *, takes: float = 0.5, slots: int = 4, **other: Any) -> N
 
 
 def course(timing: LevelTiming, until_s: float = 400.0, change: Any = lambda known: known) -> list[tuple[Phase, float]]:
-    """The level's phases as they come, with their times, each news changed as a test wants it."""
+    """The level's phases as they come, with their times, each progress changed as a test needs it."""
     found = []
     for i in range(1, int(until_s / STEP_S)):
         known = change(now(i * STEP_S))
@@ -107,7 +107,7 @@ def test_a_paced_window_ends_while_its_last_requests_still_fit_into_the_budget()
         (lambda known: msgspec.structs.replace(known, tokens=min(known.tokens, 500)), LevelNote.STALLED, 5.0 + STALL_S),
     ],
 )
-def test_a_level_that_tells_nothing_more_ends(change: Any, note: LevelNote, at_s: float) -> None:
+def test_a_level_that_is_of_no_more_use_ends(change: Any, note: LevelNote, at_s: float) -> None:
     timing = LevelTiming(task(level_seconds=300.0), 0.5, None)
     phases = course(timing, change=change)
     assert phases[1] == (Phase.COOLDOWN, pytest.approx(at_s, abs=0.11))
@@ -140,7 +140,7 @@ def _tokens(time_s: float, steady_s: float) -> int:
     return round(100 * min(time_s, steady_s) + 1000 * max(0.0, time_s - steady_s))
 
 
-def test_what_a_level_says_of_its_speed_is_of_the_last_second() -> None:
+def test_a_level_s_speed_is_that_of_the_last_second() -> None:
     timing = LevelTiming(task(level_seconds=300.0), 0.5, None)
     assert timing.tokens_per_s(1.0) == 0.0
     for i in range(1, 100):

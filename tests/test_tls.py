@@ -17,11 +17,11 @@ import trustme
 from harness.errors import HarnessError
 from harness.load import tls
 from harness.load.loop import HotSelector, new_loop
-from harness.load.transport import Answer, Target
+from harness.load.transport import Exchange, Target
 from harness.load.worker import transport_for
 from tests.servers import Request, authority, certified, expired, pipe, reached, self_signed, serving
 from tests.streams import VLLM, delta
-from tests.test_transport import exchange, met
+from tests.test_transport import exchanges_with, exchanges_with_script
 
 BAD: dict[str, tuple[Callable[[Path], ssl.SSLContext], str]] = {
     "expired": (lambda folder: expired(), "its certificate has expired"),
@@ -47,8 +47,8 @@ def test_a_certificate_that_is_not_to_be_trusted_is_an_error_named_tls(
 ) -> None:
     made, _ = BAD[name]
     with serving(lambda r: r.stream(VLLM), tls=made(tmp_path)) as port:
-        (refused,), _ = met(target(port, tmp_path, transport=transport))
-        (taken,), _ = met(target(port, tmp_path, transport=transport, ca_file="", insecure=True))
+        (refused,), _ = exchanges_with(target(port, tmp_path, transport=transport))
+        (taken,), _ = exchanges_with(target(port, tmp_path, transport=transport, ca_file="", insecure=True))
     assert (refused.error, refused.sent_ns) == ("tls", 0)
     assert "certificate" in refused.message
     assert taken.error == ""
@@ -61,8 +61,8 @@ def test_the_explanation_of_a_bad_certificate_has_a_way_out(name: str, tmp_path:
     with serving(lambda r: None, tls=made(tmp_path)) as port, socket.create_connection(("127.0.0.1", port)) as sock:
         with pytest.raises(ssl.SSLError) as caught:
             context.wrap_socket(sock, server_hostname="127.0.0.1")
-        said, way_out = tls.explained(caught.value)
-    assert said == fact
+        reason, way_out = tls.explained(caught.value)
+    assert reason == fact
     assert way_out
 
 
@@ -85,9 +85,9 @@ def test_a_server_that_does_not_speak_tls_is_an_error_named_tls(transport: str, 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=plain, args=(listener,))
         thread.start()
-        (answer,), _ = met(target(listener.getsockname()[1], tmp_path, transport=transport), prepared=0)
+        (exchange,), _ = exchanges_with(target(listener.getsockname()[1], tmp_path, transport=transport), prepared=0)
         thread.join(5)
-    assert (answer.error, answer.sent_ns) == ("tls", 0)
+    assert (exchange.error, exchange.sent_ns) == ("tls", 0)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -103,14 +103,14 @@ def test_a_handshake_is_timed_apart_and_the_next_one_is_resumed(version: ssl.TLS
         r.say_goodbye()
 
     with serving(script, tls=context) as port:
-        answers, _ = met(target(port, tmp_path), prepared=0, times=3)
-    assert [a.error for a in answers] == [""] * 3
-    assert min(answers[0].connect_ns, answers[0].tls_ns) > 0
+        exchanges, _ = exchanges_with(target(port, tmp_path), prepared=0, times=3)
+    assert [a.error for a in exchanges] == [""] * 3
+    assert min(exchanges[0].connect_ns, exchanges[0].tls_ns) > 0
     assert reused == [False, True, True]
 
 
 def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> None:
-    """A ticket of TLS 1.3 comes after the handshake, when nobody has asked for anything."""
+    """A ticket of TLS 1.3 comes after the handshake, when no request has been sent."""
     reused: list[bool | None] = []
 
     def script(r: Request) -> None:
@@ -125,7 +125,7 @@ def test_idle_connections_take_their_tickets_and_share_them(tmp_path: Path) -> N
         await transport.prepare(1)
         await asyncio.sleep(0.05)
         await transport.prepare(4)
-        await asyncio.gather(*(transport.exchange(Answer(i), transport.request(i, b""), 5.0) for i in "abcd"))
+        await asyncio.gather(*(transport.send(Exchange(i), transport.request(i, b""), 5.0) for i in "abcd"))
         await transport.aclose()
 
     with (
@@ -143,14 +143,14 @@ def test_an_answer_ends_with_close_notify_and_without() -> None:
             r.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + VLLM)
             end(r)
 
-        assert [a.error for a in exchange(script, "tls", times=2)] == ["", ""]
+        assert [a.error for a in exchanges_with_script(script, "tls", times=2)] == ["", ""]
 
         def cut(r: Request, end: Callable[[Request], None] = end) -> None:
             r.stream(delta(content="a"), end=False)
             end(r)
 
-        (answer,) = exchange(cut, "tls")
-        assert (answer.error, len(answer.decoded.arrivals)) == ("truncated", 1)
+        (exchange,) = exchanges_with_script(cut, "tls")
+        assert (exchange.error, len(exchange.decoded.arrivals)) == ("truncated", 1)
 
 
 def test_damaged_ciphertext_is_an_error_named_tls() -> None:
@@ -161,22 +161,22 @@ def test_damaged_ciphertext_is_an_error_named_tls() -> None:
             raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
         time.sleep(0.1)
 
-    (answer,) = exchange(script, "tls")
-    assert (answer.error, len(answer.decoded.arrivals)) == ("tls", 1)
+    (exchange,) = exchanges_with_script(script, "tls")
+    assert (exchange.error, len(exchange.decoded.arrivals)) == ("tls", 1)
 
 
 def test_records_cut_anywhere_and_joined_are_read_whole() -> None:
     """A server behind a relay that passes on odd numbers of bytes."""
-    answers = []
+    exchanges = []
     with reached("tls", lambda r: r.stream(*(e + b"\n\n" for e in VLLM.split(b"\n\n")[:-1]))) as there:
         for step in (1, 7, 500, 100_000):
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 thread = threading.Thread(target=relay, args=(listener, there.port, step))
                 thread.start()
                 port = listener.getsockname()[1]
-                answers += met(msgspec.structs.replace(there, port=port), prepared=0)[0]
+                exchanges += exchanges_with(msgspec.structs.replace(there, port=port), prepared=0)[0]
                 thread.join(5)
-    assert [(a.error, a.decoded.output_tokens) for a in answers] == [("", 2)] * 4
+    assert [(a.error, a.decoded.output_tokens) for a in exchanges] == [("", 2)] * 4
 
 
 def relay(listener: socket.socket, port: int, step: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from harness.load.loop import HotSelector, Stamping, new_loop
 from harness.load.sockets import Connection, SocketTransport
-from harness.load.transport import Answer, Target, Transport
+from harness.load.transport import Exchange, Target, Transport
 from harness.load.worker import transport_for
 from tests.servers import WIRES, Request, reached
 from tests.streams import ALL, VLLM, delta
@@ -28,26 +28,26 @@ def plain(port: int) -> Target:
     return Target(scheme="http", host="127.0.0.1", port=port, path="/v1/chat/completions", headers={})
 
 
-async def ask(
+async def send_all(
     transport: Transport, selector: HotSelector, *, times: int = 1, timeout_s: float = 5.0, body: bytes = b"{}"
-) -> list[Answer]:
+) -> list[Exchange]:
     """The answers to some requests, one after the other, each decoded to its end."""
-    answers = [Answer(f"id-{i}") for i in range(times)]
-    for answer in answers:
-        await transport.exchange(answer, transport.request(answer.request_id, body), timeout_s)
+    exchanges = [Exchange(f"id-{i}") for i in range(times)]
+    for exchange in exchanges:
+        await transport.send(exchange, transport.request(exchange.request_id, body), timeout_s)
     selector.decode_all()
-    return answers
+    return exchanges
 
 
-def met(target: Target, *, prepared: int = 1, **asked: Any) -> tuple[list[Answer], Transport]:
+def exchanges_with(target: Target, *, prepared: int = 1, **options: Any) -> tuple[list[Exchange], Transport]:
     """The answers of a server that is there, and the transport that got them."""
     selector = HotSelector(250_000)
 
-    async def go() -> tuple[list[Answer], Transport]:
+    async def go() -> tuple[list[Exchange], Transport]:
         transport = transport_for(target, selector)
         await transport.prepare(prepared)
         try:
-            return await ask(transport, selector, **asked), transport
+            return await send_all(transport, selector, **options), transport
         finally:
             await transport.aclose()
 
@@ -55,18 +55,18 @@ def met(target: Target, *, prepared: int = 1, **asked: Any) -> tuple[list[Answer
         return runner.run(go())
 
 
-def exchange(script: Callable[[Request], None], wire: str = "tcp", **asked: Any) -> list[Answer]:
+def exchanges_with_script(script: Callable[[Request], None], wire: str = "tcp", **options: Any) -> list[Exchange]:
     with reached(wire, script) as target:
-        return met(target, **asked)[0]
+        return exchanges_with(target, **options)[0]
 
 
 @every_wire
 @pytest.mark.parametrize("name", ALL)
 def test_every_dialect_s_stream_becomes_two_stamped_tokens(name: str, wire: str) -> None:
-    (answer,) = exchange(lambda r: r.stream(*(e + b"\n\n" for e in ALL[name].split(b"\n\n")[:-1])), wire)
-    assert (answer.error, answer.decoded.output_tokens, len(answer.decoded.arrivals)) == ("", 2, 2)
-    assert answer.sent_ns < answer.decoded.arrivals[0] <= answer.decoded.arrivals[1] <= answer.done_ns
-    assert answer.complete
+    (exchange,) = exchanges_with_script(lambda r: r.stream(*(e + b"\n\n" for e in ALL[name].split(b"\n\n")[:-1])), wire)
+    assert (exchange.error, exchange.decoded.output_tokens, len(exchange.decoded.arrivals)) == ("", 2, 2)
+    assert exchange.sent_ns < exchange.decoded.arrivals[0] <= exchange.decoded.arrivals[1] <= exchange.done_ns
+    assert exchange.complete
 
 
 @every_wire
@@ -78,7 +78,7 @@ def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
         r.stream(VLLM)
 
     with reached(wire, script) as target:
-        met(msgspec.structs.replace(target, headers={"Authorization": "Bearer k"}), body=b'{"a": 1}')
+        exchanges_with(msgspec.structs.replace(target, headers={"Authorization": "Bearer k"}), body=b'{"a": 1}')
     (r,) = seen
     names = ("x-request-id", "content-type", "accept", "accept-encoding", "authorization", "content-length")
     assert [r.header(name) for name in names] == [
@@ -87,7 +87,7 @@ def test_what_is_sent_is_the_same_over_every_transport(wire: str) -> None:
     assert (r.path, r.header("host")) == ("/v1/chat/completions", target.authority)
 
 
-def over_how_many(wire: str, times: int) -> tuple[list[Answer], int]:
+def over_how_many(wire: str, times: int) -> tuple[list[Exchange], int]:
     """The answers to requests one after the other, and how many connections they took."""
     sockets: list[socket.socket] = []
 
@@ -95,16 +95,16 @@ def over_how_many(wire: str, times: int) -> tuple[list[Answer], int]:
         sockets.append(r.sock)
         r.stream(VLLM)
 
-    return exchange(script, wire, times=times), len(set(map(id, sockets)))
+    return exchanges_with_script(script, wire, times=times), len(set(map(id, sockets)))
 
 
 @every_wire
 def test_a_connection_is_opened_once_and_used_again(wire: str) -> None:
-    answers, connections = over_how_many(wire, 5)
-    assert [a.error for a in answers] == [""] * 5
+    exchanges, connections = over_how_many(wire, 5)
+    assert [a.error for a in exchanges] == [""] * 5
     assert connections == 1
-    assert [a.connect_ns for a in answers[1:]] == [0] * 4
-    assert (answers[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
+    assert [a.connect_ns for a in exchanges[1:]] == [0] * 4
+    assert (exchanges[0].connect_ns > 0) == ("httpx" in wire), "sockets open before, httpx when it must"
 
 
 @every_wire
@@ -112,8 +112,8 @@ def test_a_connection_that_idled_is_not_used_again(wire: str, monkeypatch: pytes
     """Servers end what idles; a request sent at that moment would be lost. Here any time between two is too long."""
     monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)
     monkeypatch.setattr("harness.load.httpclient.IDLE_S", 0.0)
-    answers, connections = over_how_many(wire, 5)
-    assert [a.error for a in answers] == [""] * 5
+    exchanges, connections = over_how_many(wire, 5)
+    assert [a.error for a in exchanges] == [""] * 5
     assert connections == 5
 
 
@@ -127,24 +127,24 @@ def test_the_next_connection_is_open_before_a_server_that_closes_has_answered(wi
         r.send(head + b"Content-Type: text/event-stream\r\n\r\n" + VLLM)
         r.close()
 
-    answers = exchange(script, wire, times=6)
-    assert [a.error for a in answers] == [""] * 6
-    assert [a.connect_ns for a in answers[2:]] == [0] * 4, "the second may be the one that finds out"
-    for a in answers:
+    exchanges = exchanges_with_script(script, wire, times=6)
+    assert [a.error for a in exchanges] == [""] * 6
+    assert [a.connect_ns for a in exchanges[2:]] == [0] * 4, "the second may be the one that finds out"
+    for a in exchanges:
         assert a.decoded.arrivals[0] - a.sent_ns >= 20_000_000
 
 
 @pytest.mark.parametrize("wire", SOCKETS)
 def test_a_server_that_closes_without_a_word_costs_resets_at_most(wire: str) -> None:
-    """Whether a request left before the close was seen is a race; what is not certain is told, never asked again."""
+    """Whether a request left before the close was seen is a race; what is not certain fails, and is not sent again."""
 
     def script(r: Request) -> None:
         r.stream(VLLM)
         r.close()
 
-    answers = exchange(script, wire, times=6)
-    assert answers[0].error == ""
-    assert {a.error for a in answers} <= {"", "reset"}
+    exchanges = exchanges_with_script(script, wire, times=6)
+    assert exchanges[0].error == ""
+    assert {a.error for a in exchanges} <= {"", "reset"}
 
 
 def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
@@ -156,10 +156,10 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
         r.close()
 
     with reached("tcp", script) as target:
-        answers, transport = met(target, times=20)
-    assert [a.error for a in answers] == ["", ""] + ["reset"] * 18
+        exchanges, transport = exchanges_with(target, times=20)
+    assert [a.error for a in exchanges] == ["", ""] + ["reset"] * 18
     assert isinstance(transport, SocketTransport)
-    assert transport.opened <= 2 * len(answers) + 1
+    assert transport.opened <= 2 * len(exchanges) + 1
 
 
 def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,20 +171,20 @@ def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest
         r.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n" + VLLM)
         r.close()
 
-    answers = exchange(script, "tcp", times=6)
-    assert [a.error for a in answers] == [""] * 6
-    assert all(a.connect_ns > 0 for a in answers[1:])
+    exchanges = exchanges_with_script(script, "tcp", times=6)
+    assert [a.error for a in exchanges] == [""] * 6
+    assert all(a.connect_ns > 0 for a in exchanges[1:])
 
 
 def test_a_server_that_breaks_its_promise_to_keep_connections_is_met_on_fresh_ones() -> None:
     """It answers keep-alive and closes: what went into a dead connection is sent again, and no other is used twice."""
 
     with reached("tcp", lambda r: r.stream_and_close(VLLM)) as target:
-        answers, transport = met(target, times=20)
+        exchanges, transport = exchanges_with(target, times=20)
     assert isinstance(transport, SocketTransport)
-    assert [a.error for a in answers] == [""] * 20
+    assert [a.error for a in exchanges] == [""] * 20
     assert (transport.resent, transport.reuse) == (1, False)
-    assert all(a.decoded.arrivals[0] > a.sent_ns for a in answers)
+    assert all(a.decoded.arrivals[0] > a.sent_ns for a in exchanges)
 
 
 @every_wire
@@ -198,8 +198,8 @@ def test_a_request_that_the_server_may_have_read_is_not_sent_again(wire: str, en
         r.stream(VLLM) if len(ids) % 2 else end(r)
 
     with reached(wire, script) as target:
-        answers, transport = met(target, times=6)
-    assert [a.error for a in answers] == ["", "reset"] * 3
+        exchanges, transport = exchanges_with(target, times=6)
+    assert [a.error for a in exchanges] == ["", "reset"] * 3
     assert (transport.resent, ids) == (0, [f"id-{i}" for i in range(6)])
 
 
@@ -212,8 +212,8 @@ def test_an_error_in_the_stream_is_named_though_the_connection_breaks_after_it(w
             time.sleep(0.05)
             end(r)
 
-        (answer,) = exchange(script, wire)
-        assert (answer.error, "engine died" in answer.message) == ("stream_error", True)
+        (exchange,) = exchanges_with_script(script, wire)
+        assert (exchange.error, "engine died" in exchange.message) == ("stream_error", True)
 
 
 def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> None:
@@ -226,9 +226,9 @@ def test_a_refusal_before_the_whole_request_was_read_is_the_server_s_word() -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: early(listener.accept()[0]))
         thread.start()
-        (answer,), _ = met(plain(listener.getsockname()[1]), body=b"x" * 30_000_000)
+        (exchange,), _ = exchanges_with(plain(listener.getsockname()[1]), body=b"x" * 30_000_000)
         thread.join()
-    assert (answer.error, answer.message) == ("http_4xx", "big")
+    assert (exchange.error, exchange.message) == ("http_4xx", "big")
 
 
 @pytest.mark.parametrize("wire", ["tcp", "tls"])
@@ -244,18 +244,18 @@ def test_events_of_one_segment_are_the_server_s_lump_where_the_read_was_in_time(
             request.send(b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in events))
         request.send(b"0\r\n\r\n")
 
-    (answer,) = exchange(script, wire)
-    assert answer.decoded.merged == 4
+    (exchange,) = exchanges_with_script(script, wire)
+    assert exchange.decoded.merged == 4
     if not one_chunk:
-        assert answer.merged_late <= 2, "this machine may be late once"
+        assert exchange.merged_late <= 2, "this machine may be late once"
 
 
 def test_events_that_were_sent_apart_and_read_together_are_ours() -> None:
-    selector, answer = HotSelector(250_000), Answer("id")
+    selector, exchange = HotSelector(250_000), Exchange("id")
     near, far = socket.socketpair()
     stream = Connection(near, SocketTransport(plain(1), selector))
-    stream._answer = answer
-    answer.response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    stream._exchange = exchange
+    exchange.response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     event = delta(content="a")
     chunk = b"%x\r\n%b\r\n" % (len(event), event)
     for span, late in ((0, 0), (10_000_000, 2)):
@@ -265,9 +265,9 @@ def test_events_that_were_sent_apart_and_read_together_are_ours() -> None:
         stream.arrived(b"%x\r\n%b\r\n" % (2 * len(event), 2 * event), 3)
         stream.arrived(b"%x\r\n%b\r\n" % (30 * len(event), 30 * event), 4)  # too long for the quick way
         selector.decode_all()
-        assert answer.merged_late == late, "one chunk was sent at once, whenever it is read"
-    answer.take(5, None)
-    assert answer.decoded.merged == 68
+        assert exchange.merged_late == late, "one chunk was sent at once, whenever it is read"
+    exchange.take(5, None)
+    assert exchange.decoded.merged == 68
     near.close()
     far.close()
 
@@ -286,9 +286,9 @@ def test_arrivals_lie_where_the_server_wrote_them(wire: str) -> None:
         r.send(b"0\r\n\r\n")
 
     stamping = Stamping()
-    (answer,) = exchange(script, wire)
+    (exchange,) = exchanges_with_script(script, wire)
     stamping.close()
-    errors = [a - w for a, w in zip(answer.decoded.arrivals, wrote, strict=True)]
+    errors = [a - w for a, w in zip(exchange.decoded.arrivals, wrote, strict=True)]
     # Before the write is impossible. The gaps between stamps are the server's own gaps, read late or not.
     assert min(errors) >= 0
     assert stamping.source == "kernel"
@@ -318,18 +318,20 @@ def test_a_bad_answer_is_an_error_with_a_name(
 ) -> None:
     if name == "reset inside" and wire.endswith("unix"):
         error = "truncated"  # a Unix socket knows no reset
-    (answer,) = exchange(script, wire)
-    assert answer.error == error, (name, answer.message)
-    assert answer.complete
-    assert answer.done_ns >= answer.sent_ns > 0
+    (exchange,) = exchanges_with_script(script, wire)
+    assert exchange.error == error, (name, exchange.message)
+    assert exchange.complete
+    assert exchange.done_ns >= exchange.sent_ns > 0
 
 
 @every_wire
 def test_a_server_that_never_answers_meets_the_deadline(wire: str) -> None:
-    (answer,) = exchange(lambda r: time.sleep(0.3), wire, timeout_s=0.05)
-    assert answer.error == "client_deadline"
-    (answer,) = exchange(lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.3)), wire, timeout_s=0.1)
-    assert (answer.error, len(answer.decoded.arrivals)) == ("client_deadline", 1)
+    (exchange,) = exchanges_with_script(lambda r: time.sleep(0.3), wire, timeout_s=0.05)
+    assert exchange.error == "client_deadline"
+    (exchange,) = exchanges_with_script(
+        lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.3)), wire, timeout_s=0.1
+    )
+    assert (exchange.error, len(exchange.decoded.arrivals)) == ("client_deadline", 1)
 
 
 @pytest.mark.parametrize("transport", ["socket", "httpx"])
@@ -343,45 +345,45 @@ def test_a_server_that_never_answers_meets_the_deadline(wire: str) -> None:
         ({"host": "no-such-host.invalid"}, "connect"),
     ],
 )
-def test_nobody_there_is_a_record_not_an_exception(change: dict[str, Any], error: str, transport: str) -> None:
-    (answer,), _ = met(msgspec.structs.replace(plain(80), transport=transport, **change))
-    assert (answer.error, answer.sent_ns, answer.complete) == (error, 0, True)
+def test_no_server_is_a_record_not_an_exception(change: dict[str, Any], error: str, transport: str) -> None:
+    (exchange,), _ = exchanges_with(msgspec.structs.replace(plain(80), transport=transport, **change))
+    assert (exchange.error, exchange.sent_ns, exchange.complete) == (error, 0, True)
 
 
 def test_every_address_of_a_name_is_tried_and_the_one_that_answers_is_kept() -> None:
     """localhost is ::1 and 127.0.0.1, and somebody listens on one of them."""
     with reached("tcp", lambda r: r.stream(VLLM)) as there:
-        answers, _ = met(msgspec.structs.replace(there, host="localhost"), prepared=3, times=4)
-    assert [(a.error, a.connect_ns) for a in answers] == [("", 0)] * 4
+        exchanges, _ = exchanges_with(msgspec.structs.replace(there, host="localhost"), prepared=3, times=4)
+    assert [(a.error, a.connect_ns) for a in exchanges] == [("", 0)] * 4
 
 
-def test_a_name_is_looked_up_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_resolved_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resolvers drop storms, and ask again after seconds."""
-    selector, asked = HotSelector(250_000), []
+    selector, lookups = HotSelector(250_000), []
 
-    async def go(target: Target) -> list[Answer]:
+    async def go(target: Target) -> list[Exchange]:
         loop = asyncio.get_running_loop()
-        look_up = loop.getaddrinfo
+        resolve = loop.getaddrinfo
 
-        async def counted(*given: Any, **more: Any) -> Any:
-            asked.append(given)
-            return await look_up(*given, **more)
+        async def counted(*arguments: Any, **more: Any) -> Any:
+            lookups.append(arguments)
+            return await resolve(*arguments, **more)
 
         monkeypatch.setattr(loop, "getaddrinfo", counted)
         transport = transport_for(target, selector)
-        answers = [Answer(f"id-{i}") for i in range(8)]
-        await asyncio.gather(*(transport.exchange(a, transport.request(a.request_id, b"{}"), 5.0) for a in answers))
+        exchanges = [Exchange(f"id-{i}") for i in range(8)]
+        await asyncio.gather(*(transport.send(a, transport.request(a.request_id, b"{}"), 5.0) for a in exchanges))
         selector.decode_all()
         await transport.aclose()
-        return answers
+        return exchanges
 
     with (
         reached("tcp", lambda r: r.stream(VLLM)) as there,
         asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
     ):
-        answers = runner.run(go(msgspec.structs.replace(there, host="localhost")))
-    assert [a.error for a in answers] == [""] * 8
-    assert len(asked) == 1
+        exchanges = runner.run(go(msgspec.structs.replace(there, host="localhost")))
+    assert [a.error for a in exchanges] == [""] * 8
+    assert len(lookups) == 1
 
 
 def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
@@ -400,34 +402,34 @@ def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> No
         listener.listen(0)
         thread = threading.Thread(target=accept, args=(listener,))
         thread.start()
-        (answer,), transport = met(msgspec.structs.replace(plain(80), uds=path), prepared=6)
+        (exchange,), transport = exchanges_with(msgspec.structs.replace(plain(80), uds=path), prepared=6)
         thread.join(5)
     for sock in taken:
         sock.close()
     assert isinstance(transport, SocketTransport)
-    assert (answer.error, answer.connect_ns, transport.opened) == ("", 0, 6)
+    assert (exchange.error, exchange.connect_ns, transport.opened) == ("", 0, 6)
 
 
 @every_wire
 def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
-    async def go(target: Target, selector: HotSelector) -> Answer:
+    async def go(target: Target, selector: HotSelector) -> Exchange:
         transport = transport_for(target, selector)
-        answer = Answer("x")
-        task = asyncio.create_task(transport.exchange(answer, transport.request("x", b"{}"), 5.0))
+        exchange = Exchange("x")
+        task = asyncio.create_task(transport.send(exchange, transport.request("x", b"{}"), 5.0))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         selector.decode_all()
         await transport.aclose()
-        return answer
+        return exchange
 
     selector = HotSelector(250_000)
     with (
         reached(wire, lambda r: (r.stream(delta(content="a"), end=False), time.sleep(0.3))) as target,
         asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
     ):
-        answer = runner.run(go(target, selector))
-    assert (answer.error, len(answer.decoded.arrivals), answer.complete) == ("cancelled", 1, True)
+        exchange = runner.run(go(target, selector))
+    assert (exchange.error, len(exchange.decoded.arrivals), exchange.complete) == ("cancelled", 1, True)
 
 
 @every_wire
@@ -438,8 +440,8 @@ def test_a_request_larger_than_the_socket_s_buffer_arrives_whole(wire: str) -> N
         sizes.append(len(r.body))
         r.stream(VLLM)
 
-    (answer,) = exchange(script, wire, body=b"x" * 8_000_000)
-    assert (answer.error, sizes) == ("", [8_000_000])
+    (exchange,) = exchanges_with_script(script, wire, body=b"x" * 8_000_000)
+    assert (exchange.error, sizes) == ("", [8_000_000])
 
 
 @every_wire
@@ -451,5 +453,5 @@ def test_a_failed_connection_is_not_used_again(wire: str) -> None:
         else:
             r.stream(VLLM)
 
-    first, second = exchange(script, wire, times=2)
+    first, second = exchanges_with_script(script, wire, times=2)
     assert (first.error, second.error) == ("truncated", "")

@@ -1,18 +1,17 @@
-"""What the servers' events mean: which carry tokens, how many, and how the answer ended. No IO, no clock.
+"""What the servers' events mean: which carry tokens, how many, and how the response ended. No IO, no clock.
 
-One decoder serves vLLM, SGLang, llama-server, transformers serve and OpenAI, because their streams differ in where
-things stand, not in what they are called: a role-only chunk is no token, a reasoning or tool-call delta is; usage
-comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason
-was cut: an error, not a success.
+One decoder serves vLLM, SGLang, llama-server, transformers serve and OpenAI, because their streams differ in where a
+field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is; usage comes in its own
+chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason was cut, which is an
+error.
 
-Streams also lie. A count that cannot be is a malformed event, one that can is recorded as it came; an error is one
-wherever it stands; no bytes raise anything but ProtocolError.
+Counts may be wrong: an impossible one is a malformed event, any other is recorded as it came. An error counts wherever
+it stands, and no bytes raise anything but ProtocolError.
 
-Decoding is the dearest thing on the measured path and an answer may be long, so the common event takes few steps and
-a token costs some 11 bytes: its stamp, its length, and its count only once some count is not 1.
+Decoding costs most on the measured path and a response may be long, so the common event takes few steps and a token
+takes some 11 bytes: its stamp, its length, and its count only once some count is not 1.
 
-Left out: several choices, and what the text says. It is kept only for who wants it, and for a tokenizer until the
-answer is over.
+Left out: several choices. The text is kept only on request, and for a tokenizer until the response is over.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Annotated
 
 import msgspec
 
-from harness.dialects.placer import Placer
-from harness.dialects.sse import TOO_LONG, Events
+from harness.dialects.placer import TokenPlacer
+from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
 
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
@@ -47,7 +46,7 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a lie: a malformed event
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a malformed event
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
@@ -75,7 +74,7 @@ _ABSENT = msgspec.Raw()
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw = _ABSENT  # not decoded: it may be anything, as deep as it likes
+    error: msgspec.Raw = _ABSENT  # not decoded: it may be anything, of any depth
     timings: msgspec.Raw = _ABSENT  # likewise, but for llama-server's count
 
 
@@ -93,8 +92,8 @@ _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
 
 
-class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the events of one answer come to; times are nanoseconds as given, 0 where a thing has not happened."""
+class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One response, decoded; times are the stamps of `feed` in nanoseconds, 0 where a thing has not happened."""
 
     arrivals: array[int]  # int64, of each chunk that carried tokens
     token_counts: array[int] | None  # int32, of each chunk; None: one each
@@ -120,12 +119,12 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return b"" if self.token_counts is None else self.token_counts.tobytes()
 
 
-class Decoder:
-    """The events of one answer in order of arrival; `end` makes a response of them.
+class StreamDecoder:
+    """Decodes the events of one response in order of arrival; `end` returns the result.
 
-    `feed` takes a body piece with the stamp of the read that brought it; it raises ProtocolError where the stream
-    cannot be read on, and nothing else leaves it. A placer settles which chunk holds how many tokens where neither
-    running usage nor the count of chunks does. `keep_text` keeps what the answer says.
+    `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
+    nothing else. A placer decides which chunk has how many tokens where neither running usage nor the count of chunks
+    does. `keep_text` keeps the response's text.
     """
 
     __slots__ = (
@@ -134,13 +133,13 @@ class Decoder:
         "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
     )  # fmt: skip
 
-    def __init__(self, placer: Placer | None = None, *, keep_text: bool = False) -> None:
-        self._events = Events()
+    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> None:
+        self._events = EventParser()
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
         self._keeps_text = keep_text or placer is not None
-        self._counted: int | None = None  # the server's running count, where it gives one before the end
+        self._counted: int | None = None  # the server's running count, where it sends one before the end
         self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
         self._done: int | None = None  # chunks before the first [DONE]
         self._empty = 0  # chunks after the first token that showed none of their own
@@ -163,7 +162,7 @@ class Decoder:
         for event in self._events.feed(data):
             try:
                 chunk = _chunk(event)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested as deep as it likes
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deep
                 self._no_chunk(event, error)
                 continue
             carried += self._account(chunk, stamp_ns)
@@ -172,7 +171,7 @@ class Decoder:
         return carried
 
     def _account(self, chunk: _Chunk, stamp_ns: int) -> int:
-        """Account for one chunk; returns 1 if it carried tokens, else 0. Calls cost: it makes none."""
+        """Account for one chunk; returns 1 if it carried tokens, else 0. It makes few calls, since these cost time."""
         if chunk.error is not _ABSENT and (error := bytes(chunk.error)) not in _NO_ERROR:
             self._fail("stream_error", error[:200].decode("utf-8", "replace"))
             return 0
@@ -239,7 +238,7 @@ class Decoder:
         return 1
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
-        """Keep a chunk's text as far as somebody wants it: a tokenizer does not where usage runs."""
+        """Keep a chunk's text where it is needed: a tokenizer does not need it where usage runs."""
         if self._answer is not None:
             self._answer.append(answer)
         if runs:
@@ -265,7 +264,7 @@ class Decoder:
         if not self._error:
             self._error, self._message = error, message
 
-    def end(self, stamp_ns: int) -> Response:
+    def end(self, stamp_ns: int) -> DecodedResponse:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
         try:
             self.feed(b"\n\n", stamp_ns)  # the blank line that several servers leave out
@@ -276,7 +275,7 @@ class Decoder:
         elif self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")
         token_source = self._settle()
-        return Response(
+        return DecodedResponse(
             arrivals=self._arrivals,
             token_counts=self._tokens,
             token_source=token_source,
@@ -321,7 +320,7 @@ class Decoder:
                 self._tokens = None
         if self._error and self._output_tokens is None:
             self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
-        self._lengths, self._text = array("H"), None  # a finished answer is its arrivals and no more
+        self._lengths, self._text = array("H"), None  # of a finished response only the arrivals are kept
         return source
 
     def _keep_chunks(self, marks: Iterable[int]) -> None:
@@ -358,7 +357,7 @@ class Decoder:
 
 
 def _cached(timings: msgspec.Raw) -> int | None:
-    """Prompt tokens that were not computed, by llama-server's timings; None where they do not say."""
+    """Prompt tokens that were not computed, by llama-server's timings; None where they have no such count."""
     try:
         return _timings(timings).cache_n
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -382,14 +381,14 @@ def _shared(total: int, lengths: array[int]) -> array[int]:
     >>> _shared(6, array("H", [4, 2])), _shared(3, array("H", [100, 1, 1])), _shared(1, array("H", [2, 2]))
     (array('i', [4, 2]), array('i', [1, 1, 1]), array('i', [1, 0]))
     """
-    whole, left, out, given, seen = sum(lengths), len(lengths), array("i"), 0, 0
+    whole, left, out, shared, seen = sum(lengths), len(lengths), array("i"), 0, 0
     enough = total >= left
     for length in lengths:
         seen += length
         left -= 1
         upto = -(-total * seen // whole)
         if enough:
-            upto = min(max(upto, given + 1), total - left)
-        out.append(upto - given)
-        given = upto
+            upto = min(max(upto, shared + 1), total - left)
+        out.append(upto - shared)
+        shared = upto
     return out

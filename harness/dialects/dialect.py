@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from harness.dialects.body import Body, Encoder
-from harness.dialects.decoder import Decoder
-from harness.dialects.placer import Placer
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.placer import TokenPlacer
 
 
 class Unit(enum.Enum):
@@ -46,6 +46,6 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         """What makes the bodies of requests to this model."""
         return Encoder(self.prompt, model, drop=drop, extra=extra)
 
-    def decoder(self, placer: Placer | None = None, *, keep_text: bool = False) -> Decoder:
+    def decoder(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> StreamDecoder:
         """What reads one streamed answer."""
-        return Decoder(placer, keep_text=keep_text)
+        return StreamDecoder(placer, keep_text=keep_text)

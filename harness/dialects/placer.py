@@ -1,7 +1,7 @@
-"""Where a tokenizer says that tokens end: for servers whose chunks hold several tokens and whose usage does not run.
+"""Tokens of each chunk by a tokenizer: for servers whose chunks have several tokens and whose usage does not run.
 
-The whole answer is encoded once and each token is given to the chunk that completes it, so that chunks which cut a
-token, or a character, in two cost nothing and gain nothing. Left out: special tokens, which no stream shows.
+The whole response is encoded once and each token counts for the chunk that completes it, also where chunks cut a token
+or a character in two. Left out: special tokens, which no stream shows.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 
-class Placer:
-    """A tokenizer, given as the text of its tokenizer.json, that places tokens into the chunks of an answer."""
+class TokenPlacer:
+    """A tokenizer, from the text of its tokenizer.json, that counts the tokens of each chunk of a response."""
 
     def __init__(self, tokenizer_json: str) -> None:
         from tokenizers import Tokenizer, processors

@@ -1,12 +1,12 @@
 """Server-sent events: bytes in, the data of each event out, cut anywhere. No IO, no JSON.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
-event; ids and retry times are read over, no LLM server puts tokens into them. An event that calls itself an error, by
-its name or by a field `error:` as llama-server writes it, comes out as `error: ` and its words, which no JSON begins
-with, so that the common event needs no second look.
+event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a field
+`error:` as llama-server writes it, comes out as `error: ` and its text, which no JSON begins with, so that the common
+event needs no further check.
 
-Memory is bounded: what is kept is one unfinished event, at most `LONGEST` of it, and all the unfinished events of a
-process together hold no more than `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
+Memory is bounded: one unfinished event a stream, at most `LONGEST` of it, and all the unfinished events of a process
+at most `TOGETHER`. Beyond that the stream is cut off: `TOO_LONG` is the last that comes out.
 A piece is a read, far shorter than the longest event.
 Left out: a byte order mark before the first event.
 """
@@ -16,23 +16,23 @@ from __future__ import annotations
 from typing import ClassVar
 
 LONGEST = 4 << 20  # bytes of one event
-TOGETHER = 256 << 20  # else 256 servers that never end a line hold a GiB
-TOO_LONG = b"\ran event longer than can be kept"  # no server can say so: a CR ends a line
-_WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts among those held together
+TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
+TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line
+_WORTH_COUNTING = 65_536  # an unfinished event's bytes, before it counts for TOGETHER
 
 
-class Events:
-    """The events of one stream; `feed` returns the data of every event that the bytes complete."""
+class EventParser:
+    """Parses one stream; `feed` returns the data of every event that the bytes complete."""
 
     __slots__ = ("_counted", "_cr", "_cut_off", "_tail")
 
-    held: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
+    buffered: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
 
     def __init__(self) -> None:
         self._tail = bytearray()  # the event that is not finished, with LF line ends
         self._cr = False  # the last byte was a CR: an LF after it ends no second line
         self._cut_off = False
-        self._counted = 0  # this stream's share of `held`
+        self._counted = 0  # this stream's share of `buffered`
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Data of the events completed by this piece, in order; comments and empty events give nothing."""
@@ -98,9 +98,9 @@ class Events:
         """Count what is kept among all that is; too much cuts this stream off."""
         if size <= _WORTH_COUNTING:
             size = 0
-        Events.held += size - self._counted
+        EventParser.buffered += size - self._counted
         self._counted = size
-        if size > LONGEST + 1 or (size and Events.held > TOGETHER):  # the last byte may end the last line
+        if size > LONGEST + 1 or (size and EventParser.buffered > TOGETHER):  # the last byte may end the last line
             self._cut_off = True
 
 

@@ -15,7 +15,7 @@ from harness.search.budget import Budget, Usage, dollars
 from harness.search.decision import Decision, Reason, measure
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search
-from harness.search.timing import looks
+from harness.search.timing import check_lengths
 from harness.units import span
 
 _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
@@ -50,7 +50,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
         lasts = pace.of_level(scenario, step.role, e2e_s, None)
-        window = lasts.window_s or looks(e2e_s)[0]
+        window = lasts.window_s or check_lengths(e2e_s)[0]
         if step.concurrency is not None:
             rate = min(step.concurrency / e2e_s, quota)
             warm_up = lasts.warm_up * step.concurrency / rate

@@ -16,7 +16,7 @@ from harness.dialects import DIALECTS, decoder, refusals
 from harness.errors import HarnessError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
 from harness.load import control
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.workload import length, probe
@@ -128,7 +128,7 @@ async def first_requests(
     )
 
 
-def _rest(response: decoder.Response, output_tokens: int) -> tuple[float, float | None]:
+def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
     """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
@@ -168,7 +168,7 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    response: decoder.Response
+    response: decoder.DecodedResponse
     drop: frozenset[str]
     notes: list[str]
     http_version: str
@@ -211,7 +211,7 @@ async def _ask(
                     server_words(answer.status, message), place=url + path, way_out=way_out_of(answer.status)
                 )
             _must_stream(answer.headers, url + path)
-            Response().take_head(answer.status, answer.headers)  # as the load will read it
+            ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
             async for piece in control.pieces(answer):
                 decoding.feed(piece, time.monotonic_ns())
         response = decoding.end(time.monotonic_ns())

@@ -21,7 +21,7 @@ from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, source, words_for
 from harness.experiment.live_state import LiveState
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Hold, Plan, Progress
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.manifest import Manifest
@@ -238,8 +238,10 @@ class Levels:
         connections = level.concurrency or min(ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e))
         words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
         spread = timing.pace.spread_s
-        hold = Hold(level.index, level.repeat, level.concurrency, 0, spread, self._tick_ns, 0, rate, arrivals, words)
-        await workers.hold(hold, connections)
+        hold = BeginLevel(
+            level.index, level.repeat, level.concurrency, 0, spread, self._tick_ns, 0, rate, arrivals, words
+        )
+        await workers.begin_level(hold, connections)
         async for progress in self._reports(workers, level):
             phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
             moment = timing.step(live.at(progress, self._budget()))
@@ -275,7 +277,7 @@ class Levels:
     async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:
         """The workers' reports of this level, all of them together."""
         while True:
-            progress = await workers.news()
+            progress = await workers.next_progress()
             if progress.level == level.index:  # else a worker does not know of this level yet
                 yield progress
 

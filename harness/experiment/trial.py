@@ -26,7 +26,7 @@ import psutil
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.local import LocalWorker
-from harness.load.messages import Done, Hold, Plan, Progress
+from harness.load.messages import BeginLevel, Done, Plan, Progress
 from harness.load.schedule import tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
@@ -165,18 +165,18 @@ async def held(load: Load) -> Trial:
             links = [LocalWorker() for _ in plans]
             async with Workers(links) as workers:
                 await workers.begin(plans, batches.append)
-                level = Hold(
+                level = BeginLevel(
                     index=0, repeat=0, concurrency=load.streams or None, slots=0, spread_s=load.spread_s,
                     tick_ns=plans[0].tick_ns, at_ns=0, rate=load.rate,
                 )  # fmt: skip
-                await workers.hold(level, load.streams or 64)
+                await workers.begin_level(level, load.streams or 64)
                 told = await _begun(workers, load.streams)
                 until = told.time_s + load.settle_s
                 while told.time_s < until:
-                    told = await workers.news()
+                    told = await workers.next_progress()
                 before = after = _mark(told, served)
                 while after.told.time_s < before.told.time_s + load.seconds:
-                    after = _mark(await workers.news(), served)
+                    after = _mark(await workers.next_progress(), served)
                 running = await asyncio.to_thread(_running, served.url)
                 highest = [_peak(link.pid) for link in links]
                 await workers.end()
@@ -193,7 +193,7 @@ async def _begun(workers: Workers, streams: int) -> Progress:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             while begun < max(1, streams):
-                told = await workers.news()
+                told = await workers.next_progress()
                 begun = told.begun_in_run
             return told
     fact = f"{begun} of {streams} streams began within {_PATIENCE_S:g} s"

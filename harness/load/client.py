@@ -1,6 +1,6 @@
-"""The control plane's own client: HTTP/1.1 over asyncio's streams, read as the load reads it.
+"""The control plane's own client: HTTP/1.1 over asyncio's streams, parsed as the load parses it (`http1`).
 
-What a check can read the load can read too: `http1` frames both. TCP, Unix sockets and TLS; no proxy is ever asked.
+So what a check can read, the load can read too. TCP, Unix sockets and TLS; no proxies.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import AsyncIterator, Mapping
 from harness.errors import ProtocolError
 from harness.load import tls
 from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser, request_head
 from harness.load.transport import IDLE_S, Target
 
 _READ = 65_536
-_NEXT_ADDRESS_S = 0.25  # before another address of the name is tried beside (RFC 8305, section 5)
+_NEXT_ADDRESS_S = 0.25  # before the name's next address is tried too (RFC 8305, section 5)
 
 
 @contextlib.asynccontextmanager
 async def client(target: Target, *, connect_s: float, again: bool = False) -> AsyncIterator[Client]:
     """A client of the target's server, of the kind that the load is; `connect_s` bounds connecting, TLS included.
 
-    `again`: a request whose kept connection had broken is sent once more, as checks may be and load never is.
+    `again`: a request whose kept connection had broken is sent once more; that is for checks, never for load.
     """
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxClient
@@ -39,38 +39,38 @@ async def client(target: Target, *, connect_s: float, again: bool = False) -> As
         yield own
     finally:
         own.close()
-        await asyncio.sleep(0)  # in which the loop lets go of the sockets
+        await asyncio.sleep(0)  # in which the loop closes the sockets
 
 
 class _Connection:
-    """An open connection and the answer that it reads."""
+    """An open connection and the response that it reads."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._head = _Head()
-        self._begin: list[bytes] = []  # of the body, that came with its head
-        self.idle_ns = 0  # since when nothing is asked
+        self._response = _AnyResponse()
+        self._first_pieces: list[bytes] = []  # of the body, that came with its head
+        self.idle_ns = 0  # since when no request is on it
         self.http_version = "HTTP/1.1"
 
     @property
     def status(self) -> int:
-        return self._head.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._head.headers
+        return self._response.headers
 
-    async def ask(self, data: bytes) -> None:
-        """Send a request, and wait for the head of its answer."""
-        self._head = _Head()
-        self._writer.write(data)  # and read at once: who refuses need not have taken all of it
-        while not self._head.status:
-            self._begin = await self._more("the server closed the connection without an answer")
+    async def send(self, data: bytes) -> None:
+        """Send a request, and wait for the head of its response."""
+        self._response = _AnyResponse()
+        self._writer.write(data)  # read at once: a server may refuse before it has read all of it
+        while not self._response.status:
+            self._first_pieces = await self._more("the server closed the connection without an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
-        for piece in self._begin:
+        for piece in self._first_pieces:
             yield piece
-        while not self._head.over:
+        while not self._response.over:
             for piece in await self._more("the server closed the connection inside its answer"):
                 yield piece
 
@@ -78,9 +78,9 @@ class _Connection:
         """The body's pieces in the next read."""
         try:
             data = await self._reader.read(_READ)
-            if not data and not self._head.eof():
+            if not data and not self._response.eof():
                 raise TransportError(if_closed)
-            return self._head.feed(data) if data else []
+            return self._response.feed(data) if data else []
         except OSError as error:
             raise TransportError(str(error) or type(error).__name__) from error
         except ProtocolError as error:
@@ -89,14 +89,14 @@ class _Connection:
     @property
     def reusable(self) -> bool:
         open_ = not (self._reader.at_eof() or self._writer.transport.is_closing())
-        return open_ and self._head.over and self._head.keep_alive
+        return open_ and self._response.over and self._response.keep_alive
 
     def close(self) -> None:
-        self._writer.transport.abort()  # whoever asks has what it wants: no goodbye is waited for
+        self._writer.transport.abort()  # nothing more is expected: no orderly close is waited for
 
 
-class _Head(Response):
-    """A response of any kind and coding: what it may be is for the reader of its body to say."""
+class _AnyResponse(ResponseParser):
+    """A response of any content type and coding; its reader decides what to accept."""
 
     __slots__ = ()
 
@@ -119,9 +119,8 @@ class SocketClient:
         sent = self._headers | {name.title(): value for name, value in headers.items()}
         if content:
             sent["Content-Length"] = str(len(content))
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
         try:
-            data = "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+            data = request_head(method, path, sent.items()) + b"\r\n" + content
         except UnicodeEncodeError as error:
             raise TransportError(f"no request can hold this path: {error}") from error
         connection = await self._begun(data)
@@ -132,12 +131,12 @@ class SocketClient:
             self._free.append(connection) if connection.reusable else connection.close()
 
     async def _begun(self, data: bytes) -> _Connection:
-        """A connection on which the answer to this request has begun."""
+        """A connection on which the response to this request has begun."""
         while True:
             kept = self._kept()
             connection = kept or await self._opened()
             try:
-                await connection.ask(data)
+                await connection.send(data)
             except TransportError:
                 connection.close()
                 if kept is None or not self._again:

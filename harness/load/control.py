@@ -1,8 +1,8 @@
 """The control plane: single requests to an endpoint, for launch checks and scrapes, off the measured path.
 
-They are bounded whatever the server does: a request has one deadline, connecting and heads included, and its answer at
-most LONGEST bytes, also once it is inflated. No cookie is kept and no redirect followed. `client` has the client for
-most endpoints, `httpclient` the one for those that the load reaches by httpx.
+They are bounded whatever the server does: a request has one deadline, connecting and heads included, and its response
+at most LONGEST bytes, also once inflated. No cookie is kept and no redirect followed. `client` has the client for most
+endpoints, `httpclient` the one for those that the load reaches by httpx.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Any, Protocol
 
 import msgspec
 
-LONGEST = 4 << 20  # bytes of an answer, also once inflated; a page of metrics is some hundred KiB
+LONGEST = 4 << 20  # bytes of a response, also once inflated; a page of metrics is some hundred KiB
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's wbits by coding (RFC 9110, 8.4.1)
 
 
 class TransportError(Exception):
-    """No answer, or none that can be read."""
+    """No response, or none that can be read."""
 
 
 class ConnectError(TransportError):
-    """Nobody is there, or there is no TLS with whoever is."""
+    """Nothing listens there, or there is no TLS with it."""
 
 
 class ProxyError(TransportError):
-    """A proxy refuses."""
+    """A proxy refused."""
 
 
 class DeadlineError(TransportError):
-    """No end of the answer in time."""
+    """The response did not end in time."""
 
 
 class ConnectDeadlineError(DeadlineError):
-    """No connection in time."""
+    """There was no connection in time."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A whole answer; header names in lower case, the body inflated."""
+    """A whole response; header names in lower case, the body inflated."""
 
     status: int
     headers: dict[str, str]
@@ -48,21 +48,21 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The body as UTF-8, whatever charset it claims: some of Python's take a square of time, or inflate."""
+        """The body as UTF-8, whatever charset it claims: some of Python's codecs take quadratic time, or inflate."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The data of a good answer in JSON; None where it is anything else."""
+        """The JSON data of a 200 response; None where it is anything else."""
         if self.status != 200:
             return None
         try:
             return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
-        except (ValueError, RecursionError):  # nested as deep as it likes
+        except (ValueError, RecursionError):  # of any depth
             return None
 
 
 class Reply(Protocol):
-    """An answer whose head has come; header names in lower case."""
+    """A response whose head has arrived; header names in lower case."""
 
     @property
     def status(self) -> int: ...
@@ -74,17 +74,17 @@ class Reply(Protocol):
     def http_version(self) -> str: ...
 
     def body(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they were sent, as they come."""
+        """The body's bytes as they were sent, as they arrive."""
         ...
 
 
 class Client(Protocol):
-    """Whoever asks one server; raises TransportError alone."""
+    """What sends requests to one server; raises TransportError alone."""
 
     def request(
         self, method: str, path: str, content: bytes, headers: Mapping[str, str]
     ) -> contextlib.AbstractAsyncContextManager[Reply]:
-        """One request and its reply, for as long as the block reads it."""
+        """One request and its reply, which is open while the block runs."""
         ...
 
 
@@ -92,7 +92,7 @@ class Client(Protocol):
 async def response(
     client: Client, method: str, path: str, within_s: float, content: bytes = b"", headers: Mapping[str, str] = {}
 ) -> AsyncIterator[Reply]:
-    """One request and its reply in so many seconds, what is done inside included."""
+    """One request and its reply within so many seconds, the block included."""
     try:
         async with asyncio.timeout(within_s), client.request(method, path, content, headers) as reply:
             yield reply
@@ -101,7 +101,7 @@ async def response(
 
 
 async def page(client: Client, path: str, within_s: float) -> Page:
-    """A page, in so many seconds and at most LONGEST bytes, before and after it is inflated."""
+    """A page within so many seconds, of at most LONGEST bytes before and after it is inflated."""
     async with response(client, "GET", path, within_s) as reply:
         return Page(reply.status, dict(reply.headers), await whole(reply))
 
@@ -125,7 +125,7 @@ async def whole(reply: Reply) -> bytes:
 
 
 def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -> bytes:
-    """What a piece comes to, at most so many bytes: a bomb is put out while it is small."""
+    """A piece inflated, at most so many bytes of it: no small body grows without bound."""
     try:
         return inflate.decompress(piece, most)
     except zlib.error as error:
@@ -133,7 +133,7 @@ def _inflated(inflate: zlib._Decompress, piece: bytes, coding: str, most: int) -
 
 
 async def pieces(reply: Reply) -> AsyncIterator[bytes]:
-    """The body's bytes as they were sent, as they come; at most LONGEST of them."""
+    """The body's bytes as they were sent, as they arrive; at most LONGEST of them."""
     size = 0
     async for piece in reply.body():
         size += len(piece)

@@ -1,10 +1,9 @@
 """A worker's tasks: the slots that keep requests in flight, or the schedule that sends them, and the messages.
 
-Closed loop: a slot sends, waits for the end, sends again. A level changes by changing how many slots there are:
-those that stay never pause, new ones begin staggered, surplus ones end with the request they hold. Open loop: a
-request is sent when the schedule says so, whatever became of those before. Who holds a level for how long is
-decided outside; the driver only tells what is going on. Every request ends as a record, tagged with the level in
-which it was sent.
+Closed loop: a slot sends, waits for the end of the response, sends again. A new level changes the number of slots:
+those that stay never pause, new ones begin staggered, surplus ones end with their current request. Open loop: a
+request is sent when it is due, whether or not earlier ones have ended. How long a level lasts is decided by the parent;
+the driver only reports progress. Every request ends as a record, tagged with the level in which it was sent.
 """
 
 from __future__ import annotations
@@ -19,11 +18,21 @@ from typing import Any
 import msgspec
 
 from harness.dialects import DIALECTS
-from harness.dialects.placer import Placer
+from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, Command, Hold, Plan, Prepare, Progress, Stop, encode
+from harness.load.messages import (
+    BATCH_EVERY_S,
+    PROGRESS_EVERY_S,
+    BeginLevel,
+    Command,
+    Plan,
+    Prepare,
+    Progress,
+    Stop,
+    encode,
+)
 from harness.load.schedule import pause_after
-from harness.load.transport import Answer, Transport
+from harness.load.transport import Exchange, Transport
 from harness.record import Record
 from harness.results import frames
 from harness.secrecy import plain, redact
@@ -31,16 +40,16 @@ from harness.workload.arrivals import arrivals, quota, stagger
 from harness.workload.request import Source
 from harness.workload.uniform import Uniform
 
-_BATCH = 16  # records a frame: making more of them at once would hold up a send
-_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long answers that end together are not held twice
+_BATCH = 16  # records a frame: making more of them at once would delay a send
+_BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
 _LONGEST_MESSAGE = 200  # characters of an error's message
 _MOST_AHEAD = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
 class _Running(msgspec.Struct, frozen=True, gc=False):
-    answer: Answer
-    level: Hold
+    exchange: Exchange
+    level: BeginLevel
     scheduled_ns: int
 
 
@@ -69,27 +78,27 @@ class Driver:
         self._source = plan.source  # of the requests that are built ahead
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
-        self._hold: Hold | None = None
+        self._level: BeginLevel | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
-        self._queued: dict[object, int] = {}  # when the open loop's requests were due that still wait to be sent
-        self._open, self._opening = 0, False  # connections that the open loop asked for
+        self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
+        self._open, self._opening = 0, False  # connections that the open loop has opened
         self._in_flight: dict[str, _Running] = {}  # in the order they were sent
         self._ended: collections.deque[_Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._throttler: Any = None
-        self._placer: Placer | None = None
+        self._placer: TokenPlacer | None = None
         if plan.tokenizer_json:
-            self._placer = Placer(plan.tokenizer_json)
+            self._placer = TokenPlacer(plan.tokenizer_json)
 
     async def run(self, commands: asyncio.Queue[Command]) -> None:
-        """Obey commands until Stop; then cut what is in flight and send every record."""
+        """Carry out commands until Stop; then cut what is in flight and send every record."""
         if self._plan.max_rps:
             from asyncio_throttle.throttler import Throttler
 
-            # A sliding window, not a pacer: it keeps a quota, and what a request waits for it is lag.
+            # A sliding window, not a pacer: it enforces a quota, and the wait for it is lag.
             requests, period_s = quota(self._plan.max_rps)
             self._throttler = Throttler(rate_limit=requests, period=period_s)
         async with asyncio.TaskGroup() as group:
@@ -98,8 +107,8 @@ class Driver:
                 if isinstance(command, Prepare):
                     await self._prepare(command)
                 else:
-                    await self._go_to(command, group)
-            self._hold = None
+                    await self._begin_level(command, group)
+            self._level = None
             cut = [task for task in (*self._slots.values(), *self._open_loop) if not task.done()]
             for task in cut:
                 task.cancel()
@@ -118,25 +127,25 @@ class Driver:
             await asyncio.sleep(0)
         self._prepared = prepare.number
 
-    async def _go_to(self, hold: Hold, group: asyncio.TaskGroup) -> None:
-        if (early := hold.at_ns - self._clock()) > 0:  # all workers at one moment
+    async def _begin_level(self, level: BeginLevel, group: asyncio.TaskGroup) -> None:
+        if (early := level.at_ns - self._clock()) > 0:  # all workers at one moment
             await asyncio.sleep(early * 1e-9)
-        self._took_s = (self._clock() - hold.at_ns) * 1e-9
+        self._took_s = (self._clock() - level.at_ns) * 1e-9
         if self._selector is not None:
-            self._selector.tick_ns = hold.tick_ns
-        source = self._source_of(hold)
-        if source is not self._source:  # what is ready is of the wrong length: its numbers stay unused
+            self._selector.tick_ns = level.tick_ns
+        source = self._source_of(level)
+        if source is not self._source:  # prompts built so far have the wrong length: their numbers stay unused
             self._source = source
             self._ready.clear()
             self._low.set()
-        self._hold = hold
+        self._level = level
         self._done = self._failed = 0
-        if hold.rate is not None:
-            self._start(group, self._on_schedule(hold, hold.rate, group))
+        if level.rate is not None:
+            self._start(group, self._on_schedule(level, level.rate, group))
             return
         plan = self._plan
-        fresh = [i for i in range(hold.slots) if i not in self._slots or self._slots[i].done()]
-        delays = stagger(len(fresh), hold.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
+        fresh = [i for i in range(level.slots) if i not in self._slots or self._slots[i].done()]
+        delays = stagger(len(fresh), level.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
         self._waiting += len(fresh)
         for i, delay in zip(fresh, delays, strict=True):
             self._slots[i] = group.create_task(self._slot(i, delay))
@@ -145,39 +154,39 @@ class Driver:
         """Closed loop: one request after the other, as long as the level has this slot."""
         due = self._clock() + round(delay * 1e9)
         failures = 0
-        before: Answer | None = None
+        before: Exchange | None = None
         try:
             if delay:
                 await asyncio.sleep(delay)
         finally:
             self._waiting -= 1
-        while self._hold is not None and i < self._hold.slots:
+        while self._level is not None and i < self._level.slots:
             if self._throttler is not None:
                 async with self._throttler:
                     pass
-            answer = await self._exchange(self._hold, due)
-            due = answer.done_ns
-            # What only its decoding tells of an answer (an error inside the stream) is known one request later.
-            judged = answer if answer.error or answer.response.status != 200 else before
+            exchange = await self._exchange(self._level, due)
+            due = exchange.done_ns
+            # An error inside the stream is known only once it is decoded, which is one request later.
+            judged = exchange if exchange.error or exchange.response.status != 200 else before
             if judged is not None:
                 failures = failures + 1 if judged.error or judged.response.status != 200 else 0
-            before = answer
+            before = exchange
             if failures:
-                await asyncio.sleep(pause_after(failures, answer.retry_after_s))
+                await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
 
-    async def _on_schedule(self, hold: Hold, rate: float, group: asyncio.TaskGroup) -> None:
+    async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
-        plan, began = self._plan, hold.at_ns
+        plan, began = self._plan, level.at_ns
         due_s = arrivals(
-            hold.arrivals, rate, seed=f"{plan.source.seed}:{hold.index}", worker=plan.worker, workers=plan.workers
+            level.arrivals, rate, seed=f"{plan.source.seed}:{level.index}", worker=plan.worker, workers=plan.workers
         )
         for offset in due_s:
             due = began + round(offset * 1e9)
             if (early := due - self._clock()) > 0:
                 await asyncio.sleep(early * 1e-9)
-            if self._hold is not hold:
+            if self._level is not level:
                 return
-            self._start(group, self._one(hold, due))
+            self._start(group, self._one(level, due))
             if len(self._in_flight) + _SPARE > self._open and not self._opening:
                 self._opening = True
                 self._start(group, self._open_ahead())
@@ -188,7 +197,7 @@ class Driver:
         await self._transport.prepare(self._open)
         self._opening = False
 
-    async def _one(self, hold: Hold, due: int) -> None:
+    async def _one(self, level: BeginLevel, due: int) -> None:
         me = object()
         self._queued[me] = due
         try:
@@ -199,7 +208,7 @@ class Driver:
         finally:
             del self._queued[me]
         try:
-            await self._exchange(hold, due)
+            await self._exchange(level, due)
         finally:
             self._room.release()
 
@@ -208,27 +217,27 @@ class Driver:
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    async def _exchange(self, hold: Hold, due: int) -> Answer:
-        """One request, from the next of its level's source to the end of its answer."""
-        source = self._source_of(hold)
+    async def _exchange(self, level: BeginLevel, due: int) -> Exchange:
+        """The next request of the level's source, sent; returns when its response is over."""
+        source = self._source_of(level)
         request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        answer = Answer(request_id, self._dialect.decoder(self._placer))
-        running = _Running(answer, hold, due)
+        exchange = Exchange(request_id, self._dialect.decoder(self._placer))
+        running = _Running(exchange, level, due)
         self._in_flight[request_id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.exchange(answer, request, self._plan.request_timeout_s)
+            await self._transport.send(exchange, request, self._plan.request_timeout_s)
         finally:
             del self._in_flight[request_id]
             self._ended.append(running)
-            self._done += hold is self._hold
-        return answer
+            self._done += level is self._level
+        return exchange
 
-    def _source_of(self, hold: Hold) -> Uniform:
-        """A level's requests: the plan's, or such with prompts of the level's own length."""
-        words = hold.prompt_words
+    def _source_of(self, level: BeginLevel) -> Uniform:
+        """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
+        words = level.prompt_words
         source = self._sources.get(words)
         if source is None:
             source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
@@ -257,7 +266,7 @@ class Driver:
             self._ready.append(self._build(self._source))
 
     async def _report(self) -> None:
-        """Tell the parent what is going on."""
+        """Send progress to the parent."""
         reports = 0
         while True:
             due = self._clock() + round(PROGRESS_EVERY_S * 1e9)
@@ -268,15 +277,15 @@ class Driver:
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._plan.origin_ns
-        flying = next((running.answer.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
-        oldest = flying if self._hold is None or self._hold.rate is None else self._oldest_due()
+        flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
+        oldest = flying if self._level is None or self._level.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         if with_late and selector is not None:
             late = tuple(selector.late)
             selector.late = [0] * len(late)
         return Progress(
             time_s=(self._clock() - origin) * 1e-9,
-            level=self._hold.index if self._hold is not None else -1,
+            level=self._level.index if self._level is not None else -1,
             in_flight=len(self._in_flight),
             ended=self._done,
             failed=self._failed,
@@ -296,7 +305,7 @@ class Driver:
         )
 
     def _oldest_due(self) -> int:
-        """When the open loop's oldest request that is not over was due; 0: there is none."""
+        """Due time of the open loop's oldest request that is not over; 0: there is none."""
         flying = next((running.scheduled_ns for running in self._in_flight.values()), 0)
         return flying or next(iter(self._queued.values()), 0)
 
@@ -306,53 +315,53 @@ class Driver:
             await self._send_batches()
 
     async def _send_batches(self) -> None:
-        """Send the records of the requests that are over and decoded to the end, in order of their end."""
-        while self._ended and self._ended[0].answer.complete:
+        """Send the records of the requests that are over and fully decoded, in order of their end."""
+        while self._ended and self._ended[0].exchange.complete:
             records: list[Record] = []
             size = 0
-            while self._ended and self._ended[0].answer.complete and len(records) < _BATCH and size < _BATCH_BYTES:
+            while self._ended and self._ended[0].exchange.complete and len(records) < _BATCH and size < _BATCH_BYTES:
                 records.append(self._record(self._ended.popleft()))
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
-            await asyncio.sleep(0)  # whatever is due goes first
+            await asyncio.sleep(0)  # requests that are due go first
 
     def _record(self, running: _Running) -> Record:
-        answer, decoded, origin = running.answer, running.answer.decoded, self._plan.origin_ns
-        self._failed += running.level is self._hold and answer.error not in ("", "cancelled")
+        exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
+        self._failed += running.level is self._level and exchange.error not in ("", "cancelled")
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
 
         arrivals = decoded.arrivals
         return Record(
-            request_id=answer.request_id,
+            request_id=exchange.request_id,
             level=running.level.index,
             repeat=running.level.repeat,
             concurrency=running.level.concurrency,
             worker=self._plan.worker,
             url=self._plan.url,
             scheduled_s=(running.scheduled_ns - origin) * 1e-9,
-            sent_s=since(answer.sent_ns),
-            connect_s=answer.connect_ns * 1e-9 if answer.connect_ns else None,
-            tls_s=answer.tls_ns * 1e-9 if answer.tls_ns else None,
+            sent_s=since(exchange.sent_ns),
+            connect_s=exchange.connect_ns * 1e-9 if exchange.connect_ns else None,
+            tls_s=exchange.tls_ns * 1e-9 if exchange.tls_ns else None,
             first_token_s=since(arrivals[0]) if arrivals else None,
             first_content_s=since(decoded.first_content),
             last_token_s=since(arrivals[-1]) if arrivals else None,
-            done_s=since(answer.done_ns),
+            done_s=since(exchange.done_ns),
             input_tokens=decoded.input_tokens,
             cached_tokens=decoded.cached_tokens,
             output_tokens=decoded.output_tokens,
             reasoning_tokens=decoded.reasoning_tokens,
             token_source=decoded.token_source,
-            status=answer.response.status or None,
-            error=answer.error,
+            status=exchange.response.status or None,
+            error=exchange.error,
             finish_reason=redact(decoded.finish_reason, self._plan.secrets),
-            bytes_received=answer.bytes_received,
+            bytes_received=exchange.bytes_received,
             arrivals=_minus(arrivals, origin),
             tokens=decoded.packed_tokens(),
-            error_message=self._first_words(answer.message) if answer.error else "",
+            error_message=self._first_words(exchange.message) if exchange.error else "",
             merged=decoded.merged,
-            lumped=decoded.merged - answer.merged_late,
+            lumped=decoded.merged - exchange.merged_late,
         )
 
     def _first_words(self, message: str) -> str:
@@ -361,7 +370,7 @@ class Driver:
 
 
 def _waited_s() -> float | None:
-    """How long this process could have run and had no processor, since it began; None where the kernel does not say."""
+    """Seconds that this process waited for a processor since it began; None where the kernel has no such figure."""
     try:
         with open("/proc/self/schedstat", "rb", buffering=0) as file:
             return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst

@@ -1,27 +1,27 @@
 """HTTP/1.1 as far as one streamed request needs it: bytes out, body pieces in, cut anywhere. No IO.
 
-A response is framed exactly and resumably: whether it is over is never guessed from how the bytes end, because a
-head may end in `0\\r\\n\\r\\n` and a terminator may be cut over two reads. Bodies are handed on as they come and never
-collected, so what is kept is bounded: one head, one list of trailers, one line with a chunk's length.
+A response is framed exactly and resumably: whether it is over is never guessed from its last bytes, because a head may
+end in `0\\r\\n\\r\\n` and a terminator may be split over two reads. Body pieces are returned as they arrive and never
+collected, so memory is bounded: one head, one list of trailers, one line with a chunk's length.
 
-Strict where RFC 9112 is, because a message that two readers end at two places is nobody's measurement: no bare line
-feeds, no NUL, digits only where digits belong, one length. Liberal where servers are: folded headers, a missing
-reason, blanks behind a chunk's length, equal lengths given twice. Content codings are refused after asking for none;
-trailers are read and dropped; 204 and 304 have no body. Left out: HEAD, upgrades, what the extensions of chunks mean.
+Strict where RFC 9112 is, because two readers must find the same end: no bare line feeds, no NUL, only digits in a
+length, one length. Liberal where servers are: folded headers, a missing reason, blanks after a chunk's length, the same
+length twice. Identity is requested, so content codings are refused; trailers are read and dropped; 204 and 304 have no
+body. Left out: HEAD, upgrades, what the extensions of chunks mean.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from harness.errors import ProtocolError
 
 _LONGEST_HEAD = 65_536  # also of the trailers
 _MOST_HEADERS = 256
-_MOST_INTERIM = 16  # answers 1xx before the real one
+_MOST_INTERIM = 16  # 1xx responses before the final one
 _LONGEST_LENGTH_LINE = 1024  # a chunk's length with its extensions
-_LONGEST_LONE = 2048  # bytes of a read that `lone` looks at
+_LONGEST_LONE = 2048  # bytes of the longest read that `lone` checks
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.DOTALL)
 _BLANKS = re.compile(rb"\r\n[ \t]+")  # a folded header goes on
@@ -32,7 +32,7 @@ _LENGTHS = {b"%x" % length: length for length in range(1, 4096)}  # nearly every
 
 
 def _lone_starts() -> list[bytes]:
-    """By the size of a read: how it begins if it holds exactly one chunk; something longer where no chunk fits."""
+    """By the size of a read: how it begins if it is exactly one chunk; something longer where no chunk fits."""
     starts = [b"no chunk" * _LONGEST_LONE] * _LONGEST_LONE
     for length in range(1, _LONGEST_LONE):
         start = b"%x\r\n" % length
@@ -45,15 +45,14 @@ def _lone_starts() -> list[bytes]:
 _STARTS = _lone_starts()
 
 
-def request_head(method: str, path: str, host: str, headers: dict[str, str]) -> bytes:
-    """The constant part of a request's head, to be ended per request by `request`."""
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Accept: text/event-stream", "Accept-Encoding: identity"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n"
+def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """A request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 def request(head: bytes, request_id: str, body: bytes) -> bytes:
-    """A whole request: its own id and length after the constant head."""
+    """A whole request: a head that all share, its own id and length, its body."""
     return b"%bContent-Type: application/json\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         head,
         request_id.encode("latin-1"),
@@ -62,12 +61,12 @@ def request(head: bytes, request_id: str, body: bytes) -> bytes:
     )
 
 
-class Response:
-    """One response as its bytes arrive.
+class ResponseParser:
+    """Parses one response as its bytes arrive.
 
-    `feed` returns the body pieces that the read brought; `over` says that the message is complete, by its own
-    framing; `eof` tells it that the peer closed, which completes a body that only the close delimits. `streams`: its
-    body is the answer; False as soon as its head says that it is only words about why there is none.
+    `feed` returns the body pieces in a read. `over`: the message is complete, by its own framing. `eof`: the peer
+    closed, which completes a body that only the close delimits. `streams`: the body is a stream of events; False once
+    the head shows that it is an error's text.
     """
 
     __slots__ = ("_even", "_interim", "_left", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams")
@@ -87,8 +86,8 @@ class Response:
     def lone(self, data: bytes) -> bytes | None:
         """The piece in a read that is exactly one chunk of a chunked body; None, and nothing is taken, for others.
 
-        Nearly every read of a token stream is. That it is follows from its size and how it begins and ends, which
-        is as exact as `feed` and costs a quarter of it.
+        Nearly every read of a token stream is one. Its size, its first and its last bytes prove it, which is as exact
+        as `feed` and costs a quarter of it.
         """
         size = len(data)
         if self._even and size < _LONGEST_LONE:
@@ -119,7 +118,7 @@ class Response:
         return self.over
 
     def take_head(self, status: int, headers: Mapping[str, str]) -> None:
-        """What the head says of the body, whoever read it; header names in lower case."""
+        """Take the status and headers of a head, also one that another library read; header names in lower case."""
         self.status, self.headers = status, dict(headers)
         self.streams = status == 200
         if not self.streams:
@@ -151,7 +150,7 @@ class Response:
     def _head(self, data: bytes, pieces: list[bytes]) -> None:
         while True:
             began = bytes(self._tail[:7]) + data[:7]
-            if not b"HTTP/1.".startswith(began[:7]):  # told at once: such a server may wait for us to speak on
+            if not b"HTTP/1.".startswith(began[:7]):  # raised at once: such a server may wait for more from us
                 raise ProtocolError(f"not HTTP/1.1: {(bytes(self._tail) + data)[:80]!r}")
             section = self._section(data)
             if section is None:
@@ -175,7 +174,9 @@ class Response:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise ProtocolError(f"transfer-encoding {headers['transfer-encoding'][:40]!r}", "encoding")
             if minor == 0 or "content-length" in headers:
-                self.keep_alive = False  # RFC 9112, 6.1 and 6.3: it frames this message, but the sender is confused
+                self.keep_alive = (
+                    False  # RFC 9112, 6.1 and 6.3: it frames this message, but the sender contradicts itself
+                )
             self._mode = "chunked"
             self._chunks(data, pieces)
         elif "content-length" in headers:
@@ -206,7 +207,7 @@ class Response:
 
     def _end(self, rest: bytes) -> None:
         self.over, self._mode = True, "over"
-        if rest:  # bytes that nobody asked for: whose answer would they be on the next request?
+        if rest:  # unrequested bytes: the next request would take them for its response
             self.keep_alive = False
 
     def _chunks(self, data: bytes, pieces: list[bytes]) -> None:
@@ -235,7 +236,7 @@ class Response:
                     at = end + 2
                     continue
                 left = length + 2
-            # A chunk that began in an earlier read or ends in a later one: handed on as far as it has come.
+            # A chunk that began in an earlier read or ends in a later one: the part that has arrived.
             end = at + left
             if left > 2 and at < size:
                 pieces.append(data[at : end - 2])

@@ -1,10 +1,10 @@
 """The endpoint by httpx: the second transport of the load, and the control plane's client where the load takes it.
 
-For endpoints that plain sockets do not reach: through a proxy (its variables are honoured), over HTTP/2 (where `h2`
-is installed), behind whatever odd. The same stories and error names come out. What it costs: pieces are stamped by
-the clock when they reach us, not by the kernel; a token takes many times the CPU; connections are opened when a
-request needs one, never ahead; `bytes_received` counts bodies only; nothing is ever sent again, since whether a server
-had closed a kept connection before cannot be told from here.
+For endpoints that plain sockets do not reach: through a proxy (its variables are honoured), over HTTP/2 (where `h2` is
+installed). Records and error names are the same. What it costs: pieces are stamped by the clock when they reach us, not
+by the kernel; a token takes many times the CPU; connections are opened when a request needs one, never ahead;
+`bytes_received` counts bodies only; nothing is ever sent again, since httpx does not show whether a server had already
+closed a kept connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import ProtocolError
 from harness.load import control, tls
 from harness.load.loop import HotSelector, now
-from harness.load.transport import IDLE_S, Answer, Target
+from harness.load.transport import IDLE_S, Exchange, Target
 
 if TYPE_CHECKING:
     import http.cookiejar
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 # CPU seconds per million tokens, 512 streams of 40 tokens/s, one x86 core, Python 3.11, loopback, November 2026:
-# httpx, and beside it the sockets of `transport`.
+# httpx, and the sockets of `sockets`.
 CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION = 164, 8
 
 
@@ -59,7 +59,7 @@ class HttpxClient:
             await begun.aclose()
 
     async def _begun(self, request: httpx.Request) -> httpx.Response:
-        """The answer's head; asked anew until its connection is a fresh one, as long as kept ones break."""
+        """The response's head; while kept connections break, sent again until it had a fresh one."""
         import httpx
 
         while True:
@@ -78,7 +78,7 @@ class HttpxClient:
 
 
 class _HttpxReply:
-    """An answer whose head has come."""
+    """A response whose head has arrived."""
 
     def __init__(self, begun: httpx.Response) -> None:
         self._begun = begun
@@ -113,7 +113,7 @@ def _client(target: Target, timeout: httpx.Timeout | None = None) -> httpx.Async
     """An httpx client of the target's server: the environment's proxies, HTTP/2 where it is installed, no cookies."""
     import httpx
 
-    # Without https nothing is to be trusted: a context that trusts nobody costs nothing to make.
+    # Without https no certificate is checked: an empty context takes no time to make.
     trust = tls.context(target) if target.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     unix = httpx.AsyncHTTPTransport(uds=target.uds, verify=trust, limits=limits) if target.uds else None
@@ -131,7 +131,7 @@ def _client(target: Target, timeout: httpx.Timeout | None = None) -> httpx.Async
 
 
 def _no_cookies() -> http.cookiejar.CookieJar:
-    """A jar that reads none: parsing them is work that a server can make long."""
+    """A jar that reads no cookies: a server could make parsing them slow."""
     import http.cookiejar
 
     class Closed(http.cookiejar.CookieJar):
@@ -142,12 +142,12 @@ def _no_cookies() -> http.cookiejar.CookieJar:
 
 
 async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-    """The answer's head; what httpx makes of bytes that are none is one kind of error."""
+    """The response's head; malformed bytes are one kind of error, whatever httpx raises."""
     import httpx
 
     try:
         return await client.send(request, stream=True)
-    except (httpx.InvalidURL, ValueError) as error:  # of a redirect that nobody follows, of a header's bytes
+    except (httpx.InvalidURL, ValueError) as error:  # of a redirect, which is not followed, or of a header's bytes
         raise httpx.RemoteProtocolError(f"the answer's head cannot be read: {error}") from error
 
 
@@ -163,57 +163,57 @@ class HttpxTransport:
         self._url = self._client.base_url.join(target.path)
         self._headers = self._client.headers
         self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
-        gc.enable()  # httpx leaves cycles behind; with the sockets there are none to collect
+        gc.enable()  # httpx makes reference cycles, the sockets make none
 
     def request(self, request_id: str, body: bytes) -> httpx.Request:
         import httpx
 
-        # Not the client's own way to build one: that would send back the cookies of earlier answers.
+        # Not `Client.build_request`, which sends back the cookies of earlier responses.
         request = httpx.Request("POST", self._url, headers=self._headers, content=body)
         request.headers["X-Request-Id"] = request_id
         return request
 
     async def prepare(self, connections: int) -> None:
-        """Nothing: httpx opens a connection when a request needs one, and its time is a figure of its own."""
+        """Nothing: httpx opens a connection when a request needs one, and that time is recorded apart."""
 
-    async def exchange(self, answer: Answer, request: httpx.Request, timeout_s: float) -> None:
-        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+    async def send(self, exchange: Exchange, request: httpx.Request, timeout_s: float) -> None:
+        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
         import httpx
 
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(answer, request)
+                await self._send_request(exchange, request)
         except TimeoutError:
-            answer.fail("client_deadline", f"no end within {timeout_s:g} s")
+            exchange.fail("client_deadline", f"no end within {timeout_s:g} s")
         except ProtocolError as error:
-            answer.fail(error.error, str(error))
+            exchange.fail(error.error, str(error))
         except httpx.TransportError as error:
-            answer.fail(_name(error), str(error))
+            exchange.fail(_name(error), str(error))
         except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
+            exchange.fail("cancelled", "cut by us")
             raise
         finally:
-            answer.done_ns = answer.done_ns or now()
-            answer.take(answer.done_ns, None)
+            exchange.done_ns = exchange.done_ns or now()
+            exchange.take(exchange.done_ns, None)
 
-    async def _send(self, answer: Answer, request: httpx.Request) -> None:
-        request.extensions["trace"] = _Moments(answer)
+    async def _send_request(self, exchange: Exchange, request: httpx.Request) -> None:
+        request.extensions["trace"] = _Moments(exchange)
         response = await _sent(self._client, request)
         try:
-            answer.response.headers = dict(response.headers)
-            answer.response.take_head(response.status_code, response.headers)
+            exchange.response.headers = dict(response.headers)
+            exchange.response.take_head(response.status_code, response.headers)
             async for piece in response.aiter_raw():
-                answer.bytes_received += len(piece)
+                exchange.bytes_received += len(piece)
                 # Decoded at once: a queue would make the loop sleep by ticks, and httpx must be woken by its events.
                 stamp = now()
                 self._selector.unstamped_read(stamp)
-                carried = answer.take(stamp, piece)
+                carried = exchange.take(stamp, piece)
                 self._selector.events += carried
-                if carried > 1 and self._selector.late_look:
-                    answer.merged_late += carried
-                if answer.error:  # it cannot be read on
+                if carried > 1 and self._selector.late_read:
+                    exchange.merged_late += carried
+                if exchange.error:  # the rest cannot be read
                     break
-            answer.done_ns = now()
+            exchange.done_ns = now()
         finally:
             await response.aclose()
 
@@ -222,31 +222,31 @@ class HttpxTransport:
 
 
 class _Moments:
-    """httpcore's own account of one request, taken as it happens: when it connected, and when it began to write."""
+    """httpcore's trace of one request: when it connected, and when it began to write."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._tls_began = 0
         self._opened = 0  # when it began to open a connection; 0: it found one open
 
     async def __call__(self, name: str, info: dict[str, Any]) -> None:
-        answer, (_, event, moment) = self._answer, name.split(".")
+        exchange, (_, event, moment) = self._exchange, name.split(".")
         if moment == "started" and event in ("connect_tcp", "connect_unix_socket"):
             self._opened = now()
-            answer.tls_ns = 0
+            exchange.tls_ns = 0
         elif event == "start_tls":
             if moment == "started":
                 self._tls_began = now()
             else:
-                answer.tls_ns += now() - self._tls_began
+                exchange.tls_ns += now() - self._tls_began
         elif moment == "started" and event == "send_request_headers":  # through a tunnel twice: the last one counts
-            answer.sent_ns = now()
+            exchange.sent_ns = now()
             if self._opened:
-                answer.connect_ns = answer.sent_ns - self._opened - answer.tls_ns
+                exchange.connect_ns = exchange.sent_ns - self._opened - exchange.tls_ns
 
 
 def _name(error: httpx.TransportError) -> str:
-    """httpx's errors by the names that the sockets' have."""
+    """httpx's errors by the names that those of `sockets` have."""
     import httpx
 
     behind = list(control.causes(error))
@@ -255,8 +255,8 @@ def _name(error: httpx.TransportError) -> str:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
         return "refused" if any(isinstance(cause, ConnectionRefusedError) for cause in behind) else "connect"
     if isinstance(error, httpx.ProtocolError):
-        said = str(error).lower()
-        if "peer closed connection" in said:
+        message = str(error).lower()
+        if "peer closed connection" in message:
             return "truncated"
-        return "reset" if "disconnected" in said else "protocol"
+        return "reset" if "disconnected" in message else "protocol"
     return "reset"

@@ -1,7 +1,7 @@
-"""The link to a worker: commands out, its messages in, and its clock. `local` is a process of this machine.
+"""The link to a worker: commands out, its messages in, and its clock. `local` links to a process of this machine.
 
-What a level needs of its workers is written against this alone (`workers`). A worker elsewhere is another kind of link;
-what it must know beside is how far its clock is from ours.
+`workers` uses nothing else of a worker. A worker on another machine is another kind of link, which also knows how far
+that machine's clock is from ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Link(Protocol):
     clock_offset_ns: int  # the worker's CLOCK_MONOTONIC minus ours
 
     async def start(self) -> None:
-        """Begin to start the worker; what is sent to it meanwhile waits."""
+        """Begin to start the worker; what is sent before it is ready is queued."""
         ...
 
     def send(self, order: Plan | Command) -> None:
@@ -26,11 +26,11 @@ class Link(Protocol):
         ...
 
     def frames(self) -> AsyncIterator[bytes]:
-        """Its messages as they come, until it is gone; HarnessError where one is damaged."""
+        """Its messages as they arrive, until it is gone; HarnessError where one is damaged."""
         ...
 
-    async def fate(self) -> str:
-        """How a worker ended whose messages did: `it` would stand before it."""
+    async def exit_reason(self) -> str:
+        """How a worker ended whose messages did, as what follows "it" in a sentence."""
         ...
 
     def kill(self) -> None:
@@ -38,5 +38,5 @@ class Link(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of a worker that ends by itself, or was killed, and see it end."""
+        """Close the link, and wait until the worker has ended, by itself or killed."""
         ...

@@ -1,7 +1,7 @@
 """The first kind of link: a worker in a process of this machine, at the other end of a socket pair.
 
-Parent and worker talk in the spool's own frames: commands in, batches and progress out, no traffic per request. They
-share one clock.
+The messages are the spool's frames: commands in, batches and progress out, no traffic per request. Both share one
+clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LocalWorker:
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        # A session of its own: Ctrl-C is the parent's to decide about, it tells the worker to stop.
+        # A session of its own: Ctrl-C reaches the parent alone, which stops its workers.
         self._process = subprocess.Popen(
             interpreter.module("harness.load.worker", str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
@@ -44,7 +44,7 @@ class LocalWorker:
     def frames(self) -> AsyncIterator[bytes]:
         return received(self._reader)
 
-    async def fate(self) -> str:
+    async def exit_reason(self) -> str:
         try:
             code = await asyncio.to_thread(self._process.wait, 1.0)
         except subprocess.TimeoutExpired:

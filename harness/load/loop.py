@@ -5,7 +5,7 @@ in the time it would sleep, sleeps exactly to the next tick or timer, reads the 
 receive stamps, and only then hands asyncio its own descriptors. The order matters: decoding first and sending last
 keeps the send lag under the tick; reading inside `select` spares asyncio a callback per event.
 
-Linux only (epoll). Where the kernel gives no stamps the clock serves, and the source says `user`.
+Linux only (epoll). Where the kernel gives no stamps the clock is used, and the source is `user`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Hot(Protocol):
 
 
 class _Keys(dict[int, selectors.SelectorKey]):
-    """By descriptor, or, as asyncio asks from Python 3.13 on, by what has one."""
+    """By descriptor, or by an object that has one, as asyncio looks them up from Python 3.13 on."""
 
     def get(self, fileobj: Any, default: Any = None) -> Any:
         return super().get(fileobj if isinstance(fileobj, int) else fileobj.fileno(), default)
@@ -82,8 +82,8 @@ class HotSelector(selectors.BaseSelector):
         self._offset = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC, read anew every second
         self._offset_until = 0
         self._next_tick = 0
-        self._polled = now()  # when the sockets were last looked at
-        self.span = 0  # ns from the look before to this one: all that is read now came within it
+        self._polled = now()  # when the sockets were last polled
+        self.span = 0  # ns from the previous poll to this one: all that is read now arrived within it
 
     # asyncio's side: the documented BaseSelector interface
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -151,7 +151,7 @@ class HotSelector(selectors.BaseSelector):
         if t > self._offset_until or abs(time.time_ns() - t - offset) > CLOCK_SET:
             self._offset = clock_offset()
             self._offset_until = now() + 1_000_000_000
-            # By which of the two a packet was stamped is not known this once: put into the future, where ours serves.
+            # Which of the two offsets a stamp needs is unknown this once: put into the future, where ours replaces it.
             offset = -(1 << 62) if offset and abs(self._offset - offset) > CLOCK_SET else self._offset
         ready = []
         hot, keys, late, view = self._hot, self._keys, self.late, self._view
@@ -164,7 +164,7 @@ class HotSelector(selectors.BaseSelector):
                     events = (1 if mask & ~select.EPOLLOUT else 0) | (2 if mask & ~select.EPOLLIN else 0)
                     ready.append((key, events & key.events))
                 continue
-            if mask != _READABLE:  # anything else is read as well: the socket says what it is
+            if mask != _READABLE:  # anything else is read as well, and the read fails
                 if mask & select.EPOLLOUT:
                     stream.writable()
                 if mask == select.EPOLLOUT or fd not in hot:
@@ -189,7 +189,7 @@ class HotSelector(selectors.BaseSelector):
                     stamp = t
                 bin_ = (t - stamp) >> LATE_SHIFT
                 late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
-            else:  # no earlier than the look before, which did not find it
+            else:  # no earlier than the previous poll, which did not find it
                 self.unstamped += 1
                 bin_ = (t - since) >> LATE_SHIFT
                 late[bin_ if bin_ < LATE_BINS else LATE_BINS - 1] += 1
@@ -201,12 +201,12 @@ class HotSelector(selectors.BaseSelector):
         return ready
 
     @property
-    def late_look(self) -> bool:
-        """Whether so long passed since the look before that what one read brings may have been sent apart."""
+    def late_read(self) -> bool:
+        """Whether so long passed since the previous poll that the events of one read may have been sent apart."""
         return self.span > _PROMPT_TICKS * self.tick_ns
 
     def unstamped_read(self, stamp: int) -> None:
-        """Count a read that somebody else made in this turn of the loop, and stamped by the clock."""
+        """Count a read that another transport made in this turn of the loop, and stamped by the clock."""
         self.reads += 1
         self.unstamped += 1
         self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
@@ -219,8 +219,8 @@ class HotSelector(selectors.BaseSelector):
             must = len(queue)
         while queue:
             for _ in range(min(16, len(queue))):
-                answer, stamp, piece = queue.popleft()
-                self.events += answer.take(stamp, piece)
+                decodable, stamp, piece = queue.popleft()
+                self.events += decodable.take(stamp, piece)
                 must -= 1
             if must <= 0 and now() > wake:
                 break
@@ -229,8 +229,8 @@ class HotSelector(selectors.BaseSelector):
 
     def decode_all(self) -> None:
         while self.decode_queue:
-            answer, stamp, piece = self.decode_queue.popleft()
-            self.events += answer.take(stamp, piece)
+            decodable, stamp, piece = self.decode_queue.popleft()
+            self.events += decodable.take(stamp, piece)
 
 
 def clock_offset() -> int:
@@ -262,8 +262,8 @@ def sharpen_timers() -> None:
 class Stamping:
     """Keeps the kernel's receive stamping switched on, for as long as it is open.
 
-    The kernel turns stamping on some time after the first socket asks, so the first reads of a run would have
-    none: one loopback pair asks ahead and waits for its first stamped byte. `source` is `kernel` or `user`.
+    The kernel turns stamping on some time after the first socket enables it, so the first reads of a run would have
+    no stamps: one loopback pair enables it ahead and waits for its first stamped byte. `source` is `kernel` or `user`.
     """
 
     def __init__(self, patience_s: float = 0.2) -> None:
@@ -273,7 +273,7 @@ class Stamping:
             near = socket.create_connection(listener.getsockname())
             far, _ = listener.accept()
         self._sockets = [near, far]
-        if not ask_for_stamps(near):
+        if not enable_stamps(near):
             return
         until = now() + int(patience_s * 1e9)
         while now() < until:
@@ -289,7 +289,8 @@ class Stamping:
             sock.close()
 
 
-def ask_for_stamps(sock: socket.socket) -> bool:
+def enable_stamps(sock: socket.socket) -> bool:
+    """Have the kernel stamp what the socket receives; False where it cannot."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:

@@ -1,8 +1,7 @@
-"""Messages between a worker and whoever leads it: the plan and the commands it gets, the news that it sends.
+"""Messages between a worker and its parent: the plan and the commands that it gets, the progress that it sends.
 
-Records travel beside them: a batch is a message of its own, written into the spool as it came. Times in commands are of
-the worker's clock, times in its news are seconds since the plan's origin: `on_clock` is all that a worker with a clock
-of its own needs.
+A batch of records is a message too, written into the spool as it arrived. Times in commands are of the worker's clock,
+times in its progress are seconds since the plan's origin, so a worker with a clock of its own needs `on_clock` alone.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from harness.workload.uniform import Uniform
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
-SILENT_S = 30  # news comes twenty times a second: a worker without any for so long is lost
-UNREAD_S = 30.0  # a worker whose messages nobody takes for so long stops its load
+SILENT_S = 30  # progress comes twenty times a second: a worker that sends none for so long is lost
+UNREAD_S = 30.0  # a worker whose messages are not read for so long stops its load
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +36,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: float
     max_rps: float | None  # this worker's share
     start: str
-    max_in_flight: int  # of an open loop; what is due beyond it waits, and its wait is lag
+    max_in_flight: int  # of an open loop; requests beyond it wait, which is lag
     tick_ns: int
     origin_ns: int
     tokenizer_json: str = ""  # places tokens where neither running usage nor the chunk count does
-    secrets: tuple[str, ...] = ()  # that no server's words bring into a record
+    secrets: tuple[str, ...] = ()  # never to stand in a record, whatever a server repeats
     cpus: tuple[int, ...] = ()
 
 
@@ -52,8 +51,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
     connections: int
 
 
-class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
-    """Go to this level at `at_ns`; new slots begin spread over `spread_s`.
+class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind"):
+    """Begin this level at `at_ns`; new slots begin spread over `spread_s`.
 
     `slots` is this worker's part of `concurrency`; with a `rate` (of all workers, requests per second) there are
     no slots, and requests are sent on schedule.
@@ -68,18 +67,18 @@ class Hold(msgspec.Struct, frozen=True, tag="hold", tag_field="kind"):
     at_ns: int
     rate: float | None = None
     arrivals: str = "poisson"
-    prompt_words: int | None = None  # where this level's prompts are of another length than the plan's
+    prompt_words: int | None = None  # where this level's prompts have another length than the plan's
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
     """Cut what is in flight, send the last batch, end."""
 
 
-Command = Prepare | Hold | Stop
+Command = Prepare | BeginLevel | Stop
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
-    """What is going on, twenty times a second; counts since the level's Hold unless said otherwise."""
+    """A worker's state, twenty times a second; counts since the level's BeginLevel unless noted otherwise."""
 
     time_s: float
     level: int
@@ -88,16 +87,16 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     failed: int  # likewise, as far as their answers are decoded
     waiting: int  # new slots whose staggered start is still to come
     tokens: int  # token-carrying chunks decoded since the run began
-    oldest_sent_s: float | None  # of the requests now in flight, or due and not yet sent
+    oldest_sent_s: float | None  # of the requests in flight, or due and not yet sent
     begun_in_run: int
     cpu_s: float  # of this process, since it began
     reads: int
     unstamped: int
     late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
     worker: int = 0
-    prepared: int = 0  # number of the last Prepare that was obeyed
-    took_s: float = 0.0  # from the moment that the level's Hold named to its obeying
-    paused_s: float = 0.0  # how much longer than meant the sleep before this news took: the process stood still
+    prepared: int = 0  # number of the last Prepare that was carried out
+    took_s: float = 0.0  # from BeginLevel.at_ns to the beginning of the level
+    paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
 
 
@@ -116,15 +115,15 @@ decode_plan = msgspec.msgpack.Decoder(Plan).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 
-_Order = TypeVar("_Order", Plan, Prepare, Hold, Stop)
+_Order = TypeVar("_Order", Plan, Prepare, BeginLevel, Stop)
 
 
 def on_clock(order: _Order, offset_ns: int) -> _Order:
-    """The same plan or command for a worker whose clock is so far ahead of ours."""
+    """The plan or command in times of a clock that is so far ahead of ours."""
     if not offset_ns:
         return order
     if isinstance(order, Plan):
         return msgspec.structs.replace(order, origin_ns=order.origin_ns + offset_ns)
-    if isinstance(order, Hold):
+    if isinstance(order, BeginLevel):
         return msgspec.structs.replace(order, at_ns=order.at_ns + offset_ns)
     return order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def shares(total: int, workers: int) -> list[int]:
-    """How many of a level's slots each worker keeps: evenly, the first ones one more.
+    """How many of a level's slots each worker has: evenly, the first ones one more.
 
     >>> shares(10, 4)
     [3, 3, 2, 2]
@@ -12,18 +12,18 @@ def shares(total: int, workers: int) -> list[int]:
     return [total // workers + (i < total % workers) for i in range(workers)]
 
 
-def pause_after(failures: int, asked_s: float = 0.0) -> float:
+def pause_after(failures: int, retry_after_s: float = 0.0) -> float:
     """How long a slot rests after so many failures in a row, seconds.
 
-    A server that refuses at once must not be met by a flood; what the rest costs stands in the record as lag. What
-    the server asked for (Retry-After) is kept up to the longest rest: its errors have voided the level by then.
+    A server that refuses at once must not be flooded; the rest is lag in the record. A Retry-After is kept up to the
+    longest rest, since by then the errors have voided the level.
 
     >>> [pause_after(n) for n in (0, 1, 2, 3, 9)]
     [0.0, 0.05, 0.1, 0.2, 1.0]
-    >>> pause_after(1, asked_s=0.5), pause_after(1, asked_s=60)
+    >>> pause_after(1, retry_after_s=0.5), pause_after(1, retry_after_s=60)
     (0.5, 1.0)
     """
-    return 0.0 if failures == 0 else min(1.0, max(asked_s, 0.05 * 2.0 ** min(failures - 1, 5)))
+    return 0.0 if failures == 0 else min(1.0, max(retry_after_s, 0.05 * 2.0 ** min(failures - 1, 5)))
 
 
 def tick_ns(itl_s: float | None, e2e_s: float | None) -> int:

@@ -1,18 +1,19 @@
 """Sockets: one request at a time on each open connection, stamped by the kernel.
 
-On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its answer is
-over) and queued undecoded; what it means is told later, in the time the loop would sleep. `send` is stamped just
-before the first byte is written on a connection that is already open; connect and TLS times are their own figures.
-Nothing is retried: a failure is the request's story. One thing is not yet a request: bytes sent into a connection
-that the server had already closed after the answer before, though it promised to keep it. Those
-are sent again on a fresh connection, stamped anew and counted, and no connection is used twice from then on. Only
-where that is certain (`Connection._untaken`): a server that may have read the request and closes without a word is a
-failure, `reset`, on a used connection as on a fresh one. So that this does not happen where a server merely ends
-what idles, as fewer requests in flight than before leave connections idle, none that idled for IDLE_S is used again.
+On the measured path a read is stamped by the kernel, framed at once (so that the slot knows when its response is over)
+and queued; it is decoded later, in the time the loop would sleep. The send is stamped just before the first byte is
+written on a connection that is already open; connect and TLS times are figures of their own.
 
-Where the server closes after each answer, every request that begins has the next connection opened, one for one:
-a request finds an open one, and a server that refuses is not stormed. Such a server may end what was opened ahead
-and never used as well (llama-server does after 5 s): that too is not used once it has idled for IDLE_S.
+Nothing is retried: a failure is the request's result. The exception is a request that went into a connection which the
+server had already closed, though it promised to keep it. It is sent again on a fresh connection, stamped anew and
+counted, and no connection is used twice from then on. This is done only where it is certain (`Connection._untaken`):
+where the server may have read the request and closed without a response, that is the failure `reset`. Servers close
+connections that idle, and connections idle where fewer requests are in flight than before, so none that idled for
+IDLE_S is used again.
+
+Where the server closes after each response, every request that begins opens one connection for the next: a request
+finds an open one, and a server that refuses is not flooded. Such a server may also close one that was opened ahead and
+never used (llama-server does after 5 s), so that one is not used either once it has idled for IDLE_S.
 
 TCP (IPv4, IPv6) and Unix sockets stand here; `tls` puts TLS on them.
 """
@@ -30,10 +31,10 @@ from typing import Any
 
 from harness.errors import ProtocolError
 from harness.load import http1
-from harness.load.loop import HotSelector, ask_for_stamps, now
-from harness.load.transport import IDLE_S, Answer, Late, Target, TlsError
+from harness.load.loop import HotSelector, enable_stamps, now
+from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError
 
-_PREPARE_S = 10.0  # a server that does not take connections shows in the requests; the level must begin all the same
+_PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
@@ -42,7 +43,7 @@ class Connection:
     """One connection; a hot socket of the loop."""
 
     __slots__ = (
-        "_answer", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
+        "_exchange", "_pool", "_sent", "_unsent", "connect_ns", "done_ns", "fd", "open", "opened_ns", "recvmsg_into",
         "sock", "tls_ns",
     )  # fmt: skip
 
@@ -51,17 +52,17 @@ class Connection:
         self.recvmsg_into = sock.recvmsg_into
         self.open = True
         self.opened_ns = now()
-        self.done_ns = 0  # when its last answer was over; 0: it had none
+        self.done_ns = 0  # when its last response was over; 0: it had none
         self.connect_ns = self.tls_ns = 0  # what opening it took
         self._pool = pool
-        self._answer: Answer | None = None
+        self._exchange: Exchange | None = None
         self._unsent = memoryview(b"")
-        self._sent = 0  # bytes of the request that the kernel took, while no answer has begun
+        self._sent = 0  # bytes of the request that the kernel took, while no response has begun
 
-    def begin(self, answer: Answer, data: bytes) -> None:
+    def begin(self, exchange: Exchange, data: bytes) -> None:
         """Stamp and send; what the socket does not take at once follows when it is writable."""
-        self._answer = answer
-        answer.sent_ns = now()
+        self._exchange = exchange
+        exchange.sent_ns = now()
         try:
             self._sent = sent = self.sock.send(data)
         except BlockingIOError:
@@ -80,7 +81,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError:
-            # The server stopped listening; an answer that says why may still be read, else the read fails too.
+            # The server stopped reading; its response may still be read, else the read fails too.
             self._pool.selector.want_write(self, False)
             return
         self._sent += sent
@@ -89,51 +90,50 @@ class Connection:
             self._pool.selector.want_write(self, False)
 
     def arrived(self, data: bytes, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:  # bytes that nobody asked for: this connection cannot be trusted with a request
+        exchange = self._exchange
+        if exchange is None:  # unrequested bytes: the next request would take them for its response
             self.close()
             return
-        answer.bytes_received += len(data)
-        piece = answer.response.lone(data)
+        exchange.bytes_received += len(data)
+        piece = exchange.response.lone(data)
         if piece is not None:
-            self._pool.selector.decode_queue.append((answer, stamp, piece))
+            self._pool.selector.decode_queue.append((exchange, stamp, piece))
             return
         try:
-            pieces = answer.response.feed(data)
+            pieces = exchange.response.feed(data)
         except ProtocolError as error:
             pieces = error.pieces
-            answer.fail(error.error, str(error))
+            exchange.fail(error.error, str(error))
         if pieces:
-            # One read, one stamp: its pieces travel together, and several events in them count as merged.
-            # In a read that came in time they were sent together, as those of one chunk always were (see `lone`).
+            # One read, one stamp: several events in its pieces count as merged. In a read that was not late the server
+            # sent them together, and events of one chunk always were.
             selector, piece = self._pool.selector, pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            apart = selector.late_look and (len(pieces) > 1 or "transfer-encoding" not in answer.response.headers)
-            selector.decode_queue.append((Late(answer) if apart else answer, stamp, piece))
-        if answer.response.over or answer.error:
+            apart = selector.late_read and (len(pieces) > 1 or "transfer-encoding" not in exchange.response.headers)
+            selector.decode_queue.append((LateRead(exchange) if apart else exchange, stamp, piece))
+        if exchange.response.over or exchange.error:
             self._finish(stamp)
 
     def lost(self, error: OSError | None, stamp: int) -> None:
-        answer = self._answer
-        if answer is None:
+        exchange = self._exchange
+        if exchange is None:
             self.close()
             return
-        answer.stale = bool(self.done_ns) and not answer.bytes_received and self._untaken(error)
-        if error is not None or not answer.response.eof():
+        exchange.stale = bool(self.done_ns) and not exchange.bytes_received and self._untaken(error)
+        if error is not None or not exchange.response.eof():
             if error is not None:
-                answer.fail("reset", str(error))
-            elif answer.bytes_received:
-                answer.fail("truncated", "the server closed the connection inside its answer")
+                exchange.fail("reset", str(error))
+            elif exchange.bytes_received:
+                exchange.fail("truncated", "the server closed the connection inside its answer")
             else:
-                answer.fail("reset", "the server closed the connection without an answer")
-        self._finish(stamp)  # closes: what is lost has failed, or was to end with its connection
+                exchange.fail("reset", "the server closed the connection without an answer")
+        self._finish(stamp)  # closes: it has failed, or was to end with its connection
 
     def _untaken(self, error: OSError | None) -> bool:
-        """Whether it is certain that the server's side never had a byte of the request.
+        """Whether it is certain that the server never received a byte of the request.
 
-        Certain is: nothing left (the first write failed), or the peer said its FIN and has acknowledged not a byte.
-        Whatever a program reads was received first, and a FIN acknowledges all that was received before it, so such
-        a FIN was said first. A reset acknowledges nothing: after one nobody knows what had been read. Nor does a
-        Unix socket tell.
+        It is where the first write failed, or where the peer's FIN came and acknowledged no byte: a FIN acknowledges
+        all that was received before it, so this one was sent before the request arrived. A reset acknowledges
+        nothing, so after one it is unknown what had been read; so it is on a Unix socket.
         """
         if not self._sent:
             return True
@@ -143,27 +143,27 @@ class Connection:
         return bool(unacknowledged >= self._sent)
 
     def _finish(self, stamp: int) -> None:
-        answer, self._answer = self._answer, None
-        assert answer is not None
-        assert answer.over is not None
-        answer.done_ns = self.done_ns = stamp
-        if not answer.response.keep_alive:
+        exchange, self._exchange = self._exchange, None
+        assert exchange is not None
+        assert exchange.over is not None
+        exchange.done_ns = self.done_ns = stamp
+        if not exchange.response.keep_alive:
             self._pool.closes()
-        if answer.error or not answer.response.keep_alive or self._unsent or not self._pool.reuse:
+        if exchange.error or not exchange.response.keep_alive or self._unsent or not self._pool.reuse:
             self.close()
-        if not answer.over.done():
-            answer.over.set_result(None)
+        if not exchange.over.done():
+            exchange.over.set_result(None)
 
     def close(self) -> None:
         if self.open:
             self.open = False
-            self._answer = None
+            self._exchange = None
             self._pool.forget(self)
             self.sock.close()
 
 
 class SocketTransport:
-    """Open connections to one address, and the exchange of one request over one of them."""
+    """Connections to one address, and requests over them, one at a time on each."""
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
         self.selector = selector
@@ -171,25 +171,26 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
-        self._head = http1.request_head("POST", target.path, target.authority, target.headers)
+        usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
-        self._looking: asyncio.Task[list[Any]] | None = None
+        self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
         self._connections: set[Connection] = set()
         self._in_flight = 0
-        self._ahead = False  # the server closes after each answer: the next connection is opened meanwhile
+        self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
 
     def request(self, request_id: str, body: bytes) -> bytes:
         return http1.request(self._head, request_id, body)
 
     async def open(self) -> Connection:
-        """A new connection, stamped and hot; OSError when there is none to be had."""
-        if not self._addresses:  # once, and one for all who wait: it takes a thread, and resolvers drop storms
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look_up())
-                self._looking.add_done_callback(self._looked_up)
-            self._addresses = await asyncio.shield(self._looking)
+        """A new connection, stamped and in the selector; OSError where none can be made."""
+        if not self._addresses:  # once for all that wait: it takes a thread, and resolvers drop floods
+            if self._resolving is None:
+                self._resolving = asyncio.get_running_loop().create_task(self._resolve())
+                self._resolving.add_done_callback(self._resolved)
+            self._addresses = await asyncio.shield(self._resolving)
         last: OSError = OSError(f"{self._target.host} has no address")
         for at, (family, kind, proto, _, address) in enumerate(self._addresses):
             sock = socket.socket(family, kind, proto)
@@ -200,9 +201,9 @@ class SocketTransport:
                 connect_ns = now() - began
                 if family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    ask_for_stamps(sock)
+                    enable_stamps(sock)
                 connection = await self._connected(sock)
-            except TlsError:  # somebody is there, and another address would tell the same
+            except TlsError:  # a server is there, and its other addresses would fail alike
                 sock.close()
                 raise
             except OSError as error:
@@ -213,7 +214,7 @@ class SocketTransport:
                 sock.close()
                 raise
             connection.connect_ns = connect_ns
-            if at:  # the next connection begins where this one found somebody
+            if at:  # the next connection begins with the address that worked
                 self._addresses.insert(0, self._addresses.pop(at))
             self.selector.add(connection)
             self._connections.add(connection)
@@ -221,12 +222,12 @@ class SocketTransport:
             return connection
         raise last
 
-    def _looked_up(self, task: asyncio.Task[list[Any]]) -> None:
-        self._looking = None
+    def _resolved(self, task: asyncio.Task[list[Any]]) -> None:
+        self._resolving = None
         if not task.cancelled():
-            task.exception()  # told to those who waited, if any did until now
+            task.exception()  # retrieved, so that asyncio does not log it; those that wait have raised it
 
-    async def _look_up(self) -> list[Any]:
+    async def _resolve(self) -> list[Any]:
         if self._target.uds:
             return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self._target.uds)]
         loop = asyncio.get_running_loop()
@@ -237,7 +238,7 @@ class SocketTransport:
         return Connection(sock, self)
 
     async def prepare(self, connections: int) -> None:
-        """Have so many connections open, before the level starts; a refusal shows in the requests, not here."""
+        """Open so many connections before the level begins; a refusal shows in the requests, not here."""
         missing = connections - len(self._connections)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PREPARE_S):
@@ -248,7 +249,7 @@ class SocketTransport:
                     missing -= group
 
     async def _open_free(self) -> int:
-        """Open one connection for whoever needs it next; how many that are now: one, or none."""
+        """Open one connection for the next request; returns 1, or 0 where there is none."""
         try:
             self._free.append(await self.open())
         except OSError:
@@ -256,10 +257,10 @@ class SocketTransport:
         return 1
 
     def closes(self) -> None:
-        """The server closed after its answer: from now on the next connection is opened while an answer streams."""
+        """The server closed after its response: from now on the next connection is opened while one streams."""
         if not self._ahead:
             self._ahead = True
-            self._open_ahead(self._in_flight - 1)  # for those in flight, which had none opened when they began
+            self._open_ahead(self._in_flight - 1)  # for those in flight, which opened none when they began
 
     def _open_ahead(self, connections: int) -> None:
         """Open so many more, though never more than there are requests in flight."""
@@ -270,21 +271,21 @@ class SocketTransport:
             task.add_done_callback(self._opening.discard)
 
     def forget(self, connection: Connection) -> None:
-        """A connection that closes is neither read nor counted any more."""
+        """Neither read nor count a connection that closes."""
         self.selector.drop(connection)
         self._connections.discard(connection)
 
     def _take(self) -> Connection | None:
         while self._free:
-            connection = self._free.popleft()  # the longest open: servers take connections up in their order
+            connection = self._free.popleft()  # the oldest: servers accept connections in order
             fresh = now() - (connection.done_ns or connection.opened_ns) < IDLE_S * 1e9
             if connection.open and (fresh and self.reuse if connection.done_ns else fresh or not self._ahead):
                 return connection
             connection.close()
         return None
 
-    async def exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
-        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
         self.selector.busy += 1
         self._in_flight += 1
         connection = None
@@ -294,37 +295,37 @@ class SocketTransport:
                     connection = self._take()
                     if connection is None:
                         connection = await self.open()
-                        answer.connect_ns, answer.tls_ns = connection.connect_ns, connection.tls_ns
-                    answer.over = asyncio.get_running_loop().create_future()
-                    connection.begin(answer, request)
+                        exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
+                    exchange.over = asyncio.get_running_loop().create_future()
+                    connection.begin(exchange, request)
                     if self._ahead:
                         self._open_ahead(1)
-                    await answer.over
-                    if not answer.stale:
+                    await exchange.over
+                    if not exchange.stale:
                         break
                     self.reuse, self._ahead = False, True
                     self.resent += 1
-                    answer.error, answer.message, answer.stale, answer.done_ns = "", "", False, 0
+                    exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
         except TimeoutError as error:
             late = deadline.expired()
-            answer.fail(
+            exchange.fail(
                 "client_deadline" if late else "connect", f"no end within {timeout_s:g} s" if late else str(error)
             )
         except OSError as error:
-            answer.fail(error_name(error), str(error))
+            exchange.fail(error_name(error), str(error))
         except asyncio.CancelledError:
-            answer.fail("cancelled", "cut by us")
+            exchange.fail("cancelled", "cut by us")
             raise
         finally:
             self.selector.busy -= 1
             self._in_flight -= 1
-            if answer.done_ns == 0:
-                answer.done_ns = now()
+            if exchange.done_ns == 0:
+                exchange.done_ns = now()
                 if connection is not None:
                     connection.close()
             elif connection is not None and connection.open:
                 self._free.append(connection)
-            self.selector.decode_queue.append((answer, answer.done_ns, None))
+            self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
     async def aclose(self) -> None:
         opening = list(self._opening)

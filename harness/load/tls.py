@@ -1,12 +1,12 @@
 """TLS on the measured path: the same stamped reads, decrypted in memory; a handshake is part of opening.
 
-`ssl.MemoryBIO` stands between socket and cipher, so that the kernel's stamps stay and the plain path knows nothing
-of TLS. Certificates are verified unless the target says `insecure`. One session is shared by the connections of a
-worker: what the last server's ticket allows is resumed. A ticket of TLS 1.3 comes after the handshake, so the
-session is taken when something arrived unasked, and when a connection closes.
+`ssl.MemoryBIO` stands between socket and cipher, so that the kernel's stamps stay and `sockets` needs to know nothing
+of TLS. Certificates are verified unless the target is `insecure`. One session is shared by the connections of a
+worker and resumed where the server allows it. A ticket of TLS 1.3 comes after the handshake, so the session is taken
+when data arrives between requests, and when a connection closes.
 
-A connection that ends without close_notify is an end like any other: whether the answer was whole is told by its
-framing and its finish reason. Left out: client certificates, renegotiation, HTTP/2 (the httpx transport has it).
+A connection may end without close_notify: whether the response was complete follows from its framing and its finish
+reason. Left out: client certificates, renegotiation, HTTP/2 (the httpx transport has it).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ssl
 from harness.errors import HarnessError
 from harness.load.loop import HotSelector, now
 from harness.load.sockets import Connection, SocketTransport
-from harness.load.transport import Answer, Target, TlsError
+from harness.load.transport import Exchange, Target, TlsError
 
 _RECORD = 16_384  # bytes of plain text in one TLS record, at most
 # openssl/x509_vfy.h
@@ -29,7 +29,7 @@ _UNKNOWN_AUTHORITY = (2, 19, 20, 21)
 
 
 def context(target: Target) -> ssl.SSLContext:
-    """How a target is trusted: by its own authorities, else the system's, else (a bare container) Mozilla's."""
+    """The authorities to trust: the target's own, else the system's, else (in a bare container) Mozilla's."""
     try:
         made = ssl.create_default_context(cafile=target.ca_file or None)
     except (OSError, ssl.SSLError) as error:
@@ -49,7 +49,7 @@ def context(target: Target) -> ssl.SSLContext:
 
 
 def _system_trusts_anybody(made: ssl.SSLContext) -> bool:
-    folder = ssl.get_default_verify_paths().capath  # its certificates are read when they are needed
+    folder = ssl.get_default_verify_paths().capath  # read only when needed
     return made.cert_store_stats()["x509_ca"] > 0 or bool(folder and os.listdir(folder))
 
 
@@ -60,8 +60,8 @@ def explained(error: ssl.SSLError) -> tuple[str, str]:
         if code == _EXPIRED:
             return "its certificate has expired", "renew it; --insecure measures all the same"
         if code in (_OTHER_HOST, _OTHER_IP):
-            said = error.verify_message.removesuffix(".").partition("certificate is not ")[2]
-            return f"its certificate is not {said}", "give the host that the certificate names"
+            mismatch = error.verify_message.removesuffix(".").partition("certificate is not ")[2]
+            return f"its certificate is not {mismatch}", "give the host that the certificate names"
         if code == _SELF_SIGNED:
             return "its certificate is self-signed", "give it as --ca-file, or --insecure"
         if code in _UNKNOWN_AUTHORITY:
@@ -73,7 +73,7 @@ def explained(error: ssl.SSLError) -> tuple[str, str]:
 
 
 def reason(error: OSError) -> str:
-    """The shortest true words for a TLS failure."""
+    """A TLS failure in few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     if isinstance(error, ssl.SSLError) and error.reason:
@@ -93,7 +93,7 @@ class SecureConnection(Connection):
         self._tls = made.wrap_bio(self._incoming, self._outgoing, server_hostname=host, session=pool.session)
 
     async def shake_hands(self) -> None:
-        """The handshake, before the connection is hot; TlsError says why there is none."""
+        """The handshake, before the connection is in the selector; TlsError with the reason where it fails."""
         loop = asyncio.get_running_loop()
         began = now()
         try:
@@ -110,12 +110,12 @@ class SecureConnection(Connection):
                         self._incoming.write_eof()
             await loop.sock_sendall(self.sock, self._outgoing.read())
         except OSError as error:
-            with contextlib.suppress(OSError):  # the alert that tells the server why
+            with contextlib.suppress(OSError):  # the alert that gives the server the reason
                 self.sock.send(self._outgoing.read())
             raise TlsError(reason(error)) from error
         self.tls_ns = now() - began
 
-    def begin(self, answer: Answer, data: bytes) -> None:
+    def begin(self, exchange: Exchange, data: bytes) -> None:
         """Encrypt, then stamp and send."""
         rest = memoryview(data)
         try:
@@ -123,7 +123,7 @@ class SecureConnection(Connection):
                 rest = rest[self._tls.write(rest) :]
         except ssl.SSLError as error:
             raise TlsError(reason(error)) from error
-        super().begin(answer, self._outgoing.read())
+        super().begin(exchange, self._outgoing.read())
 
     def arrived(self, data: bytes, stamp: int) -> None:
         tls, incoming = self._tls, self._incoming
@@ -148,27 +148,27 @@ class SecureConnection(Connection):
         self._push()
         if pieces:
             super().arrived(b"".join(pieces), stamp)
-        elif self._answer is None and not ended and failure is None:
+        elif self._exchange is None and not ended and failure is None:
             self._remember()
         if not self.open:
             return
         if failure is not None:
-            if self._answer is None:
+            if self._exchange is None:
                 self.close()
             else:
-                self._answer.fail("tls", reason(failure))
+                self._exchange.fail("tls", reason(failure))
                 self._finish(stamp)
         elif ended:
             self.lost(None, stamp)
 
     def _push(self) -> None:
-        """Send what the cipher itself has to say, after what is still unsent."""
+        """Send what the TLS layer itself has to send, after what is still unsent."""
         if self._outgoing.pending:
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
             self._pool.selector.want_write(self, True)
 
     def _remember(self) -> None:
-        """Let the next connection resume this one's session, if the server gave what it takes."""
+        """Let the next connection resume this one's session, if the server sent a ticket."""
         session = self._tls.session
         if session is not None and (session.has_ticket or self._tls.version() != "TLSv1.3"):
             self._secure_pool.session = session
@@ -177,7 +177,7 @@ class SecureConnection(Connection):
         if self.open:
             self._remember()
             if not self._unsent:
-                with contextlib.suppress(OSError):  # says close_notify, and that the peer's has not come
+                with contextlib.suppress(OSError):  # sends close_notify; raises where the peer's has not come
                     self._tls.unwrap()
                 with contextlib.suppress(OSError):
                     self.sock.send(self._outgoing.read())

@@ -1,9 +1,8 @@
-"""The seam between a worker's tasks and the wire: where requests go, what came back, and what a transport does.
+"""The seam between a worker's tasks and the wire: where requests go, one exchange, and what a transport does.
 
-`Answer` is what is known of one request: its times, its story, its error. A transport fills in when it was sent and
-what arrived; what that means is told by `Answer.take`, at once or later. Nothing is retried: a failure is the
-request's story. `sockets` and `tls` are the transport of the measured path, `httpclient` is the second one; the
-worker takes the one that the target asks for.
+An `Exchange` is one request and its response: times, content, error. A transport fills in when it was sent and what
+arrived; `Exchange.take` decodes it, at once or later. Nothing is retried: a failure is the request's result. `sockets`
+and `tls` are the transport of the measured path, `httpclient` is the second one; the target names the one to use.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 
 from harness.dialects import decoder, refusals
 from harness.errors import ProtocolError
-from harness.load.http1 import Response
+from harness.load.http1 import ResponseParser
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -37,18 +36,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """The Host header: what a port is usual for needs no port."""
+        """The Host header; without the port where it is the scheme's usual one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.uds or self.port == (443 if self.scheme == "https" else 80)
         return host if usual else f"{host}:{self.port}"
 
 
 class TlsError(OSError):
-    """No TLS with this server: its certificate, its protocol, or its bytes."""
+    """TLS failed: the server's certificate, its protocol, or its bytes."""
 
 
-class Answer:
-    """What came back for one request: its times (CLOCK_MONOTONIC ns, 0 = did not happen), its content and error."""
+class Exchange:
+    """One request and its response: times (CLOCK_MONOTONIC ns, 0 = did not happen), content and error."""
 
     __slots__ = (
         "_decoder",
@@ -68,15 +67,15 @@ class Answer:
         "stale",
         "tls_ns",
     )
-    decoded: decoder.Response  # as soon as it is complete
+    decoded: decoder.DecodedResponse  # as soon as it is complete
 
-    def __init__(self, request_id: str, decoding: decoder.Decoder | None = None) -> None:
+    def __init__(self, request_id: str, decoding: decoder.StreamDecoder | None = None) -> None:
         self.request_id = request_id
-        self.response = Response()
-        self._decoder = decoding or decoder.Decoder()
+        self.response = ResponseParser()
+        self._decoder = decoding or decoder.StreamDecoder()
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
-        self.complete = False  # decoded to the end: nothing of it will change any more
+        self.complete = False  # decoded to the end: nothing of it changes any more
         self.connect_ns = self.tls_ns = self.sent_ns = self.done_ns = 0
         self.bytes_received = 0
         self.merged_late = 0  # token-carrying events that shared a read because it came late
@@ -84,12 +83,12 @@ class Answer:
         self._refusal = b""
 
     def take(self, stamp: int, piece: bytes | None) -> int:
-        """Decode one body piece; None ends the account."""
+        """Decode one body piece, None at the end; returns the token-carrying chunks in it."""
         if piece is not None:
             if self.response.streams:
                 try:
                     return self._decoder.feed(piece, stamp)
-                except ProtocolError as error:  # nothing more is to be had from it
+                except ProtocolError as error:  # the rest cannot be read
                     self.error, self.message = error.error, str(error)
                     if self.over is not None and not self.over.done():
                         self.over.set_result(None)
@@ -106,7 +105,7 @@ class Answer:
                 if "retry-after" in response.headers:
                     self.message = f"Retry-After: {response.headers['retry-after']}; {self.message}"
         self.decoded = decoded = self._decoder.end(stamp)
-        # What the stream itself says of its end tells more than that the connection broke after it.
+        # An error event says more than that the connection broke after it.
         if not self.error or decoded.error == "stream_error":
             self.error, self.message = decoded.error, decoded.message
         self.complete = True
@@ -118,46 +117,46 @@ class Answer:
 
     @property
     def retry_after_s(self) -> float:
-        """The rest that the server asked for, seconds; 0: none, or until a date (RFC 9110, 10.2.3)."""
-        asked = self.response.headers.get("retry-after", "")
-        return float(asked) if asked.isascii() and asked.isdigit() else 0.0
+        """The Retry-After header, seconds; 0: none, or a date (RFC 9110, 10.2.3)."""
+        value = self.response.headers.get("retry-after", "")
+        return float(value) if value.isascii() and value.isdigit() else 0.0
 
 
-class Late:
-    """An answer's piece whose events may share a read only because we read late."""
+class LateRead:
+    """Takes a piece whose events may share a read only because we read late."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_exchange",)
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
     def take(self, stamp: int, piece: bytes | None) -> int:
-        carried = self._answer.take(stamp, piece)
+        carried = self._exchange.take(stamp, piece)
         if carried > 1:
-            self._answer.merged_late += carried
+            self._exchange.merged_late += carried
         return carried
 
 
 class Transport(Protocol):
     """A way to the endpoint: `sockets`, TLS on them, `httpclient`, a fake in tests.
 
-    `resent` counts the requests that were sent again; `stamped` says whether arrivals carry the kernel's stamps
-    where the kernel gives any, else they are the clock's.
+    `resent` counts the requests that were sent again. `stamped`: arrivals have the kernel's stamps where the kernel
+    gives any, else the clock's.
     """
 
     resent: int
     stamped: bool
 
     def request(self, request_id: str, body: bytes) -> Any:
-        """What `exchange` sends, built before it is due."""
+        """What `send` sends, built before it is due."""
         ...
 
-    async def exchange(self, answer: Answer, request: Any, timeout_s: float) -> None:
-        """Send one request and wait until its answer is over; failures are told by the answer, never raised."""
+    async def send(self, exchange: Exchange, request: Any, timeout_s: float) -> None:
+        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
         ...
 
     async def prepare(self, connections: int) -> None:
-        """Have so many connections open, as far as this transport opens any ahead."""
+        """Open so many connections, as far as this transport opens any ahead."""
         ...
 
     async def aclose(self) -> None: ...

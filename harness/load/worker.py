@@ -1,7 +1,6 @@
-"""The worker: a process that gets a plan and commands over a socket, and sends back news and records.
+"""The worker: a process that gets a plan and commands over a socket, and sends back progress and records.
 
-A worker whose parent is gone, or has stood still for so long that its messages pile up, ends: nothing goes on loading
-a server that nobody measures.
+It ends when its parent is gone, or has stopped reading its messages: no server is loaded without being measured.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from harness.terminal import guard
 
 
 def main(fd: int) -> None:
-    """Read the plan from the socket, then obey it."""
+    """Read the plan from the socket, then carry it out."""
     sock = socket.socket(fileno=fd)
     plan = decode_plan(_first_frame(sock))
     if plan.cpus:
@@ -36,14 +35,14 @@ def main(fd: int) -> None:
     selector = HotSelector(plan.tick_ns)
     gc.collect()
     gc.freeze()
-    gc.disable()  # what a request leaves behind holds no cycles; collected before a level begins
+    gc.disable()  # a request makes no reference cycles; collected before a level begins
     with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
         runner.run(work(plan, sock, selector, stamping.source))
     stamping.close()
 
 
 def transport_for(target: Target, selector: HotSelector) -> Transport:
-    """The transport that the target asks for: sockets, TLS on them, or httpx; imported only where it is."""
+    """The transport that the target names: sockets, TLS on them, or httpx; imported only where it is used."""
     if target.transport == "httpx":
         from harness.load.httpclient import HttpxTransport
 
@@ -58,7 +57,7 @@ def transport_for(target: Target, selector: HotSelector) -> Transport:
 
 
 async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: str) -> None:
-    """Obey the commands that come over the socket until Stop, or until nobody is there any more."""
+    """Carry out the commands that come over the socket until Stop, or until the parent is gone."""
     loop = asyncio.get_running_loop()
     sock.setblocking(False)
     transport = transport_for(plan.target, selector)
@@ -76,7 +75,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
 
     lock = asyncio.Lock()
 
-    async def send(payload: bytes) -> None:  # whoever is cut while the parent is slow leaves no half of a frame
+    async def send(payload: bytes) -> None:  # a task that is cancelled amid a slow send leaves no half frame
         await asyncio.shield(loop.create_task(whole(payload)))
 
     async def whole(payload: bytes) -> None:
@@ -92,7 +91,7 @@ async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: s
         await Driver(plan, transport, send, selector=selector).run(commands)
         await send(encode(Done(source if transport.stamped else "user", transport.resent)))
     except* ConnectionError:
-        pass  # the parent is gone: nobody reads on
+        pass  # the parent is gone
     finally:
         listener.cancel()
         await asyncio.gather(listener, return_exceptions=True)

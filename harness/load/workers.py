@@ -1,7 +1,7 @@
-"""The workers of a run as one: a level is split evenly over them, made ready in all, and begun by all at one moment.
+"""The workers of a run as one: a level is split evenly over them, prepared by all, and begun by all at one moment.
 
-Each is met through its link, wherever it is. A worker that ends or falls silent ends the run, since the load is no
-longer what was asked.
+Each is reached through its link, wherever it is. A worker that ends or sends nothing for too long ends the run, since
+the load is no longer what was requested.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.load.link import Link
 from harness.load.messages import (
     SILENT_S,
     UNREAD_S,
+    BeginLevel,
     Done,
-    Hold,
     Plan,
     Prepare,
     Progress,
@@ -31,16 +31,16 @@ from harness.load.messages import (
 from harness.load.schedule import shares
 from harness.results.frames import is_batch
 
-_AHEAD_NS = 5_000_000  # a level is announced so long before it begins: enough to reach every worker
+_AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which is enough to reach every worker
 _MOST_WORKERS = 8
 _END_S = 10.0  # for a worker's last records
 
 
 def wanted(free_cpus: int, streams: int) -> int:
-    """How many workers a load needs: one for each 256 streams, as far as there are processors to have.
+    """How many workers a load needs: one for each 256 streams, at most one for each free processor.
 
-    One process follows some 70,000 events a second before reads begin to merge (its ceiling here: `knee calibrate
-    client`); 256 streams reach that only beyond 270 tokens a second each.
+    One process reads some 70,000 events a second before reads begin to merge (`knee calibrate client` measures it);
+    256 streams reach that only beyond 270 tokens a second each.
 
     >>> wanted(15, 1024), wanted(1, 1024), wanted(15, 64)
     (4, 1, 1)
@@ -49,7 +49,7 @@ def wanted(free_cpus: int, streams: int) -> int:
 
 
 class _Worker:
-    """What is known of one worker."""
+    """One worker and what it has sent."""
 
     def __init__(self, number: int, link: Link, changed: Callable[[], None]) -> None:
         self.number = number
@@ -59,12 +59,12 @@ class _Worker:
         self.progress: Progress | None = None  # its latest
         self.done: Done | None = None
         self.failure: HarnessError | None = None
-        self.lost = False  # it went away without its last message
-        self.fate = "is gone"  # how it went away, where it did
+        self.lost = False  # it ended without its last message
+        self.exit_reason = "is gone"  # how it ended, where it did
         self.silent_s = 0  # since its last message
 
     async def read(self, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]) -> None:
-        """Take its messages until the last one."""
+        """Read its messages until the last one."""
         try:
             async for payload in self.link.frames():
                 self.silent_s = 0
@@ -82,13 +82,14 @@ class _Worker:
             self.failure = error
         finally:
             if self.done is None and self.failure is None:
-                fate = await self.link.fate()
-                self.fate = f"had told nothing for {SILENT_S} s" if self.silent_s >= SILENT_S else fate
+                self.exit_reason = await self.link.exit_reason()
+                if self.silent_s >= SILENT_S:
+                    self.exit_reason = f"sent nothing for {SILENT_S} s"
             self.lost = self.done is None
             self._changed()
 
     async def end(self) -> None:
-        """Stop it, take its last records, and see it end; one that never had a plan has none."""
+        """Stop it, take its last records, and wait until it has ended; one without a plan is killed."""
         try:
             if self.reading is None:
                 self.link.kill()
@@ -101,10 +102,10 @@ class _Worker:
 
 
 class Workers:
-    """All workers of a run: one level for all, one account of what is going on.
+    """All workers of a run: one level for all, one progress of all.
 
-    As a context it starts the workers, which takes a moment that other preparations can use; `begin` gives them
-    their plans. `news()` waits until each has sent something new and returns the sum.
+    As a context it starts the workers, which takes a moment that other preparations can use; `begin` sends them
+    their plans.
     """
 
     def __init__(self, links: Sequence[Link], clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -131,9 +132,9 @@ class Workers:
         on_batch: Callable[[bytes], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """Give each worker its plan, whose times are of our clock.
+        """Send each worker its plan, whose times are of our clock.
 
-        `on_batch` gets every batch payload from now on, verbatim, `on_progress` each worker's own news as they come.
+        `on_batch` gets every batch payload from now on, verbatim, `on_progress` each worker's own progress.
         """
         for worker, plan in zip(self._workers, plans, strict=True):
             worker.link.send(on_clock(plan, worker.link.clock_offset_ns))
@@ -145,10 +146,10 @@ class Workers:
         """The last messages of those that ended in order."""
         return [worker.done for worker in self._workers if worker.done is not None]
 
-    async def hold(self, hold: Hold, connections: int) -> None:
-        """Go to a level: ready in every worker first, then begun by all of them at one moment.
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
+        """Begin a level: prepared by every worker first, then begun by all of them at one moment.
 
-        `hold.slots` and `hold.at_ns` are filled in here.
+        `level.slots` and `level.at_ns` are filled in here.
         """
         self._prepared += 1
         count = len(self._workers)
@@ -157,12 +158,12 @@ class Workers:
         while any(w.progress is None or w.progress.prepared < self._prepared for w in self._workers):
             await self._wait()
         at_ns = self._clock() + _AHEAD_NS
-        for worker, slots in zip(self._workers, shares(hold.concurrency or 0, count), strict=True):
-            begun = msgspec.structs.replace(hold, slots=slots, at_ns=at_ns)
+        for worker, slots in zip(self._workers, shares(level.concurrency or 0, count), strict=True):
+            begun = msgspec.structs.replace(level, slots=slots, at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
-    async def news(self) -> Progress:
-        """The next account of all workers together; HarnessError when one of them is gone."""
+    async def next_progress(self) -> Progress:
+        """The sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""
         while any(w.progress is None or w.progress is old for w, old in zip(self._workers, self._summed, strict=True)):
             await self._wait()
         latest = [w.progress for w in self._workers if w.progress is not None]
@@ -176,7 +177,7 @@ class Workers:
         self._check()
 
     async def _watch_for_silence(self) -> None:
-        """Kill a worker that is silent too long: it hangs, or something stopped it. A pause of our own is one step."""
+        """Kill a worker that is silent too long: it hangs, or was stopped. A pause of our own counts as one second."""
         while True:
             await asyncio.sleep(1.0)
             for worker in self._workers:
@@ -189,15 +190,15 @@ class Workers:
             if worker.failure is not None:
                 raise worker.failure
             if worker.lost or worker.done is not None:
-                fate = worker.fate if worker.lost else f"stopped: nobody took its messages for {UNREAD_S:g} s"
+                why = worker.exit_reason if worker.lost else f"stopped: its messages were not read for {UNREAD_S:g} s"
                 raise HarnessError(
-                    f"a load-generating process ended in the middle of the run: it {fate}",
+                    f"a load-generating process ended in the middle of the run: it {why}",
                     place=f"worker {worker.number}",
                     way_out="the level that it was in is void; go on with `knee run --resume`",
                 )
 
     async def end(self) -> None:
-        """Stop the workers, take their last records, and see them end."""
+        """Stop the workers, take their last records, and wait until they have ended."""
         running, self._running = self._running, []
         if self._watching is not None:
             self._watching.cancel()
@@ -210,7 +211,7 @@ class Workers:
 def together(reports: Sequence[Progress]) -> Progress:
     """The workers' latest progress as one: counts added up, as of the earliest of them.
 
-    A level is that of the worker that is furthest behind. Without the read delays, which are each one's own.
+    The level is that of the worker that is furthest behind. Without the read delays, which are each worker's own.
     """
     if len(reports) == 1:
         return reports[0]

@@ -1,1 +1,1 @@
-"""Looking at server and host while load runs: in the parent process, off the measured path."""
+"""Samples of server, GPUs and host while load runs: in the parent process, off the measured path."""

@@ -1,7 +1,7 @@
 """What this machine's NVIDIA GPUs do while load runs: facts once, figures about once a second.
 
 They are read by NVML, the driver's own library. A figure that a card does not publish is left out, a GPU that vanishes
-ends with what was read of it, and a machine without the driver has no GPUs here. Whether these GPUs serve is not known:
+keeps what was read of it, and a machine without the driver has no GPUs here. Which GPUs serve is not known:
 `analysis.telemetry` counts those that were busy. Left out: other makers' cards, single processes, and the traffic on
 NVLink and PCIe.
 """
@@ -22,8 +22,8 @@ EVERY_S = 1.0  # between two samples; NVML's own power figure is a mean over a s
 class Gpus:
     """The visible GPUs of this machine, opened for reading.
 
-    NVML answers in microseconds as a rule, but asks the driver, which can hang with its card: call `open` and `samples`
-    in a thread (they let go of the interpreter there), one call at a time.
+    NVML usually takes microseconds, but it calls the driver, which can hang with its card: call `open` and `samples` in
+    a thread (they release the GIL), one call at a time.
     """
 
     def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Gpus:
             nvml.NVMLError_NotSupported,
             nvml.NVMLError_FunctionNotFound,
             nvml.NVMLError_NoPermission,
-            nvml.NVMLError_InvalidArgument,  # what some drivers say of a MIG slice that has no such figure
+            nvml.NVMLError_InvalidArgument,  # what some drivers return for a MIG slice without such a figure
         )
         self._gone = (
             nvml.NVMLError_GpuIsLost,
@@ -74,7 +74,7 @@ class Gpus:
         return cls(nvml, handles)
 
     def facts(self) -> list[Card]:
-        """What a manifest should say of each GPU."""
+        """The manifest's facts of each GPU."""
         return [_card(self._nvml, name, handle) for name, handle in self._handles.items()]
 
     def samples(self, time_s: float) -> list[Sample]:
@@ -105,7 +105,7 @@ class Gpus:
                     break
 
     def close(self) -> None:
-        """Let go of the library; once. Nothing can be read afterwards."""
+        """Release the library; once. Nothing can be read afterwards."""
         self._ways.clear()
         try:
             self._nvml.nvmlShutdown()
@@ -118,7 +118,7 @@ def visible(setting: str | None, uuids: Mapping[int, str]) -> list[int | str]:
 
     A GPU is named by its index, its UUID or the start of one; the first entry that names none ends the list, as it
     does for CUDA. CUDA's own indices put faster cards first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML's never do:
-    that differs only where one machine holds different cards.
+    that differs only where one machine has different cards.
 
     >>> two = {0: "GPU-4a1c", 1: "GPU-77e0"}
     >>> visible(None, two), visible("1", two), visible("GPU-77,0", two), visible("1,-1,0", two), visible("", two)
@@ -146,7 +146,7 @@ def _handles(nvml: Any, setting: str | None) -> dict[str, Any]:
         try:
             whole[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             uuids[index] = nvml.nvmlDeviceGetUUID(whole[index])
-        except nvml.NVMLError:  # not ours to see, or lost
+        except nvml.NVMLError:  # not visible to us, or lost
             whole.pop(index, None)
     found: dict[str, Any] = {}
     for entry in visible(setting, uuids):
@@ -183,7 +183,7 @@ def _ways(nvml: Any, handle: Any) -> dict[str, list[Callable[[], float]]]:
 
 
 def _card(nvml: Any, index: str, handle: Any) -> Card:
-    def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    def query(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
         except nvml.NVMLError:
@@ -192,24 +192,24 @@ def _card(nvml: Any, index: str, handle: Any) -> Card:
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 
-    uuid = ask(nvml.nvmlDeviceGetUUID, handle)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-    mig = ask(nvml.nvmlDeviceGetMigMode, handle)
-    cuda = ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+    uuid = query(nvml.nvmlDeviceGetUUID, handle)
+    memory = query(nvml.nvmlDeviceGetMemoryInfo, handle)
+    mig = query(nvml.nvmlDeviceGetMigMode, handle)
+    cuda = query(nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Card(
         index=index,
-        name=ask(nvml.nvmlDeviceGetName, handle),
+        name=query(nvml.nvmlDeviceGetName, handle),
         id=None if uuid is None else hashlib.sha256(uuid.encode()).hexdigest()[:12],
         memory_bytes=None if memory is None else memory.total,
-        driver=ask(nvml.nvmlSystemGetDriverVersion),
+        driver=query(nvml.nvmlSystemGetDriverVersion),
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        power_limit_w=scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
-        sm_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
-        memory_clock_max_hz=scaled(ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
+        power_limit_w=scaled(query(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
+        sm_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
+        memory_clock_max_hz=scaled(query(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
         mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         # The most that card and slot agree on: the present generation falls while the card idles.
-        pcie_generation=ask(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        pcie_width=ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        pcie_generation=query(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        pcie_width=query(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         nvlinks=_nvlinks(nvml, handle),
     )
 

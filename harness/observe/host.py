@@ -39,18 +39,18 @@ def samples(time_s: float) -> list[Sample]:
     """How busy each processor was since the last call, 0 to 1, and the 1-minute load average."""
     busy = psutil.cpu_percent(interval=None, percpu=True)
     out = [Sample(time_s, "host", f"cpu{i}_fraction", value / 100.0) for i, value in enumerate(busy)]
-    out += [Sample(time_s, "host", name, value) for name, value in _WITHHELD.shares(time_s).items()]
+    out += [Sample(time_s, "host", name, value) for name, value in _LOST_TIME.shares(time_s).items()]
     return [*out, Sample(time_s, "host", "load1", os.getloadavg()[0])]
 
 
-class _Withheld:
-    """Processor time that this machine was denied, as shares since the call before."""
+class _LostTime:
+    """CPU time that this machine did not get, as shares since the previous call."""
 
     def __init__(self) -> None:
         self._before: dict[str, float] = {}
 
     def shares(self, time_s: float) -> dict[str, float]:
-        """By the hypervisor, of all its processors' time; by a limit on this container, of the time that passed."""
+        """Steal: taken by the hypervisor, of all CPUs' time; throttled: by the container's limit, of elapsed time."""
         times = psutil.cpu_times()
         now = {"at": time_s, "all": sum(times[:8]), "steal": getattr(times, "steal", 0.0)}
         if (throttled := throttled_s()) is not None:
@@ -64,11 +64,11 @@ class _Withheld:
         return out
 
 
-_WITHHELD = _Withheld()
+_LOST_TIME = _LostTime()
 
 
 def throttled_s(folder: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Seconds that this container was held at its CPU limit since it began; None where it has no such limit."""
+    """Seconds that this container was throttled by its CPU limit since it began; None where it has no limit."""
     for file, unit in ((folder / "cpu.stat", 1e-6), (folder / "cpu" / "cpu.stat", 1e-9)):  # cgroup 2, cgroup 1
         try:
             figures = dict(line.split() for line in file.read_text().splitlines())

@@ -1,9 +1,9 @@
-"""This machine as a predictor sees one: the rate at which its cores read memory, and multiply.
+"""This machine as a predictor needs it: the rate at which its cores read memory, and multiply.
 
-A data sheet says of a processor what all its cores do at turbo clocks; what the server's cores get here, under this
-hypervisor, is measured instead, in a process of its own that is pinned to them. It takes about two seconds and loads
-these cores fully: ask before load, never while it runs. Left out: caches (a model that fits into them is faster than
-this says), the traffic between sockets, and any bf16 multiplication, which numpy has none of.
+A data sheet has the figures of all cores at turbo clocks. What the server's cores reach here, under this hypervisor, is
+measured instead, in a process of its own that is pinned to them. It takes about two seconds and loads these cores
+fully: measure before load, never while it runs. Left out: caches (a model that fits into them is faster than predicted
+from this), the traffic between sockets, and bf16 multiplication, which numpy does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from harness.manifest import BF16_OVER_FP32, Machine
 _PLACE = "--gpu host"
 _SYS = Path("/sys/devices/system/cpu")
 _LARGER = 4  # times the last-level cache: an array that cannot stay in it
-_USUAL_CACHE = 32 * 2**20  # bytes, where the machine does not say
+_USUAL_CACHE = 32 * 2**20  # bytes, where the machine has no figure
 _PIECE = 16 * 2**20  # bytes of an array at once: half a millisecond of a core, so that few are interrupted
 _EDGE = 512  # of the multiplied matrices: 3 MiB together, so that they come from the cache
 _WAIT_S = 60.0  # for the measuring process
@@ -53,7 +53,7 @@ def measure(cores: int = 1, cpus: Sequence[int] | None = None, *, seconds: float
         raise HarnessError(f"no cores {_list(chosen)!r} on this machine", place=_PLACE, way_out=way_out)
     memory = _memory()
     size = int(min(_LARGER * _cache(chosen), memory / 16))
-    streams, flops = _asked(chosen, size, seconds)
+    streams, flops = _in_subprocess(chosen, size, seconds)
     return Machine(
         cpu=_cpu_name(),
         cpus=chosen,
@@ -73,7 +73,7 @@ def _list(cpus: Iterable[int]) -> str:
     return ",".join(map(str, cpus))
 
 
-def _said(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:
@@ -82,7 +82,7 @@ def _said(path: Path) -> str:
 
 def _cpuinfo(*names: str) -> str:
     """The first line of /proc/cpuinfo that has one of these names; processors of other makers name theirs otherwise."""
-    lines = (line.partition(":") for line in _said(Path("/proc/cpuinfo")).splitlines())
+    lines = (line.partition(":") for line in _text(Path("/proc/cpuinfo")).splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() in names), "")
 
 
@@ -97,7 +97,7 @@ def _flags() -> set[str]:
 def _memory() -> float:
     """Bytes of the machine's memory, or of the container's share of it."""
     total = float(psutil.virtual_memory().total)
-    limit = _said(Path("/sys/fs/cgroup/memory.max")).strip()
+    limit = _text(Path("/sys/fs/cgroup/memory.max")).strip()
     return min(total, float(limit)) if limit.isdigit() else total
 
 
@@ -106,9 +106,9 @@ def _cache(cpus: Sequence[int]) -> int:
     found: dict[tuple[int, str], int] = {}
     for cpu in cpus:
         for each in (_SYS / f"cpu{cpu}" / "cache").glob("index*"):
-            size, level = _said(each / "size").strip(), _said(each / "level").strip()
+            size, level = _text(each / "size").strip(), _text(each / "level").strip()
             if size.endswith("K") and level.isdigit():
-                found[int(level), _said(each / "shared_cpu_list")] = int(size[:-1]) * 1024
+                found[int(level), _text(each / "shared_cpu_list")] = int(size[:-1]) * 1024
     last = max((level for level, _ in found), default=0)
     return sum(size for (level, _), size in found.items() if level == last) or _USUAL_CACHE
 
@@ -116,15 +116,15 @@ def _cache(cpus: Sequence[int]) -> int:
 # ---- measuring, in a process of its own -----------------------------------------------------------------
 
 
-def _asked(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
+def _in_subprocess(cpus: Sequence[int], size: int, seconds: float) -> tuple[dict[str, float], float]:
     """Streams by name in bytes/s and FLOP/s, from a process whose BLAS has one thread a core."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = interpreter.module(__name__, _list(cpus), str(size), str(seconds))
     try:
         done = subprocess.run(command, env=os.environ | one, capture_output=True, timeout=_WAIT_S + seconds, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
-        fact = f"cores {_list(cpus)} could not be measured ({said or 'no answer in time'})"
+        message = (error.stderr or b"").decode(errors="replace").strip().rpartition("\n")[2]
+        fact = f"cores {_list(cpus)} could not be measured ({message or 'no answer in time'})"
         raise HarnessError(fact, place=_PLACE, way_out="name cores that this process may use") from None
     return msgspec.json.decode(done.stdout, type=tuple[dict[str, float], float])
 

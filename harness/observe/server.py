@@ -1,8 +1,8 @@
-"""What the server publishes of itself: a Prometheus page read into figures.
+"""The metrics that the server publishes: a Prometheus page read into figures.
 
 vLLM's names first; SGLang's and llama-server's where they mean the same. Counts are summed over their labels, and
 shares averaged.
-A server that publishes nothing gives an empty list, and everything made from it stays None.
+A server that publishes nothing has no samples, and every figure made from them stays None.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 _SHARES = {"kv_usage"}  # of one engine each: of several their mean
 _ours = {theirs: ours for ours, names in NAMES.items() for theirs in names}
 # Both expressions take a time that grows with the text's length alone, whatever the text is: what a part has taken it
-# never gives back (`++`), and a line that is no sample is looked at once.
+# never gives back (`++`), and a line that is no sample is read once.
 _SAMPLE = re.compile(
     r"\n((?:vllm|sglang|llamacpp):[a-zA-Z0-9_:]++)"
     r'(\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+\})?+'
@@ -55,7 +55,7 @@ def parse(page: str) -> dict[str, float]:
             return {}  # no server has so many, and a part of a sum is no sum
         try:
             value = float(sample[3])
-        except ValueError:  # a figure that is no number says nothing
+        except ValueError:  # not a number
             continue
         if 0 <= value < _MOST:
             name = _ours[sample[1]]
@@ -72,7 +72,7 @@ def cache_config(page: str) -> dict[str, str]:
     at = 1
     while len(labels) < _MOST_LABELS and (label := _LABEL.match(info[2], at)) is not None:
         labels[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
-        at = label.end()  # each begins where the one before ended: nothing is looked at twice
+        at = label.end()  # each begins where the one before ended: nothing is read twice
     return labels
 
 

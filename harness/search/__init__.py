@@ -1,14 +1,14 @@
 """Which level comes next, how long it lasts, and when the search ends: finished levels in, a decision out.
 
-- A level's window is the time asked for after the transient, which is searched by MSER over warm-up and window in
-  bins of max(50 ms, 5 median gaps). How long a level lasts is decided by `search/pace.py`, from what the ramp
-  measures it for, the time of a request and the time left; docs/knee.md has the table. Its figures are of the whole
-  request times in it (`window.whole_requests`), which are the `window` of the summary.
-- A ramp decides on the same figures that the report shows, and on nothing else: a run that is resumed goes on as if
-  it had never ended. The reason for each level stands in its frame of the spool, as a sentence: `search/decision.py`
-  makes it of an enumeration, `roles.py` reads it back, and nothing else looks into it.
+- A level's window begins after the transient, which is found by MSER over warm-up and window in bins of max(50 ms, 5
+  median gaps). How long a level lasts is decided by `search/pace.py`, from the level's role, the time of a request and
+  the time left; docs/knee.md has the table. Its figures are of the whole request times in it
+  (`window.whole_requests`), which are the `window` of the summary.
+- A ramp decides on the figures that the report shows, and on nothing else, so a resumed run goes on as if it had never
+  ended. The reason for each level is a sentence in its frame of the spool: `search/decision.py` makes it of an
+  enumeration, `roles.py` reads it back, and nothing else parses it.
 - A level that is invalid is measured once more. Where the ramp chose its levels an invalid one is left out of the
   curve and voids no other; only errors, which are the server's, keep the ramp from higher levels.
-- More than 1 % of errors forbid a ramp that concurrency and all above it, unless as many or more went without them
-  before; then the level is measured once more, like any other that was spoiled.
+- More than 1 % of errors exclude that concurrency and all above it, unless as many or more in flight went without
+  errors before; then the level is measured once more, like any other invalid one.
 """

@@ -1,6 +1,6 @@
 """What a run may spend, in time, requests and dollars, and what is left of it.
 
-The bounds are the run's, not the session's: what earlier sessions spent counts. Left out: what a provider bills beyond
+The bounds are the run's: what earlier sessions of it spent counts. Left out: what a provider bills beyond
 tokens and time.
 """
 
@@ -13,7 +13,7 @@ from harness.scenario import Hardware, Ramp
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens that were asked of a server; the cached ones are input too."""
+    """Tokens that a server processed; cached ones are input too."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -25,7 +25,7 @@ class Usage(msgspec.Struct, frozen=True):
         return cls(record.input_tokens or 0, record.cached_tokens or 0, record.output_tokens or 0)
 
     def times(self, requests: int) -> Usage:
-        """Of so many like it."""
+        """Of so many requests like it."""
         return Usage(self.input_tokens * requests, self.cached_tokens * requests, self.output_tokens * requests)
 
     def __add__(self, other: Usage) -> Usage:
@@ -58,7 +58,7 @@ def dollars(hardware: Hardware, seconds: float, usage: Usage) -> float | None:
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """So far, what is in flight included."""
+    """What was spent so far, requests in flight included."""
 
     seconds: float = 0.0
     requests: int = 0

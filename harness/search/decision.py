@@ -1,7 +1,8 @@
-"""What a search decides: a level in its role, or its end, with the reason; and the one place that words the reasons.
+"""What a search decides: a level in its role, or its end, with the reason; the sentences of all reasons are here.
 
-A reason is an enumeration whose value is its sentence, with places for figures. Result folders hold the sentences
-alone: `harness.roles` reads them back, those of earlier versions too, and nothing else looks into one.
+A reason is an enumeration whose value is its sentence, with places for figures. Result folders have the sentences
+alone: `harness.roles` reads them back, those of earlier versions too, and nothing else parses one. So a sentence that
+changes needs a rule there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from harness.roles import Role
 class Reason(enum.StrEnum):
     """Why a level is measured."""
 
-    GIVEN = "given"
+    FIXED = "given"
     SINGLE_STREAM = "the ramp begins with a single stream"
     DOUBLING = "doubling"
     FOURFOLD = "twice a doubling: the time allows for few levels"
@@ -48,7 +49,7 @@ class Reason(enum.StrEnum):
 class End(enum.StrEnum):
     """Why a search ends, or a part of it."""
 
-    ALL_GIVEN = "all given {loads} are held"
+    ALL_MEASURED = "all given {loads} are held"
     QUICK = "--quick: the first pass has an answer, a {state} one"
     FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
     NO_GAIN = "two levels above {best} gained nothing on it"
@@ -66,12 +67,12 @@ class End(enum.StrEnum):
 
     @property
     def stopped(self) -> bool:
-        """Whether it is said as it happens, and as a remark in the report."""
+        """Whether it is shown at once, and as a remark in the report."""
         return roles.stopped(self.value)
 
 
 class Part(enum.StrEnum):
-    """What is a part of several sentences: what forbids more, and what is known so far."""
+    """Parts of several sentences: what forbids more levels, and what is known so far."""
 
     HIGHEST = "--max-concurrency {concurrency} is reached"
     TTFT = "TTFT p99 of {ttft:.3g} s at {concurrency} is past {bound:g} s"
@@ -124,12 +125,12 @@ def measure_rate(rate: float, why: Reason, role: Role = Role.SLO, /, **figures: 
 
 
 def end(why: End, /, **figures: Any) -> Decision:
-    """The search is over, or the part of it that was asked."""
+    """The search is over, or a part of it."""
     return Decision(why, why.value.format(**figures))
 
 
 def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
-    """What is left of the bounds, where it does not do for `need`; "" where neither is bounded."""
+    """What is left of the bounds, as too little for `need`; "" where neither is bounded."""
     left = [f"{seconds:.3g} s"] if seconds is not None else []
     left += [f"{requests} requests"] if requests is not None else []
     return f"{' and '.join(left)} left do not suffice for {need}" if left else ""

@@ -1,9 +1,9 @@
 """The first pass of a ramp: 1, 2, 4, … in flight, until throughput does not rise any more.
 
-It goes by fours where the time allows for few levels. The flat levels at its end are its dearest, for a request takes
-N·G/X and past the hinge that grows with C: after the first one it goes on by √2, not 2. The rule is the same,
+It goes by fours where the time allows for few levels. The flat levels at its end cost the most, since a request takes
+N·G/X, which past the hinge grows with C: after the first flat level it goes on by √2, not 2. The rule is the same,
 elasticity below 5 % twice, and the second flat level costs 2.8 to 5.7 times what a level at the hinge does, instead of
-4 to 8. And where levels are noisy, the elasticity between two of them falls below 5 % by luck only; so it also ends
+4 to 8. Where levels are noisy, the elasticity between two of them falls below 5 % by chance only, so the pass also ends
 once the curve through all of them puts the hinge below 0.9 of the last level in 95 % of the draws. If either was too
 early, the refinement goes on upwards.
 """
@@ -24,7 +24,7 @@ from harness.search.state import Search, State, ceiling, overloaded
 
 FLAT = 0.05  # elasticity dlnX/dlnC below which a doubling gained nothing (docs/method.md, The ramp)
 
-_STILL = 0.25  # elasticity above which throughput still rises, whatever the curves say
+_STILL = 0.25  # elasticity above which throughput still rises, whatever the fit
 _INSIDE = 0.7  # of the last level: a hinge below lies well inside
 _FEW = 4  # levels of a first pass that may be sure of a bend
 _FLAT_LEVELS = 2  # in a row that gain nothing end the first pass
@@ -32,7 +32,7 @@ _MANY = 60.0  # request times in the whole run's time, below which the first pas
 
 
 def walk(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, Decision]:
-    """How many of the levels the first pass took, and its next step: it goes on while they are what it asks for."""
+    """How many of the levels belong to the first pass, and its next step; it ends at the first level not its own."""
     for i in range(len(measured)):
         step = next_step(measured[:i], search)
         if step.over or measured[i].concurrency != step.concurrency:
@@ -63,7 +63,7 @@ def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
 
 
 def again(measured: Sequence[MeasuredLevel]) -> Decision | None:
-    """An invalid level is measured once more, as what spoiled it may have passed, unless its errors are the answer."""
+    """An invalid level is measured once more, as its cause may have passed, unless the server is overloaded."""
     last = measured[-1]
     if last.valid or overloaded(last, measured) or [m.concurrency for m in measured].count(last.concurrency) > 1:
         return None
@@ -79,7 +79,7 @@ def is_sure(state: State) -> bool:
     found = knee.fit(state)
     if found.draws is None:
         return False
-    if len(state.times) < LEVELS:  # goes by fours: a bend well inside is enough to look closer
+    if len(state.times) < LEVELS:  # goes by fours: a bend well inside is enough to refine
         hinge = found.curve.hinge_concurrency.value
         return _few_levels(state.measured, state.search) and hinge is not None and hinge < _INSIDE * state.highest
     return knee.below_last(state, found.draws) >= SURE
@@ -88,7 +88,7 @@ def is_sure(state: State) -> bool:
 def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
     """The level that the last two lie above without gaining on it; None where they gain.
 
-    Neighbours of short levels on a noisy plateau seem to rise now and again; the best of all so far they do not pass.
+    On a noisy plateau a short level may seem higher than its neighbour, but rarely than the best of all.
     """
     valid = [m for m in measured if m.counts]
     if len(valid) <= _FLAT_LEVELS:

@@ -1,6 +1,6 @@
-"""Which of some levels tells most per second about a quantity of the curve: hinge, plateau, or the slope past it.
+"""Which level gains the most information per second about the hinge, the plateau, or the slope past it.
 
-Left out: which quantity is asked about, and what else a level is measured for (`refinement`).
+Left out: which of these is wanted, and what else a level is measured for (`refinement`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from harness.analysis.table import Floats
 from harness.search.knee import FAR, PAST, settled
 from harness.search.state import State
 
-_AS_GOOD = 0.9  # of the best one's worth: among these the least measured is taken, as no curve is exact
-_LEVER = 0.02  # Σ(ln N - mean)² too small to tell an elasticity by: two levels a fifth apart
+_AS_GOOD = 0.9  # of the best gain: among these the least measured is taken, as no curve is exact
+_LEVER = 0.02  # Σ(ln N - mean)² too small to measure an elasticity by: two levels a fifth apart
 
 
 def most(state: State, fit: curve.Fit, levels: Sequence[int], wide: Sequence[Floats]) -> int | None:
-    """That of the affordable levels C whose measurement would narrow what is asked most per second.
+    """That of the affordable levels C whose measurement would narrow the wanted quantity most per second.
 
     The bootstrap curves disagree by var(ln X(C)) there and by var(ln Q) about the quantity Q; a level measured with
     the relative error s (`_adds`) takes cov²/(var + s²) off the latter (the linear update of a normal ensemble).

@@ -1,6 +1,6 @@
-"""What the curve through the levels so far says of the knee, as a search asks it.
+"""What is known of the knee from the curve through the levels so far, as a search needs it.
 
-Left out: which level that calls for (`refinement`), and what a level would add (`information_gain`).
+Left out: which level comes next (`refinement`), and what a level would add (`information_gain`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from harness.analysis.table import Floats
 from harness.search.decision import Part, percent
 from harness.search.state import State
 
-PAST = 1.15  # a level that is to count as past the hinge (curve: 1.1) is asked for with some room
+PAST = 1.15  # a level that shall count as past the hinge (curve: 1.1) is chosen with some margin
 FAR = 4.0  # a hinge at infinity counts as so many times the last level
 
-_DRAWS = 100  # enough to choose by; the report draws its own
+_DRAWS = 100  # enough to choose a level by; the report makes its own
 
 
 def fit(state: State) -> curve.Fit:

@@ -1,7 +1,4 @@
-"""A finished level as a search sees it.
-
-Left out: its verdicts and latencies beyond those that a search goes by.
-"""
+"""A finished level, as far as a search uses it: not all of its verdicts and latencies."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     valid: bool
     in_flight_ok: bool
     ttft_p99_s: float | None
-    slo: str | None  # met | missed | unresolved; None: no SLO asked
+    slo: str | None  # met | missed | unresolved; None: there is no SLO
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # no token came for so long that the level was ended
 
@@ -45,7 +42,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n(self) -> float:
-        """Mean in flight; the concurrency asked for where that is not known."""
+        """Mean in flight; the concurrency where that is not known."""
         return self.in_flight or float(self.users)
 
     @property
@@ -63,8 +60,8 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
     """A finished level by its summary.
 
-    How many requests it took is told by those of its window: those of the whole level are not all over yet when the
-    search goes on, and a resumed run shall see the same later.
+    Its number of requests is estimated from those of its window: those of the whole level are not all over when the
+    search goes on, and a resumed run must come to the same number later.
     """
     assert level.end_s is not None
     seconds = level.end_s - level.begin_s
@@ -89,6 +86,6 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
 
 
 def _p99_at_least(spread: Spread) -> float | None:
-    """What p99 is or passes, by the highest percentile that the samples carry."""
+    """A lower bound of p99: the highest percentile that the samples carry."""
     carried = (spread.p99, spread.p95, spread.p90, spread.p50)
     return next((value for value in carried if value is not None), None)

@@ -1,8 +1,8 @@
-"""How long a level lasts: as long as what it is measured for needs.
+"""How long a level lasts, by its role.
 
 Where the ramp chooses its levels, the first pass has windows of one or two request times, so that there is an answer
-early, and what narrows it longer ones. A level that is the answer itself lasts until its throughput is known precisely
-enough (`precision`). Left out: when its window then begins and ends (`timing`).
+early, and the refinement has longer ones. A level whose own figures are wanted lasts until its throughput is precise
+(`precision`). Left out: when its window then begins and ends (`timing`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pace(request_times: float, request_s: float, seconds_left: float | None, *, 
 
 
 def first_pass(request_s: float, seconds_left: float | None) -> Pace:
-    """The pace of a level that tells where the bend lies at all."""
+    """The pace of a level of the first pass, which finds where the bend is."""
     return pace(FIRST_PASS, request_s, seconds_left, share=_FIRST_SHARE)
 
 
@@ -68,11 +68,11 @@ def refinement(request_s: float, seconds_left: float | None) -> Pace:
     return pace(REFINEMENT, request_s, seconds_left, share=_SHARE)
 
 
-def given(window_s: float, request_s: float) -> Pace:
-    """The pace of a level with a window of its own length; a short one gets a short warm-up.
+def fixed(window_s: float, request_s: float) -> Pace:
+    """The pace of a level with a window of a fixed length; a short one gets a short warm-up.
 
-    Its slots begin over a whole request time all the same: a window shorter than that would else fall on the moment
-    when they all wait for their first token, or when none does.
+    Its slots begin over a whole request time all the same: else a window shorter than that would fall on the moment
+    when all of them wait for their first token, or when none does.
     """
     return Pace(request_s, 1 if window_s < SHORT * request_s else 2, window_s)
 
@@ -90,9 +90,9 @@ def paced(scenario: Scenario) -> bool:
 
 
 def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
-    """How long a level lasts, by what is asked of the ramp, the level's role and the time of a request."""
+    """How long a level lasts, by the ramp's options, the level's role and the time of a request."""
     if scenario.ramp.level_seconds is not None:
-        return given(scenario.ramp.level_seconds, request_s)
+        return fixed(scenario.ramp.level_seconds, request_s)
     if paced(scenario) and role is Role.FIRST_PASS:
         return first_pass(request_s, seconds_left)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT):

@@ -1,10 +1,9 @@
 """When a window is precise enough to end.
 
-The 95 % interval is looked at only at lengths 1.5 apart. Whoever looks all the time stops at the first moment that
-chance makes the batches agree, and the interval then covers the truth too seldom; so few looks, each with half as
-much again as the one before, leave it its 95 %. The first look is at the shortest length that carries an interval,
-the last one ends the window precise or not. Left out: where the window begins (`analysis.window.truncation`), and what
-else may end it (`timing`).
+The 95 % interval is checked only at a few lengths, each 1.5 times the one before. A check at every moment would stop
+when the batches agree by chance, and the interval would then cover the truth in less than 95 % of the windows. The
+first check is at the shortest length that carries an interval; the last one ends the window, precise or not. Left out:
+where the window begins (`analysis.window.truncation`), and what else may end it (`timing`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
 from harness.summary import Estimate
 
-REQUEST_TIMES = 22  # of the first look: an interval needs 20 mean ones, and what is in flight moves the mean
-APART = 1.5  # from one look to the next (docs/method.md, The window)
-LOOKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
+REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean
+APART = 1.5  # from one check to the next (docs/method.md, The window)
+CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
 DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A window that was looked at: its length, the throughput in it, and whether it may end there."""
+    """A window at a check: its length, the throughput in it, and whether it may end there."""
 
     seconds: float
     estimate: Estimate
@@ -32,7 +31,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> list[float]:
-    """Seconds from the window's start at which it is looked at, rising; the last one ends it.
+    """Seconds from the window's start at which precision is checked, rising; the last one ends it.
 
     >>> [round(length, 1) for length in lengths(1.0)]
     [22.0, 33.0, 49.5, 74.2, 111.4, 167.1]
@@ -40,12 +39,12 @@ def lengths(request_s: float, *, least: float = 0.0, most: float = math.inf) -> 
     [3.0, 4.5, 5.0]
     """
     first = max(least, REQUEST_TIMES * request_s)
-    out = [first * APART**i for i in range(LOOKS)]
+    out = [first * APART**i for i in range(CHECKS)]
     short = [length for length in out if length < most]
     return short if len(short) == len(out) else [*short, most]
 
 
-def look(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
+def check(times: Floats, counts: Floats, start: float, end: float, request_s: float, precision: float) -> Window:
     """The window [start, end) by a running count of tokens (or chunks of them) over time.
 
     Precise: the half-width of the 95 % interval is at most `precision` of the mean.
@@ -65,12 +64,12 @@ def window(
     least: float = 0.0,
     most: float = math.inf,
 ) -> Window:
-    """The window that a whole series gives: from look to look until it is precise or the last look has come.
+    """The window of a whole series: from check to check until it is precise or the last check has come.
 
-    The series has to reach as far as the last look may. `times` rise, `counts` are shape of `times`.
+    The series has to reach as far as the last check may. `times` rise, `counts` are shape of `times`.
     """
     for length in lengths(request_s, least=least, most=most):
-        found = look(times, counts, start, start + length, request_s, precision)
+        found = check(times, counts, start, start + length, request_s, precision)
         if found.precise:
             break
     return found

@@ -1,12 +1,13 @@
 """Which level comes next, and why. Pure: the levels measured so far in, the next one or the end out.
 
-Given levels, of concurrency or of rate, are measured in the order given. Else a first pass of short levels climbs until
+Fixed levels, of concurrency or of rate, are measured in their order. Else a first pass of short levels climbs until
 throughput does not rise any more (`first_pass`), and further levels narrow hinge and plateau (`refinement`). An SLO is
 then bisected between the largest level that met it and the smallest that did not; so is the largest rate of an open
 loop, which needs no knee (`slo`).
 
 Everything follows from the levels measured: a run that is resumed goes on as if it had never ended. Left out: how long
-a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the ramp only asks what a level would cost.
+a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the
+ramp only uses what a level would cost.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from harness.search.state import Search, State
 
 SLO_LEVELS = 16  # that an SLO may take beyond those of the refinement
 
-_STALLS = 2  # levels in a row without a token, after which the server is given up
+_STALLS = 2  # levels in a row without a token, after which the run ends
 
 
 def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     """The next level of one repeat of the ramp, from the levels that it has measured."""
-    if over := _given_up(measured, search):
+    if over := _abandoned(measured, search):
         return over
     if search.levels is not None or search.rates is not None:
-        return _given(len(measured), search)
+        return _next_fixed(len(measured), search)
     most = refinement.MOST + SLO_LEVELS
     if search.search_rate:
         return slo.by_rate(measured, search, most)
@@ -53,24 +54,24 @@ def _in_role(role: Role, step: Decision) -> Decision:
     return msgspec.structs.replace(step, role=role)
 
 
-def _given_up(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
-    """The end of a server that stalls, or of given levels of which one failed."""
+def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
+    """The end of the run where the server stalls, or where a fixed level failed."""
     last = measured[-_STALLS:]
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
-    given = search.levels is not None or search.rates is not None
-    if given and not search.keep_going and measured and measured[-1].error_rate > ERRORS:
+    fixed = search.levels is not None or search.rates is not None
+    if fixed and not search.keep_going and measured and measured[-1].error_rate > ERRORS:
         return end(End.FAILED, failure=measured[-1].failure)
     return None
 
 
-def _given(done: int, search: Search) -> Decision:
-    """The next of the given rates, or levels."""
+def _next_fixed(done: int, search: Search) -> Decision:
+    """The next of the fixed rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
-            return measure_rate(search.rates[done], Reason.GIVEN, Role.GIVEN)
-        return end(End.ALL_GIVEN, loads="rates")
+            return measure_rate(search.rates[done], Reason.FIXED, Role.GIVEN)
+        return end(End.ALL_MEASURED, loads="rates")
     levels = search.levels or ()
     if done < len(levels):
-        return measure(levels[done], Reason.GIVEN, Role.GIVEN)
-    return end(End.ALL_GIVEN, loads="levels")
+        return measure(levels[done], Reason.FIXED, Role.GIVEN)
+    return end(End.ALL_MEASURED, loads="levels")

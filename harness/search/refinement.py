@@ -1,6 +1,6 @@
 """What a ramp measures after its first pass, until hinge and plateau are known.
 
-These questions are asked in order before every level; the first that wants a level gets it:
+These questions are answered in order before every level; the first that needs a level decides it:
 
     was the last level invalid?       measure it again, once
     fewer than 6 valid levels?        no hinge is found yet: fill the gaps around the likeliest one
@@ -9,8 +9,8 @@ These questions are asked in order before every level; the first that wants a le
     no descent to the knee yet?       repeat the level next to it, now that higher ones were measured
     hinge and plateau known?          then it ends here
     is it a fourth level?             repeat an earlier one, against drift
-    hinge or plateau too wide?        the level that tells most about them per second (`information_gain`)
-    plateau not reached?              go up, or to the level past the hinge that tells most about the slope there
+    hinge or plateau too wide?        the level with the most information about them per second (`information_gain`)
+    plateau not reached?              go up, or to the level past the hinge with the most information on the slope there
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ DRIFT = 4  # every so many levels an earlier one is repeated
 
 _CANDIDATES = 64
 _NEAR = 1.5  # a level within this factor of the hinge is next to it
-_VAGUE = 2.0  # an interval whose ends are this factor apart says little
+_VAGUE = 2.0  # an interval whose ends are this factor apart is too wide to use
 _WORTH = 1.1  # least step up towards a level that failed
 _LAST = 2.5  # levels that the time left suffices for, below which the next one has to settle the plateau
-_TIMES = 4  # a level is not repeated more often for what it tells; drift and a dip may ask for more
+_TIMES = 4  # a level is not repeated more often for its information; drift and a dip may repeat it more
 _SMOOTH = 2 * DRIFT  # levels that would have shown a corner where there is one
 _DIPS = 0.2  # share of draws with a dip that makes one suspected
 _FALL = 0.03  # least fall of throughput that does
@@ -83,7 +83,7 @@ def _too_wide(state: State, draws: curve.Draws) -> list[Floats]:
 
 
 def _settling(state: State, fit: curve.Fit) -> Decision | None:
-    """The level that tells whether there is a plateau, while the time still suffices for it."""
+    """The level that decides whether there is a plateau, while the time still suffices for it."""
     left = state.search.seconds_left
     if left is None or knee.settled(fit) or fit.curve.settle is None:
         return None
@@ -114,7 +114,7 @@ def _fill(state: State) -> Decision | None:
 
 
 def _between(state: State) -> int | None:
-    """The middle of the gap between two levels that the likeliest hinge lies in; None where it holds no new level."""
+    """The middle of the two levels around the likeliest hinge; None where there is no new level between them."""
     hinge = knee.fit(state).curve.hinge_concurrency.value
     for low, high in itertools.pairwise(state.times):
         middle = round(math.sqrt(low * high))
@@ -146,7 +146,7 @@ def _falls(state: State, past: Sequence[int]) -> bool:
 
 
 def _from_above(state: State, draws: curve.Draws) -> Decision | None:
-    """The first pass' level next to the hinge again, after higher ones: a server that remembers its load shows it."""
+    """The first pass' level next to the hinge again, after higher ones: this shows hysteresis of the server."""
     hinge = float(np.median(knee.hinges(draws)))
     if not math.isfinite(hinge):
         return None
@@ -164,7 +164,7 @@ def _from_above(state: State, draws: curve.Draws) -> Decision | None:
 
 
 def _drift(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decision | None:
-    """Every fourth level one of the first pass that was not repeated yet, the one that tells most per second."""
+    """Every fourth level repeats one of the first pass, the one with the most information per second."""
     if state.refined % DRIFT != DRIFT - 1:
         return None
     step = information_gain.most(state, fit, [C for C in _climbed(state) if state.top >= C], wide)
@@ -177,7 +177,7 @@ def _climbed(state: State) -> list[int]:
 
 
 def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decision | None:
-    """The level that tells most per second about what is still too wide, or not known to be flat."""
+    """The level with the most information per second on what is still too wide, or not known to be flat."""
     draws = fit.draws
     assert draws is not None
     lo, hi = curve.interval(knee.hinges(draws))
@@ -207,7 +207,7 @@ def _higher(state: State, draws: curve.Draws, wide: Sequence[Floats]) -> Decisio
 
 
 def _out_of_reach(state: State, draws: curve.Draws) -> bool:
-    """Whether the levels allowed most likely hold no plateau; some more levels make sure of it.
+    """Whether the levels allowed most likely reach no plateau; some more levels make sure of it.
 
     Throughput still rises at the highest one, or it bends without a corner and that knee has no upper end.
     """

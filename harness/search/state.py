@@ -1,6 +1,6 @@
-"""What a search goes by: what is asked of it, the levels measured so far in order, and what one more would cost.
+"""What a search decides on: its options, the levels measured so far in order, and what one more would cost.
 
-Left out: which level comes next (`ramp`), and what it would tell (`information_gain`).
+Left out: which level comes next (`ramp`), and what it would add (`information_gain`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASSUMED = 0.02  # relative error of a level that has none
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a search, and how far it may go."""
+    """The options of a search, and how far it may go."""
 
     levels: Sequence[int] | None
     rates: Sequence[float] | None
@@ -37,17 +37,17 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     plateau_width: float = 0.05
     seconds_left: float | None
     requests_left: int | None
-    keep_going: bool = False  # of given levels: one that fails does not end them
+    keep_going: bool = False  # of fixed levels: one that fails does not end them
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
     seconds: float | None = None  # that the whole run may take
-    paced: bool = False  # levels last as long as `pace` says, not one as long as the other
+    paced: bool = False  # levels last as long as `pace` decides, not all equally long
     quick: bool = False  # the first provisional answer is enough
 
     @classmethod
     def of(
         cls, scenario: Scenario, budget: Budget, *, predicted_hinge: float | None = None, e2e_s: float | None = None
     ) -> Search:
-        """What a scenario asks, with the budget that is left; `e2e_s` is the time of a request alone."""
+        """The search of a scenario, with the budget that is left; `e2e_s` is the time of a request alone."""
         spec = scenario.ramp
         return cls(
             levels=spec.levels,
@@ -69,7 +69,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The levels measured so far, put in order for the questions of a search."""
+    """The levels measured so far, arranged for the questions of a search."""
 
     measured: Sequence[MeasuredLevel]
     search: Search
@@ -154,12 +154,12 @@ class State(msgspec.Struct, frozen=True):
 
 
 def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
-    """Whether its errors are the server's answer to so many at once: as many, or more, never went without errors."""
+    """Whether its errors come from so much load: no level of as many, or more, in flight went without them."""
     return level.error_rate > ERRORS and not any(m.counts and m.users >= level.users for m in measured)
 
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:
-    """The highest concurrency still allowed, and what forbids more: the server, never what the client spoiled."""
+    """The highest concurrency still allowed, and what forbids more: the server, never a fault of the client."""
     bars = [(search.max_concurrency, Part.HIGHEST.words(concurrency=search.max_concurrency))]
     for m in measured:
         if overloaded(m, measured):

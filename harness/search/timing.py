@@ -1,8 +1,8 @@
 """When a level's window begins and ends: what is known at a moment in, the level's moments out.
 
 A level warms up, is measured in a window behind its transient, and goes on until the last request of that window has
-ended, so that no window holds survivors alone. Pure: `LevelTiming.step` takes what is known (`Now`) as often as there
-is news. Left out: where the news comes from, and what becomes of the level's records.
+ended, so that no window has surviving requests alone. Pure: `LevelTiming.step` takes what is known (`Now`) as often as
+there is progress. Left out: where the progress comes from, and what is done with the level's records.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RECENT = 256  # requests whose times count where a level has no number of slots
 
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
-_LOOKS_TO_SETTLE = 2  # at the transient; what has not settled by then is a trend, and more time is no cure
+_CHECKS_TO_SETTLE = 2  # of the transient; what has not settled by then is a trend, which more time does not end
 _COOLDOWN_REQUESTS = 2.0  # request times that a level waits for its last requests, where it need not go on
-_FAILING = 0.5  # of the last requests: more than that and the level tells nothing but that they fail
-_FEWEST_OUTCOMES = 50  # of the last requests, that tell whether a level fails
+_FAILING = 0.5  # of the last requests: where more fail, the level is ended
+_FEWEST_OUTCOMES = 50  # of the last requests, which decide whether a level fails
 
 
 def outcomes_watched(in_flight: float) -> int:
-    """How many of the last requests tell whether a level fails: two of each slot, and enough to be no accident.
+    """How many of the last requests decide whether a level fails: two of each slot, and enough to rule out chance.
 
     >>> outcomes_watched(4), outcomes_watched(256)
     (50, 512)
@@ -44,7 +44,7 @@ def outcomes_watched(in_flight: float) -> int:
 
 
 def failing(failed: Collection[bool], last: int) -> bool:
-    """Whether most of the `last` requests failed (True); fewer than that tell nothing yet.
+    """Whether most of the `last` requests failed; False while there are fewer.
 
     >>> failing([True] * 30 + [False] * 20, 50), failing([True] * 49, 50)
     (True, False)
@@ -52,10 +52,10 @@ def failing(failed: Collection[bool], last: int) -> bool:
     return len(failed) >= last and sum(failed) >= _FAILING * last
 
 
-def looks(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
-    """Seconds of a window at which it is looked at whether it is precise, by the time of a request.
+def check_lengths(request_s: float, most: float = LONGEST_WINDOW_S) -> list[float]:
+    """Seconds of a window at which its precision is checked, by the time of a request.
 
-    >>> looks(0.01)[:2], looks(1.0)[0], looks(60.0)
+    >>> check_lengths(0.01)[:2], check_lengths(1.0)[0], check_lengths(60.0)
     ([3.0, 4.5], 22.0, [600.0])
     """
     return precision.lengths(request_s, least=min(SHORTEST_WINDOW_S, most), most=most)
@@ -79,14 +79,14 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A level to be measured, and what its times follow from beyond what is seen while it runs."""
+    """A level to be measured, and what its timing depends on besides what is seen while it runs."""
 
     scenario: Scenario
     level: Level
     role: Role
     alone_s: float  # time of a request before any load
     settle_s: float  # until a request's record is there, after its end was reported
-    levels_left: int | None = None  # of given ones, this one included: they share the time
+    levels_left: int | None = None  # of fixed ones, this one included: they share the time
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
     def longest(self, request_s: float, budget: Budget) -> float:
@@ -113,7 +113,7 @@ class Phase(enum.StrEnum):
 
 
 class LevelTiming:
-    """One level on its way; `level` has the moments that have come, `pace` how its slots begin."""
+    """A level while it runs; `level` has the moments that have come, `pace` how its slots begin."""
 
     def __init__(self, task: Task, e2e_s: float, seconds_left: float | None) -> None:
         self._task = task
@@ -128,9 +128,9 @@ class LevelTiming:
         self._token_s = task.level.begin_s  # when the last token came, or the level began
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
-        self._given_s: float | None = None  # the length that the window was given; None: it ends when it is precise
-        self._lengths: list[float] = []  # at which it is looked at
-        self._looks = 0
+        self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
+        self._lengths: list[float] = []  # of the window at which precision is checked
+        self._checks = 0
         self._settled = self._extended = False
         self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended
@@ -150,7 +150,7 @@ class LevelTiming:
         return (self._tokens[-1] - self._tokens[first]) / (self._times[-1] - self._times[first])
 
     def step(self, now: Now) -> bool:
-        """Take the news in; True where a moment of the level has come, which `level` then has."""
+        """Take what is known now; True where a moment of the level has come, which `level` then has."""
         if self._tokens and now.tokens > self._tokens[-1]:
             self._token_s = max(now.time_s, self._token_s)
         self._times.append(now.time_s)
@@ -173,16 +173,16 @@ class LevelTiming:
             self._until_precise(now, now.recent_s)
         else:  # a single stream that did not warm up is measured over a whole request, its prompt included
             whole = self._e2e_s if self._is_single_request else 0.0
-            self._given_s = max(again.window_s, whole)
-            self._wait(now, self._given_s)
+            self._fixed_s = max(again.window_s, whole)
+            self._wait(now, self._fixed_s)
         return True
 
     def _is_warm(self, now: Now) -> bool:
         """Whether the window may begin.
 
-        As many requests of each slot as the pace says have ended, every slot has begun, and of a higher level before
-        none is left since as many have ended: those that ran beside them are gone too. On schedule: two request times,
-        which an overloaded server stretches, but not for ever.
+        Closed loop: every slot has begun, as many requests of each as the pace requires have ended, and after a higher
+        level as many have ended since its last one, so that those which ran at the same time are over too. Open loop:
+        after two request times, which an overloaded server stretches, but not for ever.
         """
         C = self.level.concurrency
         if C is None:
@@ -198,7 +198,8 @@ class LevelTiming:
         cut = self._cut(now)
         if cut is None and now.time_s < self._start_s + self._length_s:
             return False
-        if not (self._look(now, cut) if self._given_s is not None else self._look_for_precision(now, cut)):
+        ends = self._precise_window_ends if self._fixed_s is None else self._fixed_window_ends
+        if not ends(now, cut):
             return False
         self.phase, self.since_s, self.expected_s = Phase.COOLDOWN, now.time_s, None
         notes = (*self.level.notes, *self._notes)
@@ -216,13 +217,13 @@ class LevelTiming:
         reserve_s = now.request_s if self._is_paced and measured_s >= now.request_s / 2 else 0.0
         return LevelNote.CUT_SHORT if now.budget.over(reserve_s) is not None else None
 
-    def _look(self, now: Now, cut: LevelNote | None) -> bool:
-        """Whether a window of a given length ends; a transient pushes its start, a trend extends it once."""
+    def _fixed_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
+        """Whether a window of a fixed length ends; a transient moves its start, a trend extends it once."""
         if cut is not None:
             self._notes.append(cut)
         if cut is not None or self._settled:
             return True
-        assert self._given_s is not None
+        assert self._fixed_s is not None
         found, width = self._transient(now)
         if not found.checked:
             self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
@@ -230,29 +231,29 @@ class LevelTiming:
         if found.settled:
             self._settled = True
             self._start_s = max(self._start_s, self.level.begin_s + found.cut * width)
-            self._wait(now, self._given_s)
+            self._wait(now, self._fixed_s)
         elif not self._extended:
             self._extended = True
-            self._wait(now, 2 * self._given_s)
+            self._wait(now, 2 * self._fixed_s)
         else:
             self._notes.append(LevelNote.NOT_SETTLED)
             return True
         return False
 
-    def _look_for_precision(self, now: Now, cut: LevelNote | None) -> bool:
+    def _precise_window_ends(self, now: Now, cut: LevelNote | None) -> bool:
         """Whether a window ends whose throughput, behind the transient, shall be precise, or which may not go on."""
-        self._looks += 1
-        last = cut is not None or self._looks >= len(self._lengths)
+        self._checks += 1
+        last = cut is not None or self._checks >= len(self._lengths)
         if cut is None and not self._settled:
             found, width = self._transient(now)
             self._settled, start_s = found.settled, self.level.begin_s + found.cut * width
             if not found.checked:
                 self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
             elif self._settled and start_s > self._start_s:
-                self._start_s, self._looks = start_s, 0
+                self._start_s, self._checks = start_s, 0
                 self._until_precise(now, now.request_s)
                 return False
-            elif not self._settled and (last or self._looks >= _LOOKS_TO_SETTLE):
+            elif not self._settled and (last or self._checks >= _CHECKS_TO_SETTLE):
                 self._notes.append(LevelNote.NOT_SETTLED)
                 last = True
         precise = self._is_precise(now)
@@ -263,9 +264,9 @@ class LevelTiming:
         return False
 
     def _until_precise(self, now: Now, request_s: float) -> None:
-        """Wait for the next length at which precision is looked at, by the level's own request time as it is now."""
-        self._lengths = looks(request_s, self._task.longest(request_s, now.budget))
-        self._wait(now, self._lengths[min(self._looks, len(self._lengths) - 1)])
+        """Wait for the next length at which precision is checked, by the level's own request time as it is now."""
+        self._lengths = check_lengths(request_s, self._task.longest(request_s, now.budget))
+        self._wait(now, self._lengths[min(self._checks, len(self._lengths) - 1)])
 
     def _wait(self, now: Now, length_s: float) -> None:
         self._length_s = self.expected_s = length_s
@@ -302,7 +303,7 @@ class LevelTiming:
         return self.level.concurrency == 1 and not self.pace.warm_up
 
     def _hopeless(self, now: Now) -> bool:
-        """Whether more of the level tells nothing: most of its requests fail, or the server stalls."""
+        """Whether more of the level is useless: most of its requests fail, or the server stalls."""
         return now.failing or self._stalled(now)
 
     def _stalled(self, now: Now) -> bool:
@@ -310,16 +311,16 @@ class LevelTiming:
         return now.in_flight > 0 and self.silent_s > max(STALL_S, STALL_REQUESTS * now.e2e_s)
 
     def _transient(self, now: Now) -> tuple[window.Truncation, float]:
-        """The transient in warm-up and window so far, and the width of the bins that it was looked for in."""
+        """The transient in warm-up and window so far, and the width of the bins used."""
         width = window.bin_width(now.icl_s)
         return window.truncation(binned(self._times, self._tokens, self.level.begin_s, now.time_s, width)), width
 
     def _is_precise(self, now: Now) -> bool:
         """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
-        asked = self._task.scenario.ramp.precision
+        requested = self._task.scenario.ramp.precision
         times, counts = np.array(self._times), np.array(self._tokens, dtype=np.float64)
-        wanted = precision.DEFAULT if asked is None else asked
-        return precision.look(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
+        wanted = precision.DEFAULT if requested is None else requested
+        return precision.check(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
 
 
 def binned(times: list[float], counts: list[int], start: float, end: float, width: float) -> Floats:
