@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness import scenario
-from harness.cli import cli, given, output
+from harness.cli import VERBS, cli, given, output, verb
 from tests.servers import Request, serving
 
 
@@ -39,6 +39,28 @@ def test_help_is_there_for_every_verb(verb: list[str]) -> None:
     assert got.output.startswith("Usage:")
 
 
+@pytest.mark.parametrize("name", VERBS)
+def test_the_list_of_verbs_has_the_first_sentence_of_each_verb_s_help(name: str) -> None:
+    command, (_, line) = verb(name), VERBS[name]
+    assert (command.name, command.get_short_help_str(63)) == (name, line), "63 letters are left beside the names"
+
+
+def test_help_imports_no_verb() -> None:
+    code = (
+        "import sys; from harness.cli import cli; cli(['--help'], standalone_mode=False);"
+        "print(*[name for name in sys.modules if name.startswith('harness')], file=sys.stderr)"
+    )
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"  {name} " in got.stdout for name in VERBS)
+    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.terminal"}
+
+
+def test_an_unknown_verb_is_a_usage_error_that_names_the_nearest() -> None:
+    got = knee("predct")
+    assert got.exit_code == 2
+    assert "predict" in got.output
+
+
 def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
     text = knee("run", "--help").output
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
@@ -46,7 +68,7 @@ def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
         "Target:", "Workload:", "Ramp:", "Limits:", "Hardware, for the prediction and the cost:", "Simulated endpoint:",
         "Output:",
     ]  # fmt: skip
-    options = [option for option in cli.commands["run"].params if isinstance(option, click.Option)]
+    options = [option for option in verb("run").params if isinstance(option, click.Option)]
     for option in options:
         assert (
             sum(line.strip().startswith((option.opts[0] + " ", option.opts[0] + ",")) for line in text.splitlines())

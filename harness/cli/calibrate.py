@@ -16,7 +16,7 @@ _ELSEWHERE = "give a file by --out"
 
 @click.group()
 def calibrate() -> None:
-    """Measure this machine's load generator (`client`), or fit the prediction to a measured server (`model`)."""
+    """Measure the load generator, or fit the prediction to a server."""
 
 
 @calibrate.command("client")

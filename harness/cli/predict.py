@@ -49,7 +49,7 @@ _ELSEWHERE = "give a place to write to by --plot"
 @click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
 def predict(golden: bool, **flags: Any) -> None:
-    """Predict the whole curve from a model's config and a GPU's name; --gpu all says which GPU.
+    """Predict the whole curve from a model's config and a GPU's name.
 
     --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
     """

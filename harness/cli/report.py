@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
 def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
-    """Make summary and report anew from a result folder's records; a run that died is read as far as it got."""
+    """Make summary and report again from a result folder.
+
+    A run that died is read as far as it got.
+    """
     from harness.analysis.summarise import summarise
     from harness.results import levelmap
     from harness.results.result import Result
@@ -45,9 +48,10 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
 @click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Of the bootstrap.")
 def fit(source: str, as_json: bool, seed: int) -> None:
-    """Fit the curve to measured points: a result folder, or a CSV of concurrency and output tokens per second.
+    """Fit the curve to measured points.
 
-    The CSV begins with `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
+    They are those of a result folder, or of a CSV of concurrency and output tokens per second. The CSV begins with
+    `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
     import msgspec
 

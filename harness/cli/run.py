@@ -37,7 +37,10 @@ Examples:
 @click.argument("scenario", nargs=-1, metavar="[SCENARIO]")
 @options
 def run(scenario: tuple[str, ...], **flags: Any) -> None:
-    """Measure an endpoint: hold levels of concurrency, fit the curve, write a result folder."""
+    """Measure an endpoint and write a result folder.
+
+    The load rises from level to level of concurrency, and the curve is fitted to the levels.
+    """
     from harness import scenario as scenarios
     from harness.experiment import consent
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def sim(
     profile: str | None, calibration: str | None, speed: float, host: str, port: int, log: str | None, **flags: Any
 ) -> None:
-    """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU.
+    """Serve the simulated endpoint.
 
-    --profile names the model and the GPU, or --model-config and --gpu do. By the same options it is one replica of what
-    `knee predict` predicts.
+    It is an OpenAI-compatible server that only pretends to be a model on a GPU. --profile names the model and the GPU,
+    or --model-config and --gpu do. By the same options it is one replica of what `knee predict` predicts.
     """
     from harness.sim import endpoint
 
