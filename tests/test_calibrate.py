@@ -196,7 +196,7 @@ def test_a_ceiling_that_the_client_did_not_reach_is_shown_as_a_lower_bound() -> 
     shown = {what: (figure, remark) for what, figure, remark in rows(calibration())}
     assert shown["tokens, one a write"] == ("70,000 tok/s", "")
     assert shown["requests of one token"] == ("9,000 req/s", "at least; the server was the limit")
-    assert shown["streams at once"] == ("4,000", "as many as were asked for")
+    assert shown["streams at once"] == ("4,000", "as many as requested")
     assert shown["TTFT error p99"] == ("15 µs", "stamps by the kernel")
 
 
@@ -217,7 +217,7 @@ def test_the_error_of_a_calibration_is_that_of_its_worst_load() -> None:
 @pytest.mark.slow
 def test_a_calibration_finds_every_ceiling_and_error(kept: Path) -> None:
     heard: list[str] = []
-    made = calibrate(Effort(seconds=0.2, loads=(16,), streams=100), tell=heard.append)
+    made = calibrate(Effort(seconds=0.2, loads=(16,), streams=100), report=heard.append)
     assert len(heard) == 6
     for found in (made.single, made.bulk, made.requests):
         assert found.per_s > 0

@@ -83,7 +83,7 @@ def test_a_decode_probe_takes_the_shortest_prompts_that_never_repeat() -> None:
     long_template = check(lambda r: endpoint(r, overhead=40), given=given)
     assert (long_template.prompt_words, long_template.input_tokens) == (16, 56)
     assert long_template.prompts_used == 2
-    assert long_template.notes == ("prompts come to 56 tokens by the server's count, 32 were asked",)
+    assert long_template.notes == ("prompts come to 56 tokens by the server's count, not 32",)
 
 
 def test_a_url_with_v1_at_its_end_is_understood() -> None:
@@ -173,7 +173,7 @@ def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
 
 def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -> None:
     given = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
-    says("ask for at least 9", endpoint, given)
+    says("give at least 9", endpoint, given)
 
 
 def test_nobody_there_and_no_such_host_say_so() -> None:

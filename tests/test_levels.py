@@ -15,7 +15,7 @@ from harness import files, scenario
 from harness.experiment import live_state
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
-from harness.experiment.levels import Asked, Levels
+from harness.experiment.levels import Levels, RampInputs
 from harness.load.messages import Hold, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
@@ -440,7 +440,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     spool = Spool(tmp_path, header(0, 0.0))
     given = scenario.build({"ramp": {"level_seconds": 25}, "slo": {"ttft_p50": 0.3}}, place="test")
     manifest = {"scenario": msgspec.to_builtins(given), "workload": {"input_tokens": 10, "output_tokens": 9}}
-    levels = Levels(given, LAUNCH, spool, Quiet(), 0, asked=Asked.of(manifest_of(manifest)))
+    levels = Levels(given, LAUNCH, spool, Quiet(), 0, inputs=RampInputs.of(manifest_of(manifest)))
     live = []
 
     async def main() -> None:

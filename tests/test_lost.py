@@ -149,15 +149,15 @@ def test_two_processes_do_not_run_into_one_folder(tmp_path: Path) -> None:
         assert s.ended() in lost.MEASURED
 
 
-def test_a_complete_run_is_not_resumed_and_nothing_may_be_said_again(tmp_path: Path) -> None:
+def test_a_complete_run_is_not_resumed_and_takes_no_other_option(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     assert knee("run", "--url", "sim:", "--speed", "4", *FIVE, "--out", out).returncode in lost.MEASURED
     done = knee("run", "--resume", out)
     assert (done.returncode, done.stderr) == (1, f"error: {out}: this run is complete; see it by `knee report {out}`\n")
     done = knee("run", "--resume", out, "--levels", "1,2,4")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --resume: does not stand beside --levels")
-    # Killed after the last level, before the manifest said so: nothing is left to hold, and no endpoint is asked.
+    assert done.stderr.startswith("error: --resume: not allowed with --levels")
+    # Killed after the last level, before the manifest said so: no level is left to measure, and no endpoint is needed.
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     (tmp_path / "out" / MANIFEST).write_text(json.dumps({**manifest, "complete": False}))
     before = Result.open(out)

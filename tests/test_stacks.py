@@ -70,7 +70,7 @@ def test_slots_are_a_hint_for_the_ramp_where_nothing_is_predicted() -> None:
     def hint(data: dict[str, Any]) -> float | None:
         found = manifest.read(data)
         assert isinstance(found, manifest.Manifest)
-        return levels.Asked.of(found).predicted_hinge
+        return levels.RampInputs.of(found).predicted_hinge
 
     recorded = json.loads(Path("tests/data/demo/manifest.json").read_text())
     predicted = recorded["prediction"] | {"hinge_concurrency": 7.0}
@@ -147,7 +147,7 @@ def test_what_was_sent_stands_in_the_notes() -> None:
 
 
 def test_only_a_template_longer_than_the_prompt_is_refused() -> None:
-    assert "ask for at least 32" in refusal(stacks.counting(lambda words: 30 + 2 * words), spec(20))
+    assert "give at least 32" in refusal(stacks.counting(lambda words: 30 + 2 * words), spec(20))
     got = check(stacks.counting(lambda words: 18 + 5 * words), spec(20))
     assert (got.input_tokens, got.prompt_words) == (23, 1)
 
@@ -177,7 +177,7 @@ def test_azure_is_asked_by_its_version_and_its_own_fields(path: str) -> None:
     assert got.target.path == AZURE
     assert got.drop == {"max_tokens", "temperature", "ignore_eos", "stream_options.continuous_usage_stats"}
     assert "the server refuses max_tokens: max_completion_tokens is sent" in got.notes
-    assert "the server refuses temperature: left out, and the server samples as it likes" in got.notes
+    assert "the server refuses temperature: left out; the server samples by its default" in got.notes
     assert all(path.endswith("?api-version=2024-10-21") for path in seen)
 
 
@@ -240,7 +240,7 @@ def test_a_server_that_still_loads_says_so() -> None:
 
 def test_a_server_that_always_compresses_is_refused_by_the_coding_s_name() -> None:
     line = refusal(stacks.gzips)
-    assert "it compresses its streams (gzip), though no compression was asked for; switch compression off" in line
+    assert "it compresses its streams (gzip), though no compression was requested; switch compression off" in line
 
 
 def test_http_to_a_port_that_speaks_tls_is_one_line() -> None:
