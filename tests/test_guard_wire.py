@@ -89,7 +89,7 @@ def test_a_bomb_is_put_out_while_it_is_small(monkeypatch: pytest.MonkeyPatch, wi
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("a coding that it is not", r"compresses \('br'\), though no compression was requested"),
+        ("a coding that it is not", r"compresses \('br'\), though no compression was asked for"),
         ("gzip in gzip, ten times", r"compresses \('gzip, gzip"),
         ("corrupt gzip", "gzip cannot be inflated"),
         ("half of a gzip", "gzip ends in the midst"),

@@ -179,7 +179,7 @@ def test_a_secret_header_is_asked_for_again_and_must_be_the_same(tmp_path: Path)
         assert "the value of its header 'X-Key' is not stored; add --header 'X-Key: …'" in none.stderr
         other = knee("run", "--resume", str(s.out), "--header", "X-Other: 1", "--header", "X-Key: sesame")
         assert other.returncode == 1
-        assert "no header 'X-Other' to give again" in other.stderr
+        assert "the run has no header 'X-Other'" in other.stderr
         right = knee("run", "--resume", str(s.out), "--header", "X-Key: sesame", "--no-plots", "--yes")
         assert right.returncode in lost.MEASURED, right.stderr
 

@@ -36,7 +36,7 @@ OLDEST = timedelta(days=30)
 FULL = 0.90  # of a processor: from here on a process counts as using all of it
 _ITL_S, _TTFT_S = 0.025, 0.2  # of the paced loads: 40 tokens a second and stream
 _BULK = 64  # tokens a write
-_OTHER_FILES = 64  # that a process needs beside its connections
+_OTHER_FILES = 64  # that a process needs besides its connections
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
