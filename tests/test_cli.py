@@ -42,7 +42,7 @@ def test_help_is_there_for_every_verb(verb: list[str]) -> None:
 @pytest.mark.parametrize("name", VERBS)
 def test_the_list_of_verbs_has_the_first_sentence_of_each_verb_s_help(name: str) -> None:
     command, (_, line) = verb(name), VERBS[name]
-    assert (command.name, command.get_short_help_str(63)) == (name, line), "63 letters are left beside the names"
+    assert (command.name, command.get_short_help_str(63)) == (name, line), "63 letters fit beside the names"
 
 
 def test_help_imports_no_verb() -> None:
@@ -96,8 +96,8 @@ def test_the_printed_scenario_repeats_the_flags() -> None:
 
 
 def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_path: Path) -> None:
-    given = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
-    got = knee("run", "--url", "http://127.0.0.1:1", *given, "--print-scenario")
+    options = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
+    got = knee("run", "--url", "http://127.0.0.1:1", *options, "--print-scenario")
     assert "s3cret" not in got.output
     read = scenario.build(tomllib.loads(got.output), place="printed").target
     assert (read.headers, read.extra_body) == (
@@ -152,9 +152,9 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         "--dtype", "fp8", "--kv-dtype", "fp8", "--calibration", "p.json", "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
-    told = scenario.build(tomllib.loads(got.output), place="printed").hardware
-    assert (told.gpu, told.host_cpus, told.gpus, told.tp) == ("host", [0, 2, 3], 4, 2)
-    assert (told.dtype, told.kv_dtype, told.calibration) == ("fp8", "fp8", "p.json")
+    hardware = scenario.build(tomllib.loads(got.output), place="printed").hardware
+    assert (hardware.gpu, hardware.host_cpus, hardware.gpus, hardware.tp) == ("host", [0, 2, 3], 4, 2)
+    assert (hardware.dtype, hardware.kv_dtype, hardware.calibration) == ("fp8", "fp8", "p.json")
 
 
 @pytest.mark.parametrize(

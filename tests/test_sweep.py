@@ -100,16 +100,16 @@ def test_no_two_cells_have_the_same_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("wanted", "message"),
     [
         ({}, "nothing is swept"),
         ({"urls": {"../up": "http://127.0.0.1:1"}}, "cannot name a server"),
         ({"urls": {".hidden": "http://127.0.0.1:1"}}, "cannot name a server"),
     ],
 )
-def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(asked: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(HarnessError, match=said):
-        sweep.sweep(swept(sweep=asked), str(tmp_path / "map"), Silent(), "test")
+def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(wanted: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match=message):
+        sweep.sweep(swept(sweep=wanted), str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,13 +176,13 @@ def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "No such file"), ("{}", "not a map.json"), ('{"format":9,"name":"","axes":[],"cells":[]}', "format 9")],
 )
-def test_what_is_no_map_is_said(text: str | None, said: str, tmp_path: Path) -> None:
+def test_what_is_no_map_is_said(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / levelmap.MAP).write_text(text)
-    with pytest.raises(HarnessError, match=said):
+    with pytest.raises(HarnessError, match=message):
         levelmap.read(tmp_path)
 
 
@@ -268,10 +268,10 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
 
 @pytest.mark.slow
 def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp_path: Path) -> None:
-    asked = swept(sweep={"input_tokens": [16, 32, 64]})
+    wanted = swept(sweep={"input_tokens": [16, 32, 64]})
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of the second cell
-    found = sweep.sweep(asked, str(tmp_path / "map"), view, "test")
+    found = sweep.sweep(wanted, str(tmp_path / "map"), view, "test")
     assert found.status == 143
     assert [cell.status == 143 for cell in found.map.cells] == [False, True]
     assert not found.map.complete
@@ -288,9 +288,9 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
 
 @pytest.mark.slow
 def test_a_mistake_in_the_first_cell_ends_the_map_and_leaves_nothing(tmp_path: Path) -> None:
-    asked = swept(target={}, sweep={"urls": {"gone": "http://127.0.0.1:9", "other": "http://127.0.0.1:10"}})
+    wanted = swept(target={}, sweep={"urls": {"gone": "http://127.0.0.1:9", "other": "http://127.0.0.1:10"}})
     with pytest.raises(HarnessError, match=r"127\.0\.0\.1:9"):
-        sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+        sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -298,10 +298,10 @@ def test_a_mistake_in_the_first_cell_ends_the_map_and_leaves_nothing(tmp_path: P
 def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_path: Path) -> None:
     with running(profile(max_num_seqs=4, speed=20.0)) as url:
         gone = "http://127.0.0.1:9"
-        asked = swept(
+        wanted = swept(
             target={}, sweep={"urls": {"here": url, "gone": gone, "too": url.replace("127.0.0.1", "localhost")}}
         )
-        found = sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+        found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     assert [cell.error is None for cell in found.map.cells] == [True, False, True]
     assert gone in (found.map.cells[1].error or "")
     assert found.map.cells[1].status is None
@@ -313,8 +313,8 @@ def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_
 @pytest.mark.slow
 def test_the_bounds_are_of_the_whole_map(tmp_path: Path) -> None:
     ramp = {"levels": [1, 2], "level_seconds": 0.3, "workers": 1, "max_requests": 25}
-    asked = swept(ramp=ramp, sweep={"input_tokens": [16, 32, 64]})
-    found = sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+    wanted = swept(ramp=ramp, sweep={"input_tokens": [16, 32, 64]})
+    found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     first, *rest = found.map.cells
     assert first.requests >= 25
     assert [cell.left_out for cell in rest] == ["--max-requests 25 are sent by the cells before"] * 2

@@ -1,4 +1,4 @@
-"""Several workers are one load: a level is split, begun at one moment, told as one, and nothing is counted twice."""
+"""Several workers are one load: a level is split, begun at once, reported as one, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.scenario import Ramp, Scenario, Target
 from harness.sim.profile import Pace
 
 
-def told(worker: int, **changes: object) -> Progress:
+def progress(worker: int, **changes: object) -> Progress:
     fields: dict[str, object] = {
         "time_s": 1.0, "level": 0, "in_flight": 4, "ended": 8, "failed": 1, "waiting": 0, "tokens": 100,
         "oldest_sent_s": 0.5, "begun_in_run": 12, "cpu_s": 0.1, "reads": 100, "unstamped": 0, "worker": worker,
@@ -24,11 +24,11 @@ def told(worker: int, **changes: object) -> Progress:
 
 
 def test_the_workers_news_are_added_up_as_of_the_one_that_is_furthest_behind() -> None:
-    whole = together([told(0), told(1, time_s=1.02, level=1, oldest_sent_s=None, took_s=0.004, prepared=2)])
+    whole = together([progress(0), progress(1, time_s=1.02, level=1, oldest_sent_s=None, took_s=0.004, prepared=2)])
     assert (whole.in_flight, whole.ended, whole.failed, whole.tokens, whole.begun_in_run) == (8, 16, 2, 200, 24)
     assert (whole.time_s, whole.level, whole.prepared) == (1.0, 0, 1)
     assert (whole.oldest_sent_s, whole.took_s) == (0.5, 0.004)
-    alone = told(0)
+    alone = progress(0)
     assert together([alone]) is alone
 
 

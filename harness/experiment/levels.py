@@ -223,7 +223,7 @@ class Levels:
         busy = self.live.cpu.get(progress.worker, 0.0)
         if busy > CPU and progress.level not in self._warned:
             self._warned.add(progress.level)
-            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client limits")
+            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
 
     async def _drive(self, workers: Workers, level: Level, role: Role = Role.GIVEN) -> Level | None:
         """Run one level until its last request is over; the level with its times.
