@@ -115,7 +115,7 @@ def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     resolved = begun_with(folder, option_values.headers(flags["header"]))
     if flags["url"] not in (None, resolved.target.url):
         fact = f"the run was begun with {resolved.target.url}"
-        raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or run anew")
+        raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or start a new run")
     return str(Path(folder) / "manifest.json"), resolved
 
 

@@ -25,7 +25,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     if manifest.complete:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
     if not manifest.sessions:
-        raise HarnessError("nothing was measured in it", place=place, way_out="run anew")
+        raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
     result.must_go_on(Path(place), manifest)
     stored = manifest.scenario.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
@@ -42,7 +42,7 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     scenario = scenarios.build(tree, place=f"{place}/{MANIFEST}")
     if scenarios.digest(scenario) != manifest.scenario_digest:
         fact = "the scenario in its manifest is not the one that it was begun with"
-        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
+        raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")
     return scenario
 
 
@@ -67,7 +67,7 @@ def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
         raise HarnessError(
             f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
             place=launch.address.base,
-            way_out="run anew",
+            way_out="start a new run",
         )
     notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
     words = manifest.workload.prompt_words or launch.prompt_words
