@@ -28,7 +28,7 @@ import numpy as np
 import summary_speed
 
 from harness.dialects import DIALECTS
-from harness.experiment.trial import Load, Trial, errors, hold, pairs
+from harness.experiment.trial import Load, Trial, errors, pairs, run_trial
 from harness.load.http1 import request, request_head
 from harness.sim.process import serving
 from harness.sim.profile import Pace, reference
@@ -88,7 +88,7 @@ def smooth(**changes: object) -> Trial:
         "pace": SMOOTH, "streams": STREAMS, "output_tokens": ANSWER, "seconds": 6.0, "settle_s": 3.0,
         "spread_s": 3.2, "running_usage": False,
     }  # fmt: skip
-    return hold(Load(**(fields | changes)))  # type: ignore[arg-type]
+    return run_trial(Load(**(fields | changes)))  # type: ignore[arg-type]
 
 
 def arrival_error(pace: Pace) -> tuple[float, str]:
@@ -130,20 +130,20 @@ def merged(trial: Trial) -> float:
 
 
 def bulk() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
+    trial = run_trial(Load(pace=Pace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
                       settle_s=0.5, running_usage=False))  # fmt: skip
     share = trial.client_cpu_s / trial.seconds
     return trial.tokens_per_s / 1e6, f"client {share:.0%}, server {trial.server_cpu:.0%} busy"
 
 
 def many() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
-    return min(trial.after.told.in_flight, trial.running), f"client {trial.after.told.in_flight:,}, server " \
+    trial = run_trial(Load(pace=Pace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
+    return min(trial.after.progress.in_flight, trial.running), f"client {trial.after.progress.in_flight:,}, server " \
         f"{trial.running:,} at once"  # fmt: skip
 
 
 def burst() -> tuple[float, str]:
-    trial = hold(Load(pace=SMOOTH, streams=STREAMS, output_tokens=ANSWER, seconds=0.5, start="burst"))
+    trial = run_trial(Load(pace=SMOOTH, streams=STREAMS, output_tokens=ANSWER, seconds=0.5, start="burst"))
     sent = sorted(r.sent_s for r in trial.records if r.sent_s is not None)[:STREAMS]
     return (sent[-1] - sent[0]) * 1e3, f"bare sends {bare_sends():.1f} ms"
 
@@ -170,20 +170,20 @@ def bare_sends() -> float:
 
 
 def level_change() -> tuple[float, str]:
-    trial = hold(Load(pace=SMOOTH, streams=STREAMS, seconds=0.3, workers=2))
+    trial = run_trial(Load(pace=SMOOTH, streams=STREAMS, seconds=0.3, workers=2))
     return 5.0 + max(0.0, trial.took_s * 1e3), f"2 workers; announced 5 ms ahead, then {trial.took_s * 1e3:.2f} ms late"
 
 
 def open_loop() -> tuple[float, str]:
     pace = Pace(ttft_s=0.02, itl_s=0.01, groups=64)
-    trial = hold(Load(pace=pace, rate=2000.0, output_tokens=2, seconds=4.0, settle_s=1.0))
+    trial = run_trial(Load(pace=pace, rate=2000.0, output_tokens=2, seconds=4.0, settle_s=1.0))
     lag = [(r.sent_s - r.scheduled_s) * 1e3 for r in trial.inside if r.sent_s is not None]
     rate = len(lag) / trial.seconds
     return float(np.percentile(lag, 99)), f"p50 {np.percentile(lag, 50):.2f} ms, {rate:,.0f} requests/s"
 
 
 def long_answers() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
+    trial = run_trial(Load(pace=Pace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
                       running_usage=False))  # fmt: skip
     done = sum(r.error == "" for r in trial.records)
     return (

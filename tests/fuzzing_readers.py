@@ -30,7 +30,7 @@ from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.errors import HarnessError
 from harness.experiment import hardware
-from harness.experiment.levels import Asked
+from harness.experiment.levels import RampInputs
 from harness.manifest import Manifest
 from harness.predict import question, tune
 from harness.predict.catalog import model_config, models
@@ -319,7 +319,7 @@ class Readers:
                 if level.finished and level.window_end_s is not None:
                     summarise_level(run.records, table, run.samples, level, facts)
         self._times += 1
-        Asked.of(run.manifest)
+        RampInputs.of(run.manifest)
         hardware.find(run.manifest.scenario.hardware, run.manifest.gpu_facts)
 
     def _spool(self, data: bytes) -> None:

@@ -28,9 +28,10 @@ from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 _IMPORTED = (
-    "harness.cli", "harness.experiment.calibrate", "harness.experiment.run", "harness.experiment.sweep",
-    "harness.predict.tune", "harness.report.map_png", "harness.report.page", "harness.report.prediction",
-    "harness.report.roofs", "harness.report.terminal", "matplotlib.backends.backend_agg", "pyarrow.parquet",
+    "harness.cli.calibrate", "harness.cli.predict", "harness.cli.report", "harness.cli.run", "harness.cli.sim",
+    "harness.experiment.calibrate", "harness.experiment.run", "harness.experiment.sweep", "harness.predict.tune",
+    "harness.report.map_png", "harness.report.page", "harness.report.prediction", "harness.report.roofs",
+    "harness.report.terminal", "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip
 USER = 65534  # who may write nothing but the folder that is given away
 LIMIT_S = 60.0  # for commands that take about one: a pipe that is waited for takes for ever

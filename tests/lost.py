@@ -45,13 +45,13 @@ class Account(NamedTuple):
     kept: int  # that the folder has
     lost: int  # answered to the end, and not in the folder
     lost_early: int  # of them, those that were over more than LATEST_S before the fault
-    said: int  # without a record, as the summary says of itself
-    twice: int  # in the folder more than once, or asked of the server more than once
+    reported: int  # requests without a record, by the summary
+    twice: int  # in the folder more than once, or sent to the server more than once
     unknown: int  # in the folder, and not of the server
-    loaded_s: float | None  # from the fault to the last request that the server got; None: there was a sitting more
+    loaded_s: float | None  # from the fault to the last request that the server got; None: there was another session
     files: frozenset[str]  # of the folder
-    statuses: tuple[int, ...]  # exit status of each sitting
-    talk: str  # what the last sitting said on stderr
+    statuses: tuple[int, ...]  # exit status of each session
+    talk: str  # stderr of the last session
     summary: Summary
 
     @property
@@ -138,7 +138,7 @@ class Scene:
         kept = Counter(record.request_id for record in run.records)
         early_ns = self.fault_ns - int(LATEST_S * 1e9)
         summary = summarise(run)
-        said = [v.message for v in summary.verdicts if v.code == "requests_lost"]
+        reported = [v.message for v in summary.verdicts if v.code == "requests_lost"]
         sent = {r.request_id for r in run.records if r.sent_s is not None}
         return Account(
             logged=len(ids),
@@ -146,7 +146,7 @@ class Scene:
             kept=len(run.records),
             lost=len(whole.keys() - kept.keys()),
             lost_early=sum(end < early_ns for id, end in whole.items() if id not in kept),
-            said=int(said[0].split()[0]) if said else 0,
+            reported=int(reported[0].split()[0]) if reported else 0,
             twice=sum(n - 1 for n in [*kept.values(), *Counter(ids).values()]),
             unknown=len(sent - set(ids)),
             loaded_s=(max(e.received_ns for e in log) - self.fault_ns) * 1e-9 if len(self.statuses) == 1 else None,
@@ -321,7 +321,7 @@ def folder_removed(s: Scene) -> None:
     run.reached(1, in_window)
     kept = s.place / "kept"
     kept.mkdir()
-    os.link(s.out / SPOOL, kept / SPOOL)  # what a test can still look at
+    os.link(s.out / SPOOL, kept / SPOOL)  # for a test to read
     shutil.copy(s.out / MANIFEST, kept)
     s.hurt(run, 0)
     shutil.rmtree(s.out)
@@ -393,8 +393,8 @@ def wrong(name: str, a: Account) -> list[str]:
         f"{a.lost} lost though nothing died": a.lost > 0 and not any(mark in name for mark in ("kill", "cut", "full")),
         f"{a.twice} counted twice": a.twice > 0,
         f"{a.unknown} of no server": a.unknown > 0,
-        f"it says {a.said} are missing of {a.logged - a.kept}": a.said > a.logged - a.kept,
-        f"status {a.statuses}": not _as_told(a.statuses, STATUSES[name]),
+        f"it says {a.reported} are missing of {a.logged - a.kept}": a.reported > a.logged - a.kept,
+        f"status {a.statuses}": not _as_expected(a.statuses, STATUSES[name]),
         "a traceback": "Traceback" in a.talk,
         f"levels {a.levels}": a.levels != (LEVELS if complete else LEVELS[: len(a.levels)]) or not a.levels,
         "complete is wrong": a.summary.complete != complete,
@@ -406,7 +406,8 @@ def wrong(name: str, a: Account) -> list[str]:
 _BROKEN_OFF = {name for name, statuses in STATUSES.items() if statuses[-1] != MEASURED and statuses[-1] != 3}
 
 
-def _as_told(found: tuple[int, ...], told: tuple[object, ...]) -> bool:
-    return len(found) == len(told) and all(
-        status in want if isinstance(want, tuple) else status == want for status, want in zip(found, told, strict=True)
+def _as_expected(found: tuple[int, ...], expected: tuple[object, ...]) -> bool:
+    return len(found) == len(expected) and all(
+        status in want if isinstance(want, tuple) else status == want
+        for status, want in zip(found, expected, strict=True)
     )

@@ -21,17 +21,17 @@ def models(model: str = "toy", **entry: Any) -> bytes:
 
 
 def prompt_words(r: Request) -> int:
-    asked = json.loads(r.body)
-    return len((asked["messages"][0]["content"] if "messages" in asked else asked["prompt"]).split())
+    body = json.loads(r.body)
+    return len((body["messages"][0]["content"] if "messages" in body else body["prompt"]).split())
 
 
 def most(r: Request) -> int:
-    asked = json.loads(r.body)
-    return int(asked.get("max_tokens") or asked["max_completion_tokens"])
+    body = json.loads(r.body)
+    return int(body.get("max_tokens") or body["max_completion_tokens"])
 
 
 def chat(r: Request, prompt: int, *, done: bytes = DONE) -> None:
-    """A good answer of as many tokens as were asked for."""
+    """A good answer of as many tokens as requested."""
     n = most(r)
     chunks = [delta("length" if i == n - 1 else None, content=" x") for i in range(n)]
     r.stream(*chunks, event({"choices": [], "usage": usage(prompt, n)}), done)
@@ -83,8 +83,8 @@ def transformers(r: Request) -> None:
         r.sock.recv(1)  # the next request: the connection ends under it
         r.reset()
     elif r.path == "/v1/chat/completions":
-        asked = json.loads(r.body)
-        if unknown := [name for name in ("ignore_eos",) if name in asked]:
+        body = json.loads(r.body)
+        if unknown := [name for name in ("ignore_eos",) if name in body]:
             r.answer(422, json.dumps({"detail": f"Unexpected fields in the request: {set(unknown)}"}).encode())
             return
         n = most(r)
@@ -118,7 +118,7 @@ def azure(r: Request) -> None:
 
 
 def gzips(r: Request) -> None:
-    """A proxy that compresses all the same, whatever is asked for."""
+    """A proxy that compresses all the same, whatever is requested."""
     coded = "Content-Encoding: gzip\r\n"
     if r.path == "/v1/models":
         r.answer(200, gzip.compress(models()), extra=coded)

@@ -88,21 +88,21 @@ def test_each_arrival_is_held_against_the_write_of_the_same_token() -> None:
         request(0.0, [1.00001, 2.00002, 3.00003], request_id="a"),
         request(0.0, [1.500005], request_id="b"),
     ]
-    told = [written("b", 101.5), written("a", 101.0, 102.0, 103.0)]
-    every, first = errors(records, told, 100_000_000_000)
+    log = [written("b", 101.5), written("a", 101.0, 102.0, 103.0)]
+    every, first = errors(records, log, 100_000_000_000)
     assert every == pytest.approx([10e-6, 20e-6, 30e-6, 5e-6], abs=1e-9)
     assert first == pytest.approx([10e-6, 5e-6], abs=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "told"),
+    ("arrivals", "log"),
     [
         ([1.0, 2.0], [written("r", 1.0, 2.0, 3.0, 4.0)]),  # cut: what was written last never arrived
         ([1.0, 2.0], [written("r", 1.0, 2.0), written("another", 0.5)]),
     ],
 )
-def test_writes_that_did_not_arrive_are_not_compared(arrivals: Sequence[float], told: Sequence[Entry]) -> None:
-    every, first = errors([request(0.0, arrivals)], told, 0)
+def test_writes_that_did_not_arrive_are_not_compared(arrivals: Sequence[float], log: Sequence[Entry]) -> None:
+    every, first = errors([request(0.0, arrivals)], log, 0)
     assert (list(every), list(first)) == ([0.0, 0.0], [0.0])
 
 
@@ -196,7 +196,7 @@ def test_a_ceiling_that_the_client_did_not_reach_is_shown_as_a_lower_bound() -> 
     shown = {what: (figure, remark) for what, figure, remark in rows(calibration())}
     assert shown["tokens, one a write"] == ("70,000 tok/s", "")
     assert shown["requests of one token"] == ("9,000 req/s", "at least; the server was the limit")
-    assert shown["streams at once"] == ("4,000", "as many as were asked for")
+    assert shown["streams at once"] == ("4,000", "as many as requested")
     assert shown["TTFT error p99"] == ("15 µs", "stamps by the kernel")
 
 
@@ -216,9 +216,9 @@ def test_the_error_of_a_calibration_is_that_of_its_worst_load() -> None:
 
 @pytest.mark.slow
 def test_a_calibration_finds_every_ceiling_and_error(kept: Path) -> None:
-    heard: list[str] = []
-    made = calibrate(Effort(seconds=0.2, loads=(16,), streams=100), tell=heard.append)
-    assert len(heard) == 6
+    reported: list[str] = []
+    made = calibrate(Effort(seconds=0.2, loads=(16,), streams=100), report=reported.append)
+    assert len(reported) == 6
     for found in (made.single, made.bulk, made.requests):
         assert found.per_s > 0
         assert found.limited_by in ("client", "server", "host")

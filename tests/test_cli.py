@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from harness import cli as cli_module
 from harness import scenario
-from harness.cli import cli, given, output
+from harness.cli import VERBS, cli, option_values, output, verb
 from tests.servers import Request, serving
 
 
@@ -39,6 +39,28 @@ def test_help_is_there_for_every_verb(verb: list[str]) -> None:
     assert got.output.startswith("Usage:")
 
 
+@pytest.mark.parametrize("name", VERBS)
+def test_the_list_of_verbs_has_the_first_sentence_of_each_verb_s_help(name: str) -> None:
+    command, (_, line) = verb(name), VERBS[name]
+    assert (command.name, command.get_short_help_str(63)) == (name, line), "63 letters fit beside the names"
+
+
+def test_help_imports_no_verb() -> None:
+    code = (
+        "import sys; from harness.cli import cli; cli(['--help'], standalone_mode=False);"
+        "print(*[name for name in sys.modules if name.startswith('harness')], file=sys.stderr)"
+    )
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"  {name} " in got.stdout for name in VERBS)
+    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.terminal"}
+
+
+def test_an_unknown_verb_is_a_usage_error_that_names_the_nearest() -> None:
+    got = knee("predct")
+    assert got.exit_code == 2
+    assert "predict" in got.output
+
+
 def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
     text = knee("run", "--help").output
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
@@ -46,7 +68,7 @@ def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
         "Target:", "Workload:", "Ramp:", "Limits:", "Hardware, for the prediction and the cost:", "Simulated endpoint:",
         "Output:",
     ]  # fmt: skip
-    options = [option for option in cli.commands["run"].params if isinstance(option, click.Option)]
+    options = [option for option in verb("run").params if isinstance(option, click.Option)]
     for option in options:
         assert (
             sum(line.strip().startswith((option.opts[0] + " ", option.opts[0] + ",")) for line in text.splitlines())
@@ -74,8 +96,8 @@ def test_the_printed_scenario_repeats_the_flags() -> None:
 
 
 def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_path: Path) -> None:
-    given = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
-    got = knee("run", "--url", "http://127.0.0.1:1", *given, "--print-scenario")
+    options = ["--header", "X-Key: s3cret", "--header", "User-Agent: me", "--extra-body", '{"api_key": "s3cret"}']
+    got = knee("run", "--url", "http://127.0.0.1:1", *options, "--print-scenario")
     assert "s3cret" not in got.output
     read = scenario.build(tomllib.loads(got.output), place="printed").target
     assert (read.headers, read.extra_body) == (
@@ -92,7 +114,7 @@ def test_a_printed_scenario_holds_no_secret_and_asks_for_it_when_it_is_run(tmp_p
 def test_the_command_is_kept_without_what_may_be_secret() -> None:
     arguments = ["run", "--url", "http://h", "--header", "X-Key: a", "--header=X-Id:b", '--extra-body={"token": "c"}']
     secrets = ["sk-0123456789", "on"]
-    assert given.shown([*arguments, "--server-meta", "flags=--api-key sk-0123456789 --on"], secrets) == [
+    assert option_values.shown([*arguments, "--server-meta", "flags=--api-key sk-0123456789 --on"], secrets) == [
         "run", "--url", "http://h", "--header", "X-Key: (not stored)", "--header", "X-Id: (not stored)",
         "--extra-body", '{"token": "(not stored)"}', "--server-meta", "flags=--api-key (hidden) --on",
     ]  # fmt: skip
@@ -130,9 +152,9 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         "--dtype", "fp8", "--kv-dtype", "fp8", "--calibration", "p.json", "--print-scenario",
     )  # fmt: skip
     assert got.exit_code == 0, got.output
-    told = scenario.build(tomllib.loads(got.output), place="printed").hardware
-    assert (told.gpu, told.host_cpus, told.gpus, told.tp) == ("host", [0, 2, 3], 4, 2)
-    assert (told.dtype, told.kv_dtype, told.calibration) == ("fp8", "fp8", "p.json")
+    hardware = scenario.build(tomllib.loads(got.output), place="printed").hardware
+    assert (hardware.gpu, hardware.host_cpus, hardware.gpus, hardware.tp) == ("host", [0, 2, 3], 4, 2)
+    assert (hardware.dtype, hardware.kv_dtype, hardware.calibration) == ("fp8", "fp8", "p.json")
 
 
 @pytest.mark.parametrize(

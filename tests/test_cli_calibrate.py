@@ -124,11 +124,11 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(tmp_path:
 @pytest.mark.slow
 def test_what_a_folder_does_not_say_is_asked_for() -> None:
     run = Result.open(LIVE)
-    told = measured.hardware(run)
-    if told.gpu is None:
+    known = measured.hardware(run)
+    if known.gpu is None:
         with pytest.raises(HarnessError, match="--gpu"):
-            measured.deployed(run, told, hardware.measure)
-    filled = msgspec.structs.replace(told, gpu="l4", model_config="qwen2.5-0.5b", max_num_seqs=16)
+            measured.deployed(run, known, hardware.measure)
+    filled = msgspec.structs.replace(known, gpu="l4", model_config="qwen2.5-0.5b", max_num_seqs=16)
     made, where = measured.deployed(run, filled, hardware.measure)
     assert (made.name, where.gpu.key, where.max_num_seqs) == ("qwen2.5-0.5b", "l4", 16)
     assert where.kv_tokens == 2048 * 128, "the engine's own block count beats the estimate"
@@ -188,29 +188,29 @@ def test_a_card_is_found_by_what_its_driver_calls_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"), [({}, 0), ({"memory_bytes": 94e9}, 1), ({"memory_clock_max_hz": 1.593e9, "memory_bytes": 1}, 2)]
+    ("facts", "notes"), [({}, 0), ({"memory_bytes": 94e9}, 1), ({"memory_clock_max_hz": 1.593e9, "memory_bytes": 1}, 2)]
 )
-def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, Any], said: int) -> None:
+def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, Any], notes: int) -> None:
     found = hardware.find(Hardware(gpu="H100-SXM"), [msgspec.structs.replace(H100, **facts)])
-    assert len(found.notes) == said
+    assert len(found.notes) == notes
     assert all("is it that card?" in note for note in found.notes)
 
 
 def test_several_gpus_need_to_be_told_how_they_share_the_model() -> None:
-    card, asked = catalog.gpu("h100-sxm"), Hardware(gpus=4, model_config="llama-3.1-8b")
+    card, wanted = catalog.gpu("h100-sxm"), Hardware(gpus=4, model_config="llama-3.1-8b")
     with pytest.raises(HarnessError, match="say --tp 4"):
-        served.deployed(asked, card, None)
+        served.deployed(wanted, card, None)
     for tp, dp in ((4, 1), (2, 2), (1, 4)):
-        found = served.deployed(msgspec.structs.replace(asked, tp=tp), card, None)
+        found = served.deployed(msgspec.structs.replace(wanted, tp=tp), card, None)
         assert found is not None
         assert (found[1].tp, found[1].dp, found[1].gpus) == (tp, dp, 4)
     with pytest.raises(HarnessError, match="no whole replicas of 3"):
-        served.deployed(msgspec.structs.replace(asked, tp=3), card, None)
+        served.deployed(msgspec.structs.replace(wanted, tp=3), card, None)
 
 
 def test_dtypes_reach_the_model_and_the_engines_blocks_its_cache() -> None:
-    asked = Hardware(model_config="llama-3.1-8b", dtype="fp8", kv_dtype="fp8")
-    found = served.deployed(asked, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
+    wanted = Hardware(model_config="llama-3.1-8b", dtype="fp8", kv_dtype="fp8")
+    found = served.deployed(wanted, catalog.gpu("h100-sxm"), {"num_gpu_blocks": "100", "block_size": "16"})
     assert found is not None
     made, where = found
     assert (made.stored.method, made.kv_bits, where.kv_tokens) == ("fp8", 8.0, 1600)

@@ -22,7 +22,7 @@ from harness.summary import Prediction
 
 CHAT = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--input-tokens", "1000", "--output-tokens", "200")
 DEMO = Path(__file__).parent / "data" / "demo"
-DEMO_ASKED = ("--model", "llama-3.1-8b", "--input-tokens", "128", "--output-tokens", "32")
+DEMO_OPTIONS = ("--model", "llama-3.1-8b", "--input-tokens", "128", "--output-tokens", "32")
 
 
 def knee(*arguments: str) -> Result:
@@ -78,8 +78,8 @@ def test_a_golden_figure_is_reached_by_ordinary_options(
 def test_g21_is_reached_by_a_config_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(model_config("llama-3.1-70b") | {"num_key_value_heads": 64}))
-    asked = ("--model-config", str(path), "--gpu", "h100-sxm", "--tp", "4", "--dtype", "fp8")
-    has = prediction(*asked, "--input-tokens", "4095", "--output-tokens", "2")["assumptions"]
+    options = ("--model-config", str(path), "--gpu", "h100-sxm", "--tp", "4", "--dtype", "fp8")
+    has = prediction(*options, "--input-tokens", "4095", "--output-tokens", "2")["assumptions"]
     assert has["kv_bytes_per_token"] == 2_621_440
     assert has["kv_bytes_per_request"] == pytest.approx(10.74e9, rel=0.001)
 
@@ -169,12 +169,12 @@ def test_what_does_not_fit_is_told_the_claims_that_it_walks_into_before_the_erro
 
 
 def test_several_cards_are_told_of_an_encoder_as_one_is() -> None:
-    asked = ("--model", "bge-m3", "--price", "1", "--gpu")
-    one, several = knee(*asked, "l4").output, knee(*asked, "l4,a10").output
+    options = ("--model", "bge-m3", "--price", "1", "--gpu")
+    one, several = knee(*options, "l4").output, knee(*options, "l4,a10").output
     assert several.startswith("bge-m3, 512 tokens in; each card at its best load")
     assert "$/1M in" in one
     assert "$/1M in" in several
-    assert "the most requests first" in knee(*asked, "l4,a10", "--rank", "speed").output
+    assert "the most requests first" in knee(*options, "l4,a10", "--rank", "speed").output
     decoding = knee("--model", "llama-3.1-8b", "--price", "1", "--gpu", "l4,a10", "--rank", "speed").output
     assert decoding.startswith("llama-3.1-8b, 512 tokens in, 128 out; ")
     assert "$/1M in" not in decoding
@@ -182,12 +182,12 @@ def test_several_cards_are_told_of_an_encoder_as_one_is() -> None:
 
 
 def test_an_encoder_has_requests_and_no_decoding() -> None:
-    asked = ("--model", "bge-m3", "--gpu", "l4", "--levels", "1,8", "--price", "1")
-    got = knee(*asked)
+    options = ("--model", "bge-m3", "--gpu", "l4", "--levels", "1,8", "--price", "1")
+    got = knee(*options)
     assert got.exit_code == 0, got.output
     assert "ITL" not in got.output
     assert "req/s mid" in got.output
-    assert [level["itl_s"] for level in prediction(*asked)["levels"]] == [None, None]
+    assert [level["itl_s"] for level in prediction(*options)["levels"]] == [None, None]
 
 
 @pytest.mark.slow
@@ -287,8 +287,8 @@ def test_every_card_is_ranked_and_misfits_say_why() -> None:
 
 
 def test_the_fastest_come_first_where_speed_is_asked() -> None:
-    asked = ("--model", "llama-3.1-8b", "--gpu", "l4, h100-sxm,h100-sxm:3g.40gb", "--rank", "speed", "--json")
-    choices = json.loads(knee(*asked).output)
+    options = ("--model", "llama-3.1-8b", "--gpu", "l4, h100-sxm,h100-sxm:3g.40gb", "--rank", "speed", "--json")
+    choices = json.loads(knee(*options).output)
     assert {each["gpu"] for each in choices} == {"l4", "h100-sxm", "h100-sxm:3g.40gb"}
     speeds = [each["output_tokens_per_s"]["mid"] for each in choices if not each["why_not"]]
     assert speeds == sorted(speeds, reverse=True)
@@ -296,7 +296,7 @@ def test_the_fastest_come_first_where_speed_is_asked() -> None:
 
 @pytest.mark.slow
 def test_a_measured_result_takes_the_place_of_its_prediction() -> None:
-    got = knee(*DEMO_ASKED, "--gpu", "all", "--measured", str(DEMO), "--json")
+    got = knee(*DEMO_OPTIONS, "--gpu", "all", "--measured", str(DEMO), "--json")
     assert got.exit_code == 0, got.output
     (replaced,) = (each for each in json.loads(got.output) if each["measured"])
     assert (replaced["gpu"], replaced["tp"]) == ("h100-sxm", 1)
@@ -305,8 +305,18 @@ def test_a_measured_result_takes_the_place_of_its_prediction() -> None:
 
 @pytest.mark.slow
 def test_a_measured_result_stands_beside_the_prediction_of_its_card() -> None:
-    asked = (*DEMO_ASKED, "--gpu", "h100-sxm", "--max-num-seqs", "16", "--levels", "1,2,16", "--measured", str(DEMO))
-    ratios = [level["measured_over_predicted"] for level in prediction(*asked)["levels"]]
+    options = (
+        *DEMO_OPTIONS,
+        "--gpu",
+        "h100-sxm",
+        "--max-num-seqs",
+        "16",
+        "--levels",
+        "1,2,16",
+        "--measured",
+        str(DEMO),
+    )
+    ratios = [level["measured_over_predicted"] for level in prediction(*options)["levels"]]
     assert ratios[1] is None
     assert [ratios[0], ratios[2]] == pytest.approx([1, 1], rel=0.05)
 
@@ -324,9 +334,9 @@ def test_a_result_of_another_workload_is_refused() -> None:
 @pytest.mark.slow
 def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path) -> None:
     load = ("--input-tokens", "64", "--output-tokens", "16", "--levels", "1,16", "--level-seconds", "300ms")
-    told = ("--slo", "ttft_p99=40ms,itl=1s", "--price", "2", "--max-num-seqs", "4", "--speed", "4")
+    settings = ("--slo", "ttft_p99=40ms,itl=1s", "--price", "2", "--max-num-seqs", "4", "--speed", "4")
     out = tmp_path / "run"
-    CliRunner().invoke(cli, ["run", "--url", "sim:", *load, *told, "--out", str(out), "--no-plots", "--quiet"])
+    CliRunner().invoke(cli, ["run", "--url", "sim:", *load, *settings, "--out", str(out), "--no-plots", "--quiet"])
     for file in ("manifest.json", "summary.json"):
         found = json.loads((out / file).read_text())["prediction"]
         assert [level["meets_slo"] for level in found["levels"]] == [True, False], "a queue of 12 before 4 seats"
@@ -387,7 +397,7 @@ def test_without_a_model_or_a_card_it_is_a_usage_error() -> None:
 @pytest.mark.slow
 def test_a_prediction_imports_no_heavy_package() -> None:
     heavy = ["numpy", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "httpx", "psutil"]
-    heavy += ["harness.predict.simulate", "harness.predict.batching", "harness.predict.stepped"]  # not asked for
+    heavy += ["harness.predict.simulate", "harness.predict.batching", "harness.predict.stepped"]  # of --simulate
     script = (
         "import sys; from harness.cli import cli; cli(sys.argv[1:], standalone_mode=False);"
         f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"

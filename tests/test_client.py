@@ -24,7 +24,7 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 SOCKETS = [wire for wire in WIRES if "httpx" not in wire]
 
 
-def pages_of(target: Target, *paths: str, again: bool = False, pause_s: float = 0.0) -> list[control.Page]:
+def fetch(target: Target, *paths: str, again: bool = False, pause_s: float = 0.0) -> list[control.Page]:
     """The pages of a server, one after the other, by one client."""
 
     async def go() -> list[control.Page]:
@@ -48,7 +48,7 @@ def test_a_page_is_requested_with_the_target_s_headers_and_one_connection_serves
 
     with reached(wire, script) as target:
         there = msgspec.structs.replace(target, headers={"authorization": "Bearer k", "x-one": "1"})
-        pages = pages_of(there, "/a?b=1", "/v1/models")
+        pages = fetch(there, "/a?b=1", "/v1/models")
     assert [page.json() for page in pages] == [pages[0].json()] * 2
     assert [r.path for r in seen] == ["/a?b=1", "/v1/models"]
     assert len({id(r.sock) for r in seen}) == 1
@@ -66,7 +66,7 @@ def test_the_operator_s_headers_replace_ours(wire: str) -> None:
         r.answer(200, b"")
 
     with reached(wire, script) as target:
-        pages_of(msgspec.structs.replace(target, headers={"accept": "text/plain", "USER-AGENT": "me"}), "/")
+        fetch(msgspec.structs.replace(target, headers={"accept": "text/plain", "USER-AGENT": "me"}), "/")
     assert [heads[0].count(each) for each in (b"accept: text/plain", b"accept: */*", b"user-agent: me")] == [1, 0, 1]
     assert heads[0].count(b"user-agent:") == 1
 
@@ -105,9 +105,9 @@ def test_a_kept_connection_that_broke_is_no_failure_of_a_check(wire: str, end: C
         r.answer(200, models()) if numbers[id(r.sock)] == 1 else end(r)
 
     with reached(wire, script) as target:
-        assert [page.status for page in pages_of(target, "/", "/", "/", again=True)] == [200] * 3
+        assert [page.status for page in fetch(target, "/", "/", "/", again=True)] == [200] * 3
         with pytest.raises(control.TransportError):
-            pages_of(target, "/", "/")
+            fetch(target, "/", "/")
 
 
 @pytest.mark.parametrize("wire", ["tcp", "tls"])
@@ -117,7 +117,7 @@ def test_a_connection_that_the_server_ended_meanwhile_is_not_used(wire: str) -> 
         r.close()
 
     with reached(wire, script) as target:
-        assert [page.status for page in pages_of(target, "/", "/", pause_s=0.1)] == [200, 200]
+        assert [page.status for page in fetch(target, "/", "/", pause_s=0.1)] == [200, 200]
 
 
 @pytest.mark.parametrize("wire", ["tcp", "httpx"])
@@ -133,7 +133,7 @@ def test_a_connection_that_the_server_ended_meanwhile_is_not_used(wire: str) -> 
 )
 def test_an_answer_may_be_framed_in_any_way(script: Callable[[Request], Any], wire: str) -> None:
     with reached(wire, script) as target:
-        first, second = pages_of(target, "/", "/")
+        first, second = fetch(target, "/", "/")
     assert first.json() == second.json()
     assert first.json() is not None
 
@@ -171,14 +171,14 @@ def nowhere(**change: Any) -> Target:
 )
 def test_no_server_differs_from_a_response_that_fails(change: dict[str, Any], transport: str) -> None:
     with pytest.raises(control.ConnectError) as caught:
-        pages_of(nowhere(transport=transport, **change), "/")
+        fetch(nowhere(transport=transport, **change), "/")
     assert str(caught.value)
 
 
 @pytest.mark.parametrize("transport", ["socket", "httpx"])
 def test_a_certificate_that_is_not_trusted_is_found_behind_the_error(transport: str) -> None:
     with reached("tls", lambda r: r.answer(200, b"{}")) as target, pytest.raises(control.ConnectError) as caught:
-        pages_of(msgspec.structs.replace(target, ca_file="", transport=transport), "/")
+        fetch(msgspec.structs.replace(target, ca_file="", transport=transport), "/")
     assert any(isinstance(cause, ssl.SSLCertVerificationError) for cause in control.causes(caught.value))
 
 
@@ -197,7 +197,7 @@ def test_a_server_that_closes_amid_the_handshake_is_one_without_tls(transport: s
         thread.start()
         port = listener.getsockname()[1]
         with pytest.raises(control.ConnectError) as caught:
-            pages_of(nowhere(scheme="https", port=port, ca_file=str(tmp_path / "ca.pem"), transport=transport), "/")
+            fetch(nowhere(scheme="https", port=port, ca_file=str(tmp_path / "ca.pem"), transport=transport), "/")
         thread.join()
     (found,) = [cause for cause in control.causes(caught.value) if isinstance(cause, ssl.SSLError)][:1]
     assert found.reason == "UNEXPECTED_EOF_WHILE_READING"
@@ -223,10 +223,10 @@ def test_a_connection_that_idled_is_not_used_again(monkeypatch: pytest.MonkeyPat
         r.answer(200, models())
 
     with reached("tcp", script) as target:
-        pages_of(target, "/", "/", "/")
+        fetch(target, "/", "/", "/")
     assert len(sockets) == 3
 
 
 def test_no_request_has_a_path_that_is_no_latin_1() -> None:
     with reached("tcp", lambda r: r.answer(200, b"{}")) as target, pytest.raises(control.TransportError, match="path"):
-        pages_of(target, "/模型")
+        fetch(target, "/模型")

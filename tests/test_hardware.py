@@ -101,17 +101,17 @@ def facts(opened: Any, **card: Any) -> list[Card]:
 
 
 def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any) -> None:
-    told = facts(opened)
-    assert told[0].name == "NVIDIA H100 80GB HBM3"
-    assert msgspec.json.decode(msgspec.json.encode(told), type=list[Card]) == told, "a manifest holds it as it is"
-    found = hardware.find(Hardware(), told)
+    cards = facts(opened)
+    assert cards[0].name == "NVIDIA H100 80GB HBM3"
+    assert msgspec.json.decode(msgspec.json.encode(cards), type=list[Card]) == cards, "a manifest holds it as it is"
+    found = hardware.find(Hardware(), cards)
     assert found.card is not None
     assert found.card.key == "h100-sxm"
     assert found.notes == ["the GPU is h100-sxm by its driver"]
 
 
 @pytest.mark.parametrize(
-    ("card", "said"),
+    ("card", "doubt"),
     [
         ({}, None),
         ({"memory": 85_630 * 2**20, "clocks": {SM: 1980, MEM: 2749}}, None),  # +5.0 %
@@ -124,11 +124,11 @@ def test_a_name_that_the_driver_writes_as_bytes_is_the_key_of_a_card(opened: Any
     ],
 )  # fmt: skip
 def test_a_driver_that_is_more_than_5_percent_off_the_data_sheet_is_told_of(
-    opened: Any, card: dict[str, Any], said: str | None
+    opened: Any, card: dict[str, Any], doubt: str | None
 ) -> None:
     by_name, *apart = hardware.find(Hardware(), facts(opened, **card)).notes
     assert by_name == "the GPU is h100-sxm by its driver"
-    assert apart == ([] if said is None else [f"h100-sxm: {said}: is it that card?"])
+    assert apart == ([] if doubt is None else [f"h100-sxm: {doubt}: is it that card?"])
 
 
 def test_a_key_that_is_not_this_machines_card_is_told_of(opened: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every mistake about a target is one line with fact, place and way out, said before any load."""
+"""Every mistake about a target is one line with fact, place and way out, before any load."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def spec(**target: Any) -> scenario.Scenario:
     return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
 
 
-def check(script: Callable[[Request], None], *, path: str = "", given: scenario.Scenario | None = None) -> Launch:
+def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
     with serving(script) as port:
-        return asyncio.run(launch.check(given or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(launch.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
 
 
 def endpoint(r: Request, overhead: int = 8) -> None:
-    """A well-behaved server: adds a chat overhead, counts words, answers what was asked."""
+    """A well-behaved server: adds a chat overhead, counts words, answers with the tokens requested."""
     if r.path == "/v1/models":
         r.answer(200, MODELS)
     elif r.path == "/v1/chat/completions":
-        asked = json.loads(r.body)
-        prompt = len(asked["messages"][0]["content"].split()) + overhead
-        n = asked["max_tokens"]
+        sent = json.loads(r.body)
+        prompt = len(sent["messages"][0]["content"].split()) + overhead
+        n = sent["max_tokens"]
         chunks = [delta("length" if i == n - 1 else None, content=" x") for i in range(n)]
         r.stream(*chunks, event({"choices": [], "usage": usage(prompt, n)}), b"data: [DONE]\n\n")
     else:
@@ -63,27 +63,27 @@ def probing(kind: str, **workload: int) -> scenario.Scenario:
 
 
 def test_a_prefill_probe_is_checked_with_answers_of_one_token() -> None:
-    asked: list[int] = []
+    sent: list[int] = []
 
     def script(r: Request) -> None:
         if r.path == "/v1/chat/completions":
-            asked.append(json.loads(r.body)["max_tokens"])
+            sent.append(json.loads(r.body)["max_tokens"])
         endpoint(r)
 
-    got = check(script, given=probing("prefill", input_tokens=500, output_tokens=100))
+    got = check(script, wanted=probing("prefill", input_tokens=500, output_tokens=100))
     assert (got.input_tokens, got.itl_s, got.notes) == (500, None, ())
-    assert asked == [1, 1]
+    assert sent == [1, 1]
 
 
 def test_a_decode_probe_takes_the_shortest_prompts_that_never_repeat() -> None:
-    given = probing("decode", input_tokens=500, output_tokens=400)
-    exact = check(endpoint, given=given)
+    wanted = probing("decode", input_tokens=500, output_tokens=400)
+    exact = check(endpoint, wanted=wanted)
     assert (exact.prompt_words, exact.input_tokens, exact.notes) == (24, 32, ())
 
-    long_template = check(lambda r: endpoint(r, overhead=40), given=given)
+    long_template = check(lambda r: endpoint(r, overhead=40), wanted=wanted)
     assert (long_template.prompt_words, long_template.input_tokens) == (16, 56)
     assert long_template.prompts_used == 2
-    assert long_template.notes == ("prompts come to 56 tokens by the server's count, 32 were asked",)
+    assert long_template.notes == ("prompts come to 56 tokens by the server's count, not 32",)
 
 
 def test_a_url_with_v1_at_its_end_is_understood() -> None:
@@ -125,9 +125,9 @@ def test_a_server_without_usage_is_measured_and_noted() -> None:
     assert "no usage" in got.notes[0]
 
 
-def says(line: str, script: Callable[[Request], None], given: scenario.Scenario | None = None) -> None:
+def says(line: str, script: Callable[[Request], None], wanted: scenario.Scenario | None = None) -> None:
     with pytest.raises(HarnessError) as caught:
-        check(script, given=given)
+        check(script, wanted=wanted)
     text = str(caught.value)
     assert line in text
     assert "\n" not in text
@@ -167,13 +167,13 @@ def test_a_wrong_model_is_answered_with_the_nearest() -> None:
 
 
 def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
-    given = scenario.build({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
-    says("500 tokens in and 100 out do not fit into 512", endpoint, given)
+    wanted = scenario.build({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
+    says("500 tokens in and 100 out do not fit into 512", endpoint, wanted)
 
 
 def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -> None:
-    given = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
-    says("ask for at least 9", endpoint, given)
+    wanted = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
+    says("give at least 9", endpoint, wanted)
 
 
 def test_nobody_there_and_no_such_host_say_so() -> None:
@@ -296,24 +296,24 @@ def test_a_socket_that_is_not_there_says_how_to_look() -> None:
 
 
 def test_a_run_begins_after_two_requests() -> None:
-    asked: list[int] = []
+    sent: list[int] = []
 
     def script(r: Request) -> None:
         if r.path == "/v1/chat/completions":
-            asked.append(json.loads(r.body)["max_tokens"])
+            sent.append(json.loads(r.body)["max_tokens"])
         endpoint(r)
 
     assert check(script).prompts_used == 2
-    assert asked == [1, 4]
+    assert sent == [1, 4]
 
 
 def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
-    asked: list[tuple[int, bool]] = []
+    sent: list[tuple[int, bool]] = []
     over = False
 
     def script(r: Request) -> None:
         if r.path == "/v1/chat/completions":
-            asked.append((json.loads(r.body)["max_tokens"], over))
+            sent.append((json.loads(r.body)["max_tokens"], over))
         endpoint(r)
 
     async def busy() -> None:
@@ -323,7 +323,7 @@ def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
 
     with serving(script) as port:
         asyncio.run(launch.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
-    assert asked == [(1, False), (4, True)]
+    assert sent == [(1, False), (4, True)]
 
 
 def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
@@ -333,8 +333,8 @@ def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
         if r.path != "/v1/chat/completions":
             endpoint(r)
             return
-        asked = json.loads(r.body)
-        words = len(asked["messages"][0]["content"].split())
+        sent = json.loads(r.body)
+        words = len(sent["messages"][0]["content"].split())
         counted = 8 + words + words // 10
         r.stream(delta("length", content=" x"), event({"choices": [], "usage": usage(counted, 1)}))
 
@@ -356,7 +356,7 @@ def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: p
         else:
             endpoint(r)
 
-    got = check(echo, given=spec(api_key_env="A_KEY"))
+    got = check(echo, wanted=spec(api_key_env="A_KEY"))
     assert got.target.headers["Authorization"] == "Bearer sk-0123456789abcdef"
     assert got.model == "Bearer (hidden)"
     assert got.server == {"version": "Bearer (hidden)", "name": "vllm"}
@@ -366,7 +366,7 @@ def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: p
         r.answer(200, MODELS) if r.path == "/v1/models" else r.answer(403, r.head)
 
     with pytest.raises(HarnessError) as caught:
-        check(refuses, given=spec(api_key_env="A_KEY"))
+        check(refuses, wanted=spec(api_key_env="A_KEY"))
     assert "authorization: Bearer (hidden)" in str(caught.value).replace("A", "a")
     assert "sk-" not in str(caught.value)
 
@@ -380,5 +380,5 @@ def test_a_variable_in_the_body_is_sent_as_its_value(monkeypatch: pytest.MonkeyP
             seen.add(json.loads(r.body)["api_key"])
         endpoint(r)
 
-    got = check(script, given=spec(extra_body={"api_key": "env:A_KEY"}))
+    got = check(script, wanted=spec(extra_body={"api_key": "env:A_KEY"}))
     assert (seen, got.extra_body) == ({"s3cret"}, {"api_key": "s3cret"})

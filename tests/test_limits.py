@@ -1,4 +1,4 @@
-"""What does not fit this machine is said with the limit and where it comes from, before anything starts."""
+"""What does not fit this machine is an error with the limit and its origin, before anything starts."""
 
 from __future__ import annotations
 

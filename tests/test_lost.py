@@ -1,4 +1,4 @@
-"""Nothing lost, nothing counted twice: kills, signals, full disks and resumed runs, held against the server's log."""
+"""Nothing lost, nothing counted twice: kills, signals, full disks and resumed runs, compared with the server's log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _says_which_worker_and_how(a: Account) -> None:
     (early,) = [v for v in a.summary.verdicts if v.code == "incomplete"]
     assert "2 of the 3 levels begun are finished" in early.message
     assert "SIGKILL" in early.message
-    assert 1 <= a.said <= a.logged - a.kept
+    assert 1 <= a.reported <= a.logged - a.kept
 
 
 def _keeps_every_request(a: Account) -> None:
@@ -79,7 +79,7 @@ def _says_what_did_not_fit(a: Account) -> None:
     (line,) = [line for line in a.talk.splitlines() if line.startswith("error: ")]
     assert "cannot write what is measured: File too large" in line
     assert "--resume" in line
-    assert a.lost <= a.said <= a.logged - a.kept
+    assert a.lost <= a.reported <= a.logged - a.kept
 
 
 def _says_that_it_is_gone(a: Account) -> None:
@@ -120,7 +120,7 @@ def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path
     ids = [r.request_id.split("-") for r in run.records]
     numbers = [int(number) for _, _, number in ids]
     assert len(set(numbers)) == len(numbers)
-    assert len({sitting for sitting, _, _ in ids}) == 2
+    assert len({session for session, _, _ in ids}) == 2
     first, second = run.manifest.sessions
     assert first.ended == "SIGINT"
     assert second.ended == "complete"
@@ -149,15 +149,15 @@ def test_two_processes_do_not_run_into_one_folder(tmp_path: Path) -> None:
         assert s.ended() in lost.MEASURED
 
 
-def test_a_complete_run_is_not_resumed_and_nothing_may_be_said_again(tmp_path: Path) -> None:
+def test_a_complete_run_is_not_resumed_and_takes_no_other_option(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     assert knee("run", "--url", "sim:", "--speed", "4", *FIVE, "--out", out).returncode in lost.MEASURED
     done = knee("run", "--resume", out)
     assert (done.returncode, done.stderr) == (1, f"error: {out}: this run is complete; see it by `knee report {out}`\n")
     done = knee("run", "--resume", out, "--levels", "1,2,4")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --resume: does not stand beside --levels")
-    # Killed after the last level, before the manifest said so: nothing is left to hold, and no endpoint is asked.
+    assert done.stderr.startswith("error: --resume: not allowed with --levels")
+    # Killed after the last level, before the manifest said so: no level is left to measure, and no endpoint is needed.
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     (tmp_path / "out" / MANIFEST).write_text(json.dumps({**manifest, "complete": False}))
     before = Result.open(out)
@@ -179,7 +179,7 @@ def test_a_secret_header_is_asked_for_again_and_must_be_the_same(tmp_path: Path)
         assert "the value of its header 'X-Key' is not stored; add --header 'X-Key: …'" in none.stderr
         other = knee("run", "--resume", str(s.out), "--header", "X-Other: 1", "--header", "X-Key: sesame")
         assert other.returncode == 1
-        assert "no header 'X-Other' to give again" in other.stderr
+        assert "the run has no header 'X-Other'" in other.stderr
         right = knee("run", "--resume", str(s.out), "--header", "X-Key: sesame", "--no-plots", "--yes")
         assert right.returncode in lost.MEASURED, right.stderr
 
@@ -234,19 +234,19 @@ def test_another_boot_shifts_the_clock_behind_the_folder_s_last_moment() -> None
 def test_a_signal_before_the_first_level_leaves_nothing_behind(tmp_path: Path) -> None:
     """The endpoint takes the first question and is silent."""
     out = tmp_path / "out"
-    asked = threading.Event()
+    requested = threading.Event()
 
     def script(r: Any) -> None:
-        asked.set()
+        requested.set()
         time.sleep(20)
 
     with serving(script) as port:
         for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)):
-            asked.clear()
+            requested.clear()
             process = subprocess.Popen(
                 [*KNEE, "run", "--url", f"http://127.0.0.1:{port}", *FIVE, "--out", str(out)], stderr=subprocess.PIPE
             )
-            assert asked.wait(30)
+            assert requested.wait(30)
             process.send_signal(number)
             _, talk = process.communicate(timeout=30)
             assert process.returncode == status
@@ -327,9 +327,9 @@ def test_a_worker_that_hangs_is_killed_and_the_run_ends(monkeypatch: pytest.Monk
                 return str(error)
 
     with serving(lambda r: r.stream(VLLM)) as port:
-        told = asyncio.run(asyncio.wait_for(main(port), 60))
-    assert "worker 0: a load-generating process ended" in told
-    assert "it sent nothing for 2 s" in told
+        message = asyncio.run(asyncio.wait_for(main(port), 60))
+    assert "worker 0: a load-generating process ended" in message
+    assert "it had told nothing for 2 s" in message
 
 
 def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_records(
@@ -339,10 +339,10 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
     ours, theirs = socket.socketpair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     ours.setblocking(True)
-    asked: list[float] = []
+    requested: list[float] = []
 
     def script(r: Any) -> None:
-        asked.append(time.monotonic())
+        requested.append(time.monotonic())
         r.stream(VLLM)
         time.sleep(0.005)
 
@@ -360,7 +360,7 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
         for command in (Prepare(1, 4), level):
             ours.sendall(frames.frame(msgspec.msgpack.encode(command)))
         until = time.monotonic() + 30
-        while time.monotonic() < until and not (asked and time.monotonic() > asked[-1] + 0.5):
+        while time.monotonic() < until and not (requested and time.monotonic() > requested[-1] + 0.5):
             time.sleep(0.05)
         quiet = time.monotonic()
         data = b""
@@ -373,10 +373,10 @@ def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_recor
         assert not worker.is_alive()
         for end in (ours, theirs):
             end.close()
-    assert asked[-1] < quiet, "no load that nobody measures"
+    assert requested[-1] < quiet, "no load that nobody measures"
     records = [r for p in frames.payloads(data) if frames.is_batch(p) for r in frames._decode_batch(p)]
     assert len(records) == len({r.request_id for r in records})
-    assert sum(r.status == 200 for r in records) <= len(asked) <= len(records)
+    assert sum(r.status == 200 for r in records) <= len(requested) <= len(records)
 
 
 def _last(data: bytes) -> Message | None:

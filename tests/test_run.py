@@ -1,4 +1,4 @@
-"""Whole runs through real sockets and processes, held against the server's own write log."""
+"""Whole runs through real sockets and processes, compared with the server's own write log."""
 
 from __future__ import annotations
 
@@ -175,12 +175,12 @@ def test_without_levels_the_ramp_climbs_and_then_asks_for_the_knee(tmp_path: Pat
     )  # fmt: skip  # slow, so that a busy machine does not make the client the limit
     assert done.returncode in (0, 3), done.stderr
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    held = [step["concurrency"] for step in manifest["ramp"]]
-    climbed = list(dict.fromkeys(held))  # a level that this busy machine made invalid is held again
+    concurrencies = [step["concurrency"] for step in manifest["ramp"]]
+    climbed = list(dict.fromkeys(concurrencies))  # a level that this busy machine made invalid is measured again
     assert climbed[:3] == [1, 2, 4], "two seats: at 4 in flight at the earliest is a doubling flat"
-    assert {3, 5, 6} & set(held), "and then, further up or near the bend"
-    assert max(C for C in held if C is not None) <= 6
-    assert held[-1] is None
+    assert {3, 5, 6} & set(concurrencies), "and then, further up or near the bend"
+    assert max(C for C in concurrencies if C is not None) <= 6
+    assert concurrencies[-1] is None
     assert manifest["ramp"][-1]["reason"].startswith("stopped: ")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["ramp"] == manifest["ramp"]

@@ -91,11 +91,11 @@ def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
 
 def test_a_prefill_probe_s_own_levels_are_in_the_plan() -> None:
     """Prompts of 64 and 512 tokens and then C = 2 of 100, at 1 s and windows of 10 s: 13 requests, 13 and 26."""
-    asked = spec(
+    wanted = spec(
         ramp={"levels": [2], "level_seconds": 10, "probe": "prefill"},
         workload={"input_tokens": 100, "output_tokens": 1},
     )
-    made = estimate.estimate(asked, 1.0, [64, 512])
+    made = estimate.estimate(wanted, 1.0, [64, 512])
     assert (made.levels, made.requests, made.seconds) == (3, 52, 39.0)
     assert made.usage == Usage(13 * 64 + 13 * 512 + 26 * 100, 0, 52)
 
@@ -110,9 +110,9 @@ def test_a_quota_stretches_the_warm_up_and_lowers_the_requests() -> None:
     ("bound", "share"), [({"max_requests": 46}, 0.5), ({"max_seconds": 2.875}, 0.25), ({"max_dollars": 0.0046}, 0.1)]
 )
 def test_the_estimate_stays_within_the_bounds(bound: dict[str, float], share: float) -> None:
-    given = {"levels": [4], "level_seconds": 10, **bound}
+    ramp = {"levels": [4], "level_seconds": 10, **bound}
     made = estimate.estimate(
-        spec(ramp=given, workload={"input_tokens": 400, "output_tokens": 100}, hardware={"price_per_mtok": [1.0, 1.0]}),
+        spec(ramp=ramp, workload={"input_tokens": 400, "output_tokens": 100}, hardware={"price_per_mtok": [1.0, 1.0]}),
         0.5,
     )  # 92 requests, 11.5 s, 46,000 tokens
     assert made.requests == round(92 * share)
@@ -222,10 +222,10 @@ PUBLIC = "http://endpoint.invalid"  # a name that only a proxy knows is public
 
 
 def test_a_public_host_is_not_loaded_unasked_where_nobody_can_be_asked(tmp_path: Path) -> None:
-    asked: list[str] = []
+    ids: list[str] = []
 
     def proxy(r: Request) -> None:
-        asked.append(r.header("X-Request-Id") or "")
+        ids.append(r.header("X-Request-Id") or "")
         endpoint(r)
 
     with serving(proxy) as port, pytest.MonkeyPatch.context() as patch:
@@ -236,7 +236,7 @@ def test_a_public_host_is_not_loaded_unasked_where_nobody_can_be_asked(tmp_path:
         "error: http://endpoint.invalid:80: it is a public host, and there is no terminal to ask on; "
         "add --yes; --max-requests, --max-seconds and --max-dollars bound a run"
     )
-    assert set(asked) <= {"", "knee-check"}
+    assert set(ids) <= {"", "knee-check"}
     assert not (tmp_path / "r").exists()
 
 
@@ -273,20 +273,20 @@ def test_on_a_terminal_the_plan_is_shown_and_only_a_yes_loads(tmp_path: Path, an
             env={**os.environ, "HTTP_PROXY": f"http://127.0.0.1:{port}"},
         )  # fmt: skip
         os.close(theirs)
-        said = b""
-        while b"Send it? [y/N]" not in said:
-            said += os.read(ours, 4096)
-        assert b"is a public host; this is the plan" in said
+        shown = b""
+        while b"Send it? [y/N]" not in shown:
+            shown += os.read(ours, 4096)
+        assert b"is a public host; this is the plan" in shown
         os.write(ours, answer)
         while True:
             try:
-                said += os.read(ours, 4096)
+                shown += os.read(ours, 4096)
             except OSError:  # its end
                 break
         process.communicate(timeout=60)
         os.close(ours)
     assert (process.returncode in (0, 3)) is loaded
-    assert (b"not confirmed: nothing was loaded" in said) is not loaded
+    assert (b"not confirmed: nothing was loaded" in shown) is not loaded
     assert (tmp_path / "r" / REQUESTS).exists() is loaded
 
 

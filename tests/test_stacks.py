@@ -26,18 +26,18 @@ from tests import stacks
 from tests.servers import Request, certified, serving
 
 
-def spec(asked: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
-    return scenario.build({"workload": {"input_tokens": asked, "output_tokens": 4}, **tables}, place="test")
+def spec(tokens: int = 20, **tables: dict[str, Any]) -> scenario.Scenario:
+    return scenario.build({"workload": {"input_tokens": tokens, "output_tokens": 4}, **tables}, place="test")
 
 
-def check(script: stacks.Script, given: scenario.Scenario | None = None, path: str = "") -> Launch:
+def check(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> Launch:
     with serving(script) as port:
-        return asyncio.run(launch.check(given or spec(), f"http://127.0.0.1:{port}{path}"))
+        return asyncio.run(launch.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
 
 
-def refusal(script: stacks.Script, given: scenario.Scenario | None = None, path: str = "") -> str:
+def refusal(script: stacks.Script, wanted: scenario.Scenario | None = None, path: str = "") -> str:
     with pytest.raises(HarnessError) as caught:
-        check(script, given, path)
+        check(script, wanted, path)
     assert caught.value.place
     assert caught.value.way_out
     assert "\n" not in str(caught.value)
@@ -70,7 +70,7 @@ def test_slots_are_a_hint_for_the_ramp_where_nothing_is_predicted() -> None:
     def hint(data: dict[str, Any]) -> float | None:
         found = manifest.read(data)
         assert isinstance(found, manifest.Manifest)
-        return levels.Asked.of(found).predicted_hinge
+        return levels.RampInputs.of(found).predicted_hinge
 
     recorded = json.loads(Path("tests/data/demo/manifest.json").read_text())
     predicted = recorded["prediction"] | {"hinge_concurrency": 7.0}
@@ -107,14 +107,14 @@ def test_a_connection_that_breaks_when_it_is_fresh_is_an_error() -> None:
 
 @pytest.mark.parametrize("per_word", [1, 2, 3])
 @pytest.mark.parametrize("added", [0, 9])
-@pytest.mark.parametrize("asked", [64, 128, 1000])
-def test_a_word_may_cost_any_number_of_tokens(per_word: int, added: int, asked: int) -> None:
-    got = check(stacks.counting(lambda words: added + per_word * words), spec(asked))
+@pytest.mark.parametrize("tokens", [64, 128, 1000])
+def test_a_word_may_cost_any_number_of_tokens(per_word: int, added: int, tokens: int) -> None:
+    got = check(stacks.counting(lambda words: added + per_word * words), spec(tokens))
     assert got.input_tokens == added + per_word * got.prompt_words
-    assert abs(got.input_tokens - asked) <= max(per_word / 2, 0.005 * asked)
+    assert abs(got.input_tokens - tokens) <= max(per_word / 2, 0.005 * tokens)
     assert got.prompts_used <= 3 + (per_word > 1)
     assert got.tokens_per_word == pytest.approx(per_word)
-    assert abs(words_for(got, 4 * asked) - (4 * asked - added) / per_word) <= 1
+    assert abs(words_for(got, 4 * tokens) - (4 * tokens - added) / per_word) <= 1
 
 
 def test_words_of_mixed_cost_come_within_two_percent() -> None:
@@ -130,9 +130,9 @@ def test_words_of_different_cost_come_out_exactly_for_every_prompt() -> None:
         else:
             stacks.llama(r, n_ctx=4096)
 
-    for asked in (64, 300, 1500):
-        got = check(script, spec(asked))
-        assert got.input_tokens == pytest.approx(asked, abs=max(2, 0.005 * asked))
+    for tokens in (64, 300, 1500):
+        got = check(script, spec(tokens))
+        assert got.input_tokens == pytest.approx(tokens, abs=max(2, 0.005 * tokens))
 
 
 def test_a_prompt_that_overflows_the_context_is_tried_shorter() -> None:
@@ -147,7 +147,7 @@ def test_what_was_sent_stands_in_the_notes() -> None:
 
 
 def test_only_a_template_longer_than_the_prompt_is_refused() -> None:
-    assert "ask for at least 32" in refusal(stacks.counting(lambda words: 30 + 2 * words), spec(20))
+    assert "give at least 32" in refusal(stacks.counting(lambda words: 30 + 2 * words), spec(20))
     got = check(stacks.counting(lambda words: 18 + 5 * words), spec(20))
     assert (got.input_tokens, got.prompt_words) == (23, 1)
 
@@ -177,13 +177,13 @@ def test_azure_is_asked_by_its_version_and_its_own_fields(path: str) -> None:
     assert got.target.path == AZURE
     assert got.drop == {"max_tokens", "temperature", "ignore_eos", "stream_options.continuous_usage_stats"}
     assert "the server refuses max_tokens: max_completion_tokens is sent" in got.notes
-    assert "the server refuses temperature: left out, and the server samples as it likes" in got.notes
+    assert "the server refuses temperature: left out; the server samples by its default" in got.notes
     assert all(path.endswith("?api-version=2024-10-21") for path in seen)
 
 
 def test_a_value_of_the_operator_s_own_is_not_left_out() -> None:
-    given = spec(target={"model": "gpt", "extra_body": {"temperature": 0.5}})
-    assert "'temperature' does not support" in refusal(stacks.azure, given, AZURE)
+    wanted = spec(target={"model": "gpt", "extra_body": {"temperature": 0.5}})
+    assert "'temperature' does not support" in refusal(stacks.azure, wanted, AZURE)
 
 
 @pytest.mark.parametrize(("path", "api"), [("/v1/chat/completions", "chat"), ("/a/v1/completions", "completions")])
@@ -240,7 +240,7 @@ def test_a_server_that_still_loads_says_so() -> None:
 
 def test_a_server_that_always_compresses_is_refused_by_the_coding_s_name() -> None:
     line = refusal(stacks.gzips)
-    assert "it compresses its streams (gzip), though no compression was asked for; switch compression off" in line
+    assert "it compresses its streams (gzip), though no compression was requested; switch compression off" in line
 
 
 def test_http_to_a_port_that_speaks_tls_is_one_line() -> None:

@@ -15,9 +15,10 @@ from summaries import full, hollow, simulated
 
 from harness import files, scenario
 from harness.errors import HarnessError
-from harness.experiment import resume, sweep
+from harness.experiment import cells, resume, sweep
+from harness.experiment.cells import Cell
 from harness.experiment.run import Outcome
-from harness.experiment.sweep import Cell, Swept
+from harness.experiment.sweep import Swept
 from harness.manifest import Manifest
 from harness.results import folder as folders
 from harness.results import levelmap
@@ -65,11 +66,11 @@ def swept(**sections: Any) -> Scenario:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(sweep).failed == 0
+    assert doctest.testmod(sweep).failed == doctest.testmod(cells).failed == 0
 
 
 def test_every_combination_is_a_cell_the_last_axis_changing_fastest() -> None:
-    found = sweep.cells(swept(sweep={"input_tokens": [128, 512], "output_tokens": [64], "max_num_seqs": [8, 16]}))
+    found = cells.planned(swept(sweep={"input_tokens": [128, 512], "output_tokens": [64], "max_num_seqs": [8, 16]}))
     assert [cell.name for cell in found] == [
         "in128-out64-seqs8", "in128-out64-seqs16", "in512-out64-seqs8", "in512-out64-seqs16",
     ]  # fmt: skip
@@ -81,34 +82,34 @@ def test_every_combination_is_a_cell_the_last_axis_changing_fastest() -> None:
 
 
 def test_what_is_not_swept_stays_as_the_scenario_has_it() -> None:
-    (only,) = sweep.cells(swept(sweep={"input_tokens": [128]}))
+    (only,) = cells.planned(swept(sweep={"input_tokens": [128]}))
     assert (only.name, only.scenario.workload.output_tokens, only.scenario.sim.max_num_seqs) == ("in128-out16", 16, 4)
 
 
 def test_a_server_for_each_setting_is_an_axis_by_its_name() -> None:
     urls = {"plain": "http://127.0.0.1:1", "eager": "http://127.0.0.1:2"}
-    found = sweep.cells(swept(target={}, sweep={"urls": urls}))
+    found = cells.planned(swept(target={}, sweep={"urls": urls}))
     assert [cell.name for cell in found] == ["in32-out16-plain", "in32-out16-eager"]
     assert [cell.scenario.target.url for cell in found] == list(urls.values())
     assert found[1].at[SERVER] == "eager"
 
 
 def test_no_two_cells_have_the_same_prompts() -> None:
-    found = sweep.cells(swept(sweep={"output_tokens": [8, 16, 32]}))
+    found = cells.planned(swept(sweep={"output_tokens": [8, 16, 32]}))
     assert len({cell.scenario.workload.seed for cell in found}) == 3
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("wanted", "message"),
     [
         ({}, "nothing is swept"),
         ({"urls": {"../up": "http://127.0.0.1:1"}}, "cannot name a server"),
         ({"urls": {".hidden": "http://127.0.0.1:1"}}, "cannot name a server"),
     ],
 )
-def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(asked: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(HarnessError, match=said):
-        sweep.sweep(swept(sweep=asked), str(tmp_path / "map"), Silent(), "test")
+def test_a_map_that_cannot_be_is_refused_before_anything_is_measured(wanted: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match=message):
+        sweep.sweep(swept(sweep=wanted), str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,7 +124,7 @@ CELL = Cell("in1000-out200", {INPUT: 1000, OUTPUT: 200}, Scenario())
 
 
 def test_a_cell_has_its_run_s_knee_hinge_and_plateau_with_their_intervals() -> None:
-    found = sweep.measured(CELL, outcome(full(), 3))
+    found = cells.measured(CELL, outcome(full(), 3))
     assert found.knee == found.hinge == Value(16.2, (15.4, 17.1))
     assert found.plateau_tokens_per_s == Value(1853.4, (1839.0, 1868.0))
     assert (found.plateau_reached, found.status) == (True, 3)
@@ -135,16 +136,16 @@ def test_a_cell_has_its_run_s_knee_hinge_and_plateau_with_their_intervals() -> N
 def test_the_unqualified_knee_of_a_cell_is_the_slo_s_where_one_was_given() -> None:
     summary = full()
     knees = msgspec.structs.replace(summary.knees, slo=Value(12.0, (12.0, 14.0)))
-    found = sweep.measured(CELL, outcome(msgspec.structs.replace(summary, knees=knees, knee_concurrency=12.0)))
+    found = cells.measured(CELL, outcome(msgspec.structs.replace(summary, knees=knees, knee_concurrency=12.0)))
     assert found.knee == Value(12.0, (12.0, 14.0))
     assert found.hinge == Value(16.2, (15.4, 17.1))
 
 
 def test_a_plateau_that_was_not_reached_leaves_no_knee() -> None:
-    found = sweep.measured(CELL, outcome(simulated()))
+    found = cells.measured(CELL, outcome(simulated()))
     assert (found.knee, found.plateau_reached) == (None, False)
     assert found.hinge == Value(None, (9.4, None))
-    assert sweep.measured(CELL, outcome(hollow())).knee is None
+    assert cells.measured(CELL, outcome(hollow())).knee is None
 
 
 # What it may cost
@@ -156,17 +157,17 @@ def test_a_cell_may_use_what_those_before_it_have_left_of_every_bound() -> None:
         Measured(name="b", at={}, error="gone", seconds=5.0, requests=10, dollars=0.25),
         Measured(name="c", at={}, left_out="used up"),
     ]
-    so_far = sweep.spent(before)
-    left = sweep.left_to(Ramp(max_seconds=60.0, max_requests=150, max_dollars=1.0, repeat=2), so_far)
+    so_far = cells.spent(before)
+    left = cells.left_to(Ramp(max_seconds=60.0, max_requests=150, max_dollars=1.0, repeat=2), so_far)
     assert left == Ramp(max_seconds=15.0, max_requests=40, max_dollars=0.25, repeat=2)
-    assert sweep.left_to(Ramp(), so_far) == Ramp()
+    assert cells.left_to(Ramp(), so_far) == Ramp()
 
 
 # map.json
 
 
 def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
-    cell = sweep.measured(CELL, outcome(full()))
+    cell = cells.measured(CELL, outcome(full()))
     made = levelmap.Map(name="map", axes=[Axis(INPUT, [1000]), Axis(SERVER, ["a"])], cells=[cell])
     files.write_json(tmp_path / levelmap.MAP, made)
     assert levelmap.read(tmp_path) == made
@@ -175,13 +176,13 @@ def test_a_map_reads_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "No such file"), ("{}", "not a map.json"), ('{"format":9,"name":"","axes":[],"cells":[]}', "format 9")],
 )
-def test_what_is_no_map_is_said(text: str | None, said: str, tmp_path: Path) -> None:
+def test_what_is_no_map_is_said(text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / levelmap.MAP).write_text(text)
-    with pytest.raises(HarnessError, match=said):
+    with pytest.raises(HarnessError, match=message):
         levelmap.read(tmp_path)
 
 
@@ -267,10 +268,10 @@ def test_a_map_that_was_killed_keeps_its_whole_cells_and_measures_the_rest(
 
 @pytest.mark.slow
 def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp_path: Path) -> None:
-    asked = swept(sweep={"input_tokens": [16, 32, 64]})
+    wanted = swept(sweep={"input_tokens": [16, 32, 64]})
     view = Silent()
     view.at = {4: signal.SIGTERM}  # in the second level of the second cell
-    found = sweep.sweep(asked, str(tmp_path / "map"), view, "test")
+    found = sweep.sweep(wanted, str(tmp_path / "map"), view, "test")
     assert found.status == 143
     assert [cell.status == 143 for cell in found.map.cells] == [False, True]
     assert not found.map.complete
@@ -287,9 +288,9 @@ def test_a_signal_ends_the_map_and_resume_goes_on_with_the_cell_it_broke_off(tmp
 
 @pytest.mark.slow
 def test_a_mistake_in_the_first_cell_ends_the_map_and_leaves_nothing(tmp_path: Path) -> None:
-    asked = swept(target={}, sweep={"urls": {"gone": "http://127.0.0.1:9", "other": "http://127.0.0.1:10"}})
+    wanted = swept(target={}, sweep={"urls": {"gone": "http://127.0.0.1:9", "other": "http://127.0.0.1:10"}})
     with pytest.raises(HarnessError, match=r"127\.0\.0\.1:9"):
-        sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+        sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,10 +298,10 @@ def test_a_mistake_in_the_first_cell_ends_the_map_and_leaves_nothing(tmp_path: P
 def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_path: Path) -> None:
     with running(profile(max_num_seqs=4, speed=20.0)) as url:
         gone = "http://127.0.0.1:9"
-        asked = swept(
+        wanted = swept(
             target={}, sweep={"urls": {"here": url, "gone": gone, "too": url.replace("127.0.0.1", "localhost")}}
         )
-        found = sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+        found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     assert [cell.error is None for cell in found.map.cells] == [True, False, True]
     assert gone in (found.map.cells[1].error or "")
     assert found.map.cells[1].status is None
@@ -312,8 +313,8 @@ def test_a_later_cell_that_cannot_be_measured_is_in_the_map_with_its_reason(tmp_
 @pytest.mark.slow
 def test_the_bounds_are_of_the_whole_map(tmp_path: Path) -> None:
     ramp = {"levels": [1, 2], "level_seconds": 0.3, "workers": 1, "max_requests": 25}
-    asked = swept(ramp=ramp, sweep={"input_tokens": [16, 32, 64]})
-    found = sweep.sweep(asked, str(tmp_path / "map"), Silent(), "test")
+    wanted = swept(ramp=ramp, sweep={"input_tokens": [16, 32, 64]})
+    found = sweep.sweep(wanted, str(tmp_path / "map"), Silent(), "test")
     first, *rest = found.map.cells
     assert first.requests >= 25
     assert [cell.left_out for cell in rest] == ["--max-requests 25 are sent by the cells before"] * 2

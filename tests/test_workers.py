@@ -1,4 +1,4 @@
-"""Several workers are one load: a level is split, begun at one moment and reported as one; nothing counts twice."""
+"""Several workers are one load: a level is split, begun at once, reported as one, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from harness.experiment.limits import placement
-from harness.experiment.trial import Load, errors, hold
+from harness.experiment.trial import Load, errors, run_trial
 from harness.load.messages import Progress
 from harness.load.workers import together
 from harness.scenario import Ramp, Scenario, Target
@@ -23,7 +23,7 @@ def progress(worker: int, **changes: object) -> Progress:
     return Progress(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_the_workers_progress_is_added_up_as_of_the_one_that_is_furthest_behind() -> None:
+def test_the_workers_news_are_added_up_as_of_the_one_that_is_furthest_behind() -> None:
     whole = together([progress(0), progress(1, time_s=1.02, level=1, oldest_sent_s=None, took_s=0.004, prepared=2)])
     assert (whole.in_flight, whole.ended, whole.failed, whole.tokens, whole.begun_in_run) == (8, 16, 2, 200, 24)
     assert (whole.time_s, whole.level, whole.prepared) == (1.0, 0, 1)
@@ -35,14 +35,14 @@ def test_the_workers_progress_is_added_up_as_of_the_one_that_is_furthest_behind(
 @pytest.mark.slow
 def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
     load = Load(pace=Pace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
-    trial = hold(load)
-    assert trial.after.told.in_flight == 9
+    trial = run_trial(load)
+    assert trial.after.progress.in_flight == 9
     names = Counter(r.request_id for r in trial.records)
     assert set(names.values()) == {1}
     assert set(names) == {entry.id for entry in trial.entries}
     assert {r.worker for r in trial.records} == {0, 1}
     assert {r.concurrency for r in trial.records} == {9}
-    first = [r for r in trial.records if r.scheduled_s < trial.before.told.time_s]
+    first = [r for r in trial.records if r.scheduled_s < trial.before.progress.time_s]
     assert Counter(r.worker for r in first).most_common(1)[0][0] == 0, "the first worker has the odd slot"
     assert len(errors(trial.records, trial.entries, trial.origin_ns)[0]) >= 12 * 9
 
@@ -50,7 +50,7 @@ def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
 @pytest.mark.slow
 def test_two_workers_of_an_open_loop_send_the_requested_rate_together() -> None:
     load = Load(pace=Pace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)
-    trial = hold(load)
+    trial = run_trial(load)
     assert 300 < len(trial.inside) < 520
     by_worker = Counter(r.worker for r in trial.inside)
     assert min(by_worker.values()) > 0.35 * len(trial.inside)

@@ -1,10 +1,12 @@
 """The command line: verbs only. Parses, connects the rooms, prints errors; decides nothing.
 
-stdout is data, stderr is talk. Rooms are imported inside the verbs, so that `knee --help` starts at once.
+stdout is data, stderr is talk. A verb's module is imported when the verb is called, and the rooms inside the verbs, so
+that `knee --help` starts at once.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -12,9 +14,17 @@ from typing import Any
 import click
 
 from harness import __version__
-from harness.cli import calibrate, output, predict, report, run, sim
-from harness.errors import HarnessError
 from harness.terminal import guard
+
+# Each verb's module, which has a command of the verb's name, and the first sentence of that command's help.
+VERBS = {
+    "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
+    "fit": ("report", "Fit the curve to measured points."),
+    "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
+    "report": ("report", "Make summary and report again from a result folder."),
+    "run": ("run", "Measure an endpoint and write a result folder."),
+    "sim": ("sim", "Serve the simulated endpoint."),
+}
 
 
 class _Verbs(click.Group):
@@ -26,7 +36,16 @@ class _Verbs(click.Group):
         except KeyboardInterrupt:  # which click would make a status of 1 of
             sys.exit(130)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb itself, where the group has only its name and its help."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else verb(name), rest
+
     def invoke(self, ctx: click.Context) -> Any:
+        from harness.errors import HarnessError
+
         try:
             return super().invoke(ctx)
         except HarnessError as error:
@@ -36,14 +55,21 @@ class _Verbs(click.Group):
             ctx.exit(130)
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def verb(name: str) -> click.Command:
+    """The command of that name, out of its module."""
+    module, _ = VERBS[name]
+    found: click.Command = getattr(importlib.import_module(f"harness.cli.{module}"), name)
+    return found
+
+
+@click.group(
+    cls=_Verbs,
+    commands={name: click.Command(name, help=line) for name, (_, line) in VERBS.items()},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="knee")
 def cli() -> None:
     """Load testing for LLM servers that ends in an answer: the knee, with an interval."""
-
-
-for _verb in (run.run, predict.predict, report.report, report.fit, calibrate.calibrate, sim.sim):
-    cli.add_command(_verb)
 
 
 def main() -> None:
@@ -55,6 +81,7 @@ def main() -> None:
     except Exception:  # noqa: BLE001  # the one place: a traceback and the status that says bug
         import traceback
 
+        from harness.cli import output
         from harness.secrecy import redact
 
         print(redact(traceback.format_exc(), output.secrets), end="", file=sys.stderr)

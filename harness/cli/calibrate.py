@@ -1,4 +1,4 @@
-"""`knee calibrate`: what the load generator can follow, and what a server reaches of its hardware."""
+"""`knee calibrate`: the limits of the load generator, and the efficiency of a measured server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ _ELSEWHERE = "give a file by --out"
 
 @click.group()
 def calibrate() -> None:
-    """Measure this machine's load generator (`client`), or fit the prediction to a measured server (`model`)."""
+    """Measure the load generator, or fit the prediction to a server."""
 
 
 @calibrate.command("client")
-@click.option("--quick", is_flag=True, help="Some 10 seconds in place of some 35.")
+@click.option("--quick", is_flag=True, help="Measure for about 10 seconds, not 35.")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON on stdout.")
 def calibrate_client(quick: bool, as_json: bool) -> None:
-    """Flood and pace the load generator by the reference endpoint, and keep the result for this host."""
+    """Measure the load generator against the reference endpoint.
+
+    The result is stored for this host.
+    """
     import msgspec
 
     from harness.experiment import calibrate as calibrating
@@ -32,7 +35,7 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
     talk = console(stderr=True)
     found = calibrating.calibrate(
-        calibrating.QUICK if quick else calibrating.THOROUGH, tell=lambda what: talk.print(f"measuring {what} …")
+        calibrating.QUICK if quick else calibrating.THOROUGH, report=lambda what: talk.print(f"measuring {what} …")
     )
     where = calibrating.save(found)
     if as_json:
@@ -40,7 +43,7 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
     else:
         rows = [Fact(*row) for row in calibrating.rows(found)]
         terminal.show(Document(sections=[Section(facts=rows)]), console(stderr=False))
-    talk.print(f"kept in {where}")
+    talk.print(f"stored in {where}")
 
 
 @calibrate.command("model")
@@ -59,9 +62,10 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 @click.option("--max-num-seqs", type=int, help="Limit of running requests, if the folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile on stdout.")
 def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
-    """Fit MBU, MFU and overheads to some levels of a result folder, and judge the fit on all the others.
+    """Fit the prediction to levels of a result folder.
 
-    `knee predict`, `knee run` and `knee sim` take the profile by --calibration.
+    MBU, MFU and overheads are fitted to the levels of --on, and the fit is tested on all others. `knee predict`,
+    `knee run` and `knee sim` take the profile by --calibration.
     """
     import msgspec
 
@@ -76,11 +80,11 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     run = Result.open(folder)
     path = Path(out) if out else run.path / "calibration.json"
     where = files.named(path) if out else path
-    files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # said before it takes time
-    given = {name: value for name, value in flags.items() if value is not None}
-    if "host_cpus" in given:
-        given["host_cpus"] = units.cpus(given["host_cpus"])
-    where_served = msgspec.structs.replace(measured.hardware(run), **given)
+    files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # before the work that takes time
+    values = {name: value for name, value in flags.items() if value is not None}
+    if "host_cpus" in values:
+        values["host_cpus"] = units.cpus(values["host_cpus"])
+    where_served = msgspec.structs.replace(measured.hardware(run), **values)
     model, deployment = measured.deployed(run, where_served, hardware.measure)
     summary = summarise(run)
     found = tune.tune(
@@ -93,10 +97,10 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
     )
     text = tune.encode(found)
     files.write(where, text, way_out=_ELSEWHERE)
-    with output.to_whoever_listens():
+    with output.closed_stdout_ignored():
         if as_json:
             print(json_text(text), end="")
         else:
             assumed = {name: float(getattr(deployment, name)) for name in prediction.PARAMETERS}
             terminal.show(prediction.calibration(found, assumed), console(stderr=False))
-    console(stderr=True).print(f"kept in {path}", soft_wrap=True)
+    console(stderr=True).print(f"stored in {path}", soft_wrap=True)

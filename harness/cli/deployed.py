@@ -1,4 +1,4 @@
-"""The options that say what is served and on what: of `predict` and `calibrate model` alike."""
+"""The options for the model and the hardware, shared by `predict` and `sim`."""
 
 from __future__ import annotations
 
@@ -71,27 +71,27 @@ _RATIOS = {
 
 
 def options(command: Command) -> Command:
-    """All of them, on top of a command's own."""
+    """Give a command all of these options."""
     for option in reversed((*_MODEL, *_CARD, *_FIGURES)):
         command = option(command)
     return command
 
 
 def figures(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Deployment that were given."""
-    given = {name: flags[name] for name in _FIELDS if flags[name] is not None}
-    given |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
+    """The fields of a Deployment that the options set."""
+    values = {name: flags[name] for name in _FIELDS if flags[name] is not None}
+    values |= {name: units.seconds(flags[name], flag) for name, flag in _TIMES.items() if flags[name] is not None}
     if flags["mfu"] is not None:
-        given |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
-    for name, value in given.items():
+        values |= {"mfu_prefill": flags["mfu"], "mfu_decode": flags["mfu"]}
+    for name, value in values.items():
         if not abs(value) < units.BEYOND**2:
             raise HarnessError(
                 f"{value:g} is beyond reason", place=_flag(name), way_out="give what a server could have"
             )
     for name, flag in _RATIOS.items():
-        if name in given and not given[name] > 0:
-            raise HarnessError(f"{given[name]:g} is not above 0", place=flag, way_out="give one above 0")
-    return given
+        if name in values and not values[name] > 0:
+            raise HarnessError(f"{values[name]:g} is not above 0", place=flag, way_out="give one above 0")
+    return values
 
 
 def _flag(name: str) -> str:
@@ -99,7 +99,7 @@ def _flag(name: str) -> str:
 
 
 def model(name: str, *, hub: bool) -> tuple[str, str]:
-    """(what to read, what to call it); a name is looked up through the hub only when that is asked for."""
+    """(path or name to read, name to show); `hub` looks the name up at the hub."""
     if not hub:
         return name, ""
     from harness.results import hub as hubs
@@ -108,7 +108,7 @@ def model(name: str, *, hub: bool) -> tuple[str, str]:
 
 
 def card(key: str, cpus: str | None) -> Gpu:
-    """The GPU of that key; "host" is measured now."""
+    """The GPU with that key; "host" measures this machine now."""
     if key.lower() != "host":
         if cpus is not None:
             raise HarnessError(f"it is for --gpu host, not for {key}", place="--host-cpus", way_out="leave it out")

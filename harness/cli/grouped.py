@@ -13,17 +13,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Option(click.Option):
     """An option under a heading of --help.
 
-    `section`: it sets the field of its own name in that section of the scenario. `beside_resume`: it may stand beside
-    --resume, which takes everything else from the folder.
+    `section`: it sets the field of its own name in that section of the scenario. `with_resume`: it is allowed together
+    with --resume, which takes everything else from the folder.
     """
 
     def __init__(
-        self, *args: Any, heading: str, section: str | None = None, beside_resume: bool = False, **kwargs: Any
+        self, *args: Any, heading: str, section: str | None = None, with_resume: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.heading = heading
         self.section = section
-        self.beside_resume = beside_resume
+        self.with_resume = with_resume
 
 
 class Spec(NamedTuple):
@@ -55,7 +55,7 @@ def under(heading: str, *specs: Spec) -> Callable[[F], F]:
 
 
 class Grouped(click.Command):
-    """Its options stand under their headings in the order in which they were given, --help at the end of the last."""
+    """Lists its options under their headings in the order of their definition; --help ends the last list."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options for each heading."""

@@ -1,4 +1,4 @@
-"""What every verb hands out: files of a result for people, data on stdout, talk on stderr."""
+"""The output of every verb: the files of a result for people, data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from harness.results.levelmap import Map
     from harness.summary import Summary
 
-secrets: list[str] = []  # of this process's run, for what is printed where nobody knows the run any more
+secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
 def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> list[tuple[str, str | Path]]:
-    """summary.json and report.md; what the folder holds then, with its name, `plots` being still to be drawn."""
+    """Write summary.json and report.md; (name, path) of all that the folder will hold, `plots` included."""
     import msgspec
 
     from harness import files
@@ -36,7 +36,7 @@ def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: 
 
 
 def write_plots(folder: Path, summary: Summary, manifest: Manifest) -> None:
-    """report.html and curve.png. They come after the answer: to import what draws takes longer than to answer."""
+    """Write report.html and curve.png. They come after the answer: importing plotly and matplotlib takes longer."""
     import msgspec
 
     from harness import files
@@ -48,26 +48,26 @@ def write_plots(folder: Path, summary: Summary, manifest: Manifest) -> None:
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
-    """HarnessError unless all that `write_reports` writes can stand in the folder."""
+    """HarnessError unless every report can be written into the folder."""
     from harness import files
     from harness.results.folder import FOR_PEOPLE, SUMMARY
 
     files.must_be_files(folder, (SUMMARY, *(FOR_PEOPLE if plots else ("report.md",))))
 
 
-def hand_out(
+def publish(
     folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Write a result's files, print its answer, then draw. Where nobody listens the files are made all the same."""
+    """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
     paths = write_reports(folder, summary, manifest, plots=plots)
-    with to_whoever_listens():
+    with closed_stdout_ignored():
         print_summary(summary, manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
     if plots:
         write_plots(folder, summary, manifest)
 
 
-def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
-    """The same of a level map, whose cells have reports of their own."""
+def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
+    """The same for a level map; its cells have reports of their own."""
     from harness import files
     from harness.report import level_map, markdown
     from harness.results import levelmap
@@ -76,7 +76,7 @@ def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet:
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
     files.write(folder / "map.md", table)
     made = [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
-    with to_whoever_listens():
+    with closed_stdout_ignored():
         print_map(found, table, made, as_json=as_json, quiet=quiet)
     if plots:
         from harness.report import map_png
@@ -85,12 +85,12 @@ def hand_out_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet:
 
 
 def print_json(text: str) -> None:
-    """JSON on stdout: the same data, and no character that steers a terminal."""
+    """Print JSON on stdout, its control characters as escapes."""
     print(json_text(text))
 
 
 def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet: bool) -> None:
-    """Data to stdout: the JSON if asked for, else the table."""
+    """Print the JSON on stdout and the table on stderr, or the table on stdout alone."""
     import msgspec
 
     if as_json:
@@ -108,7 +108,7 @@ def print_summary(
     quiet: bool,
     verbose: bool = False,
 ) -> None:
-    """Data to stdout: the JSON if asked for, else the table."""
+    """Print the JSON on stdout and the table on stderr, or the table on stdout alone."""
     import msgspec
 
     from harness.report import run_report, terminal
@@ -124,8 +124,8 @@ def print_summary(
 
 
 @contextlib.contextmanager
-def to_whoever_listens() -> Iterator[None]:
-    """Print, and let it be where nobody reads on."""
+def closed_stdout_ignored() -> Iterator[None]:
+    """Print as long as somebody reads: a closed stdout is no error."""
     try:
         yield
         sys.stdout.flush()

@@ -39,7 +39,7 @@ _ELSEWHERE = "give a place to write to by --plot"
     "--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."
 )
 @click.option("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson.")
-@click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside.")
+@click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction.")
 @click.option(
     "--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."
 )
@@ -49,7 +49,7 @@ _ELSEWHERE = "give a place to write to by --plot"
 @click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
 def predict(golden: bool, **flags: Any) -> None:
-    """Predict the whole curve from a model's config and a GPU's name; --gpu all says which GPU.
+    """Predict the whole curve from a model's config and a GPU's name.
 
     --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
     """
@@ -71,7 +71,7 @@ def predict(golden: bool, **flags: Any) -> None:
 
 
 def _golden(*, as_json: bool) -> None:
-    """The golden table; it has failed where a row has."""
+    """Print the golden table; the exit status is 1 if a row is missed."""
     import msgspec
 
     from harness.decide import golden
@@ -103,6 +103,7 @@ def _one(flags: Mapping[str, Any]) -> None:
 
         prediction = measured.with_measured(prediction, question, flags["measured"])
     found = msgspec.structs.replace(found, prediction=prediction)
+
     from harness.report import prediction as predicting
 
     if flags["plot"]:
@@ -144,12 +145,12 @@ def _tokens(text: str, flag: str, least: int) -> int:
 def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
     import msgspec
 
-    from harness.predict import question as asking
+    from harness.predict import question as questions
 
     try:
-        found = asking.answer(question)
-    except HarnessError:  # a claim that it walks into may be why it was asked
-        for note in asking.notes(question):
+        found = questions.answer(question)
+    except HarnessError:  # the notes may tell why the prediction fails
+        for note in questions.notes(question):
             print(f"note: {note}", file=sys.stderr)
         raise
     if flags["calibration"] is None:
@@ -159,23 +160,25 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
 
     profile = hardware.calibration(flags["calibration"])
 
-    both = calibrated(*asking.setup(question), question.levels, profile, slo=question.slo or None, price=question.price)
+    both = calibrated(
+        *questions.setup(question), question.levels, profile, slo=question.slo or None, price=question.price
+    )
     return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
 
 
 def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any]) -> list[SteppedLevel]:
-    """What the step machine says of the levels, or of the rates in their place."""
-    from harness.predict import question as asking
+    """The step machine's prediction for the levels, or for --rate in their place."""
+    from harness.predict import question as questions
     from harness.predict import stepped
 
-    asked = asking.setup(question)
+    setup = questions.setup(question)
     if flags["rate"] is None:
-        return stepped.at_levels(*asked, prediction.levels)
-    return stepped.at_rates(*asked, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
+        return stepped.at_levels(*setup, prediction.levels)
+    return stepped.at_rates(*setup, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
 
 
 def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
-    """The times at which requests come, by their rate; the same ones whenever they are asked for."""
+    """Arrival times by request rate, in seconds; the same for every call with the same rate."""
     import random
 
     shape = units.arrival_shape(kind, "--arrivals")
@@ -190,7 +193,7 @@ def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
 
 
 def _choose(flags: Mapping[str, Any]) -> None:
-    """Which card: every one of the table, or those that are named."""
+    """Rank cards: all of the catalog, or those named by --gpu."""
     import msgspec
 
     from harness.predict import catalog, choice, question
@@ -209,20 +212,20 @@ def _choose(flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    asked = _question(flags, cards[0])
-    figures = dict(asked.figures)
-    made, _, workload = question.setup(msgspec.structs.replace(asked, figures={}))
+    first = _question(flags, cards[0])
+    figures = dict(first.figures)
+    made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}
     if flags["measured"]:
         from harness.decide import measured
 
-        rates = measured.rates(made, asked, flags["measured"])
+        rates = measured.rates(made, first, flags["measured"])
     price = flags["price"]
     found = choice.choose(
         made,
         cards,
         workload,
-        slo=asked.slo,
+        slo=first.slo,
         rank=flags["rank"],
         prices=None if price is None else {card.key: price for card in cards},
         measured=rates,
@@ -231,12 +234,13 @@ def _choose(flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        head = Section(lines=[_asked(asked, made.name, workload)])
+        head = Section(lines=[_heading(first, made.name, workload)])
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 
-def _asked(asked: Question, name: str, workload: Workload) -> str:
-    limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in asked.slo.items())
+def _heading(question: Question, name: str, workload: Workload) -> str:
+    """The line above the table of cards: model, workload and limits."""
+    limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in question.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
     if workload.output_tokens:
         tokens += f", {workload.output_tokens:g} out"
@@ -244,7 +248,7 @@ def _asked(asked: Question, name: str, workload: Workload) -> str:
 
 
 def _plot(found: Answer, where: str) -> None:
-    """The two figures, and into a folder the tables too."""
+    """Write both figures; into a folder the tables too."""
     from harness import files
     from harness.report import markdown, png, prediction, roofs
 
@@ -268,5 +272,5 @@ def _plot(found: Answer, where: str) -> None:
 def _show(document: Document) -> None:
     from harness.report import terminal
 
-    with output.to_whoever_listens():
+    with output.closed_stdout_ignored():
         terminal.show(document, console(stderr=False))

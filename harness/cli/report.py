@@ -1,4 +1,4 @@
-"""`knee report` and `knee fit`: what lies on disk, read again."""
+"""`knee report` and `knee fit`: results are read from disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
 def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
-    """Make summary and report anew from a result folder's records; a run that died is read as far as it got."""
+    """Make summary and report again from a result folder.
+
+    A run that died is read as far as it got.
+    """
     from harness.analysis.summarise import summarise
     from harness.results import levelmap
     from harness.results.result import Result
@@ -30,12 +33,12 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
-            output.hand_out_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
+            output.publish_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
             continue
         measured = Result.open(each)
-        output.must_be_files(measured.path, plots=not no_plots)  # said before it takes time
+        output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
         summary = summarise(measured)
-        output.hand_out(
+        output.publish(
             measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet, verbose=verbose
         )
 
@@ -43,11 +46,12 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
 @click.command()
 @click.argument("source", metavar="FILE|DIR|-")
 @click.option("--json", "as_json", is_flag=True, help="Print the `curve` object of summary.json on stdout.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Of the bootstrap.")
+@click.option("--seed", default=0, show_default=True, type=int, help="Seed of the bootstrap.")
 def fit(source: str, as_json: bool, seed: int) -> None:
-    """Fit the curve to measured points: a result folder, or a CSV of concurrency and output tokens per second.
+    """Fit the curve to measured points.
 
-    The CSV begins with `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
+    They are those of a result folder, or of a CSV of concurrency and output tokens per second. The CSV begins with
+    `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
     import msgspec
 
@@ -64,7 +68,7 @@ def fit(source: str, as_json: bool, seed: int) -> None:
 
 
 def _points(source: str) -> list[Point]:
-    """The points to fit: of a folder its levels as the summary judges them, else the lines of a CSV."""
+    """The points to fit: the levels of a folder's summary, or the lines of a CSV."""
     from harness.analysis import curve
 
     if source != "-" and Path(source).is_dir():

@@ -1,4 +1,4 @@
-"""`knee run`: every flag is one path in the scenario."""
+"""`knee run`: every option is one field of the scenario."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import units
-from harness.cli import given as giving
-from harness.cli import output
+from harness.cli import option_values, output
 from harness.cli.grouped import Grouped, Option
 from harness.cli.run_options import options
 from harness.errors import HarnessError
@@ -37,7 +36,10 @@ Examples:
 @click.argument("scenario", nargs=-1, metavar="[SCENARIO]")
 @options
 def run(scenario: tuple[str, ...], **flags: Any) -> None:
-    """Measure an endpoint: hold levels of concurrency, fit the curve, write a result folder."""
+    """Measure an endpoint and write a result folder.
+
+    The load rises from level to level of concurrency, and the curve is fitted to the levels.
+    """
     from harness import scenario as scenarios
     from harness.experiment import consent
 
@@ -65,8 +67,8 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
 
 
 def _command() -> str:
-    """The command line as the manifest may keep it."""
-    return shlex.join(["knee", *giving.shown(sys.argv[1:], output.secrets)])
+    """The command line for the manifest, without secrets."""
+    return shlex.join(["knee", *option_values.shown(sys.argv[1:], output.secrets)])
 
 
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
@@ -80,7 +82,7 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
         else:
             outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed)
     shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
-    output.hand_out(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], **shown)
+    output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], **shown)
     return outcome.status
 
 
@@ -101,19 +103,19 @@ def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> i
             found = sweep.resume(flags["resume"], resolved, view, _command(), agreed=agreed, report=report)
         else:
             found = sweep.sweep(resolved, flags["out"], view, _command(), agreed=agreed, report=report)
-    output.hand_out_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
+    output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
     return found.status
 
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
-    """The file that names the scenario of a run that goes on, and that scenario."""
+    """(manifest, scenario) of a run that is resumed."""
     from harness.experiment.resume import begun_with
 
-    _alone("resume")
-    resolved = begun_with(folder, dict(giving.header(each) for each in flags["header"]))
+    _must_stand_alone()
+    resolved = begun_with(folder, option_values.headers(flags["header"]))
     if flags["url"] not in (None, resolved.target.url):
         fact = f"the run was begun with {resolved.target.url}"
-        raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or run anew")
+        raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or start a new run")
     return str(Path(folder) / "manifest.json"), resolved
 
 
@@ -125,22 +127,22 @@ def _print_scenario(resolved: Scenario) -> None:
         output.secrets[:] = scenarios.secrets(resolved, os.environ)
     shown = scenarios.shown(resolved, output.secrets)
     if shown != resolved:
-        print("# What may be secret is not repeated; written env:NAME it is.")
+        print("# Values that may be secret are left out; write env:NAME in their place.")
     print(scenarios.to_toml(shown), end="")
 
 
 def _typed(flags: dict[str, Any]) -> set[str]:
-    """The variables that are named on the command line itself."""
+    """The environment variables that the command line itself names."""
     from harness import scenario as scenarios
 
-    headers = dict(giving.header(each) for each in flags["header"])
-    body = giving.json_object(flags["extra_body"], "--extra-body", "{}") if flags["extra_body"] is not None else {}
+    headers, extra = option_values.headers(flags["header"]), flags["extra_body"]
+    body = {} if extra is None else option_values.json_object(extra, "--extra-body", "{}")
     target = scenarios.Target(api_key_env=flags["api_key_env"], headers=headers, extra_body=body)
     return {name for name, _ in scenarios.variables(scenarios.Scenario(target=target))}
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
-    """The scenario among the arguments; limits of --goodput need no quotes, as other tools have it."""
+    """The scenario among the arguments; the limits of --goodput need no quotes, as in other tools."""
     paths = list(arguments)
     if flags["goodput"] is not None:
         limits = [each for each in paths if ":" in each]
@@ -151,17 +153,17 @@ def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
     return paths[0] if paths else None
 
 
-def _alone(flag: str) -> None:
-    """What a run is resumed by stands in its folder: an argument that says it again may say something else."""
+def _must_stand_alone() -> None:
+    """HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        beside = isinstance(parameter, Option) and parameter.beside_resume
-        if given and name != flag and not beside:
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        allowed = name == "resume" or (isinstance(parameter, Option) and parameter.with_resume)
+        if typed and not allowed:
             shown = parameter.opts[0] if parameter.opts[0].startswith("-") else "SCENARIO"
-            fact = f"does not stand beside {shown}: the run goes on as its folder says"
-            raise HarnessError(fact, place=f"--{flag}", way_out=f"leave {shown} out, or run anew")
+            fact = f"not allowed with {shown}: the run continues with the scenario of its folder"
+            raise HarnessError(fact, place="--resume", way_out=f"leave {shown} out, or start a new run")
 
 
 def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
@@ -170,49 +172,49 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
 
     from harness import scenario as scenarios
 
-    headers = dict(giving.header(each) for each in flags["header"])  # a value split off by the shell is no path
+    headers = option_values.headers(flags["header"])  # first: a value that the shell split off is no path
     tree: dict[str, Any] = msgspec.to_builtins(scenarios.load(path)) if path else {}
-    given = {flag: value for flag, value in flags.items() if value is not None}
-    beaten = {"levels": ("levels", "rates", "search_rate"), "max_concurrency": ("levels",)}  # by a flag, of the file's
-    for flag, keys in (beaten | {"rate": beaten["levels"]}).items():
-        for key in keys if flag in given else ():
+    values = {flag: value for flag, value in flags.items() if value is not None}
+    replaced = {"levels": ("levels", "rates", "search_rate"), "max_concurrency": ("levels",)}  # fields of the file
+    for flag, keys in (replaced | {"rate": replaced["levels"]}).items():
+        for key in keys if flag in values else ():
             tree.get("ramp", {}).pop(key, None)
     for option in run.params:
-        if isinstance(option, Option) and option.section is not None and option.name in given:
-            tree.setdefault(option.section, {})[option.name] = given[option.name]
-    for section, fields in _parsed(given).items():
+        if isinstance(option, Option) and option.section is not None and option.name in values:
+            tree.setdefault(option.section, {})[option.name] = values[option.name]
+    for section, fields in _parsed(values).items():
         tree.setdefault(section, {}).update(fields)
-    if "slo" in given or "goodput" in given:
-        limits = units.slo(given["slo"]) if "slo" in given else {}
-        tree["slo"] = limits | (units.goodput(given["goodput"]) if "goodput" in given else {})
+    if "slo" in values or "goodput" in values:
+        limits = units.slo(values["slo"]) if "slo" in values else {}
+        tree["slo"] = limits | (units.goodput(values["goodput"]) if "goodput" in values else {})
     if headers:
         tree.setdefault("target", {})["headers"] = headers
-    if tree.get("target", {}).get("url") == "sim:" and "max_num_seqs" in given:
-        tree.setdefault("sim", {})["max_num_seqs"] = given["max_num_seqs"]
+    if tree.get("target", {}).get("url") == "sim:" and "max_num_seqs" in values:
+        tree.setdefault("sim", {})["max_num_seqs"] = values["max_num_seqs"]
     return scenarios.build(tree, place=path or "command line")
 
 
-def _parsed(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields of flags that are written in a way of their own, by their sections."""
+def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The fields, by section, of options whose texts have a format of their own."""
     ramp: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
     target: dict[str, Any] = {}
-    if "levels" in given:
-        ramp["levels"] = units.levels(given["levels"])
-    if given.get("rate") == "auto":
+    if "levels" in values:
+        ramp["levels"] = units.levels(values["levels"])
+    if values.get("rate") == "auto":
         ramp["search_rate"] = True
-    elif "rate" in given:
-        ramp["rates"] = units.rates(given["rate"])
-    if given["slo_fail"]:
+    elif "rate" in values:
+        ramp["rates"] = units.rates(values["rate"])
+    if values["slo_fail"]:
         ramp["slo_fail"] = True
-    if "workers" in given:
-        ramp["workers"] = None if given["workers"] == "auto" else units.count(given["workers"], "--workers")
-    if "host_cpus" in given:
-        hardware["host_cpus"] = units.cpus(given["host_cpus"])
-    if "price_per_mtok" in given:
-        hardware["price_per_mtok"] = units.prices(given["price_per_mtok"])
-    if "extra_body" in given:
-        target["extra_body"] = giving.json_object(given["extra_body"], "--extra-body", '{"top_p": 0.9}')
-    if given["server_meta"]:
-        target["server_meta"] = giving.facts(given["server_meta"])
+    if "workers" in values:
+        ramp["workers"] = None if values["workers"] == "auto" else units.count(values["workers"], "--workers")
+    if "host_cpus" in values:
+        hardware["host_cpus"] = units.cpus(values["host_cpus"])
+    if "price_per_mtok" in values:
+        hardware["price_per_mtok"] = units.prices(values["price_per_mtok"])
+    if "extra_body" in values:
+        target["extra_body"] = option_values.json_object(values["extra_body"], "--extra-body", '{"top_p": 0.9}')
+    if values["server_meta"]:
+        target["server_meta"] = option_values.facts(values["server_meta"])
     return {"ramp": ramp, "hardware": hardware, "target": target}

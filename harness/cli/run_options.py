@@ -1,7 +1,7 @@
-"""The options of `knee run`, each once: its names, its help, its heading, and the scenario's field that it sets.
+"""The options of `knee run`: names, help, heading, and the field of the scenario that each sets.
 
-The kind of an option stands here too, and is not taken from the field's type: `knee --help` starts without the scenario
-and what that imports. A test holds every field to the scenario.
+The kind of an option is written here, not taken from the field's type: `knee run --help` does not import the scenario.
+A test compares every option with its field.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _HEADINGS = (
             "--url",
             "--base-url",
             help="Endpoint, like http://host:8000; 'sim:' is the embedded simulated one.",
-            beside_resume=True,
+            with_resume=True,
         ),
-        target("--model", help="Model to ask for; found out where only one is served."),
+        target("--model", help="Model name; needed only if the server has several."),
         target("--api", type=click.Choice(["chat", "completions"]), help="Endpoint dialect; default chat."),
         target("--api-key-env", metavar="VAR", help="Environment variable that holds the API key."),
         option(
@@ -34,7 +34,7 @@ _HEADINGS = (
             multiple=True,
             metavar="K:V",
             help="Extra header; its value is not stored. V may be env:NAME.",
-            beside_resume=True,
+            with_resume=True,
         ),
         option("--extra-body", metavar="JSON", help="Fields added to every request."),
         target("--request-timeout", metavar="TIME", help="Deadline of one request; default 600s."),
@@ -46,37 +46,35 @@ _HEADINGS = (
             type=click.Choice(["socket", "httpx"]),
             help="httpx: proxies, HTTP/2, odd endpoints; default socket.",
         ),
-        target("--metrics-url", metavar="URL", help="The server's Prometheus page, if not /metrics beside the API."),
+        target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),
     under(
         "Workload",
         workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
         workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
-        workload(
-            "--tokenizer", metavar="PATH|ID", help="Makes prompts exact; else words, counted by the server's usage."
-        ),
+        workload("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; default: words, counted by the server."),
         option(
             "--trust-remote-code",
             is_flag=True,
             help="Run the code that the tokenizer's folder brings.",
-            beside_resume=True,
+            with_resume=True,
         ),
-        workload("--seed", type=int, help="Of the prompts; default another one each run."),
+        workload("--seed", type=int, help="Seed of the prompts; default: a new one each run."),
     ),
     under(
         "Ramp",
-        option("--levels", metavar="1,2,4", help="Concurrency levels to hold."),
+        option("--levels", metavar="1,2,4", help="Concurrency levels to measure."),
         option(
             "--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second; auto seeks the SLO's."
         ),
         ramp("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson."),
-        ramp("--max-concurrency", metavar="N", help="Without --levels: look up to here; default 1024."),
+        ramp("--max-concurrency", metavar="N", help="Highest level to try without --levels; default 1024."),
         ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs."),
         ramp("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02."),
         ramp("--quick", is_flag=True, default=None, help="End the ramp at its first answer."),
         ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
-        ramp("--repeat", metavar="N", help="Hold the whole ramp so often."),
+        ramp("--repeat", metavar="N", help="Measure the whole ramp N times."),
         ramp("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin."),
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
@@ -84,16 +82,14 @@ _HEADINGS = (
     under(
         "Limits",
         option(
-            "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; looks for their knee."
+            "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee."
         ),
-        option("--goodput", metavar="NAME:MS …", help="The same limits as others write them: 'ttft:500 tpot:50'."),
+        option("--goodput", metavar="NAME:MS …", help="The same limits as vLLM writes them: 'ttft:500 tpot:50'."),
         option("--slo-fail", is_flag=True, help="Exit status 99 where the SLO is missed."),
-        ramp("--max-ttft", metavar="TIME", help="No level above one whose TTFT p99 passes this."),
+        ramp("--max-ttft", metavar="TIME", help="Measure no level above one whose TTFT p99 exceeds this."),
         ramp("--max-seconds", metavar="TIME", help="End the ramp after this long."),
-        ramp("--max-requests", metavar="N", help="End the ramp after so many requests."),
-        ramp(
-            "--max-dollars", type=float, metavar="USD", help="End the ramp when so much is spent, by the prices given."
-        ),
+        ramp("--max-requests", metavar="N", help="End the ramp after N requests."),
+        ramp("--max-dollars", type=float, metavar="USD", help="End the ramp at this cost, by the prices below."),
     ),
     under(
         "Hardware, for the prediction and the cost",
@@ -104,7 +100,7 @@ _HEADINGS = (
         hardware("--dtype", help="Weights as the server loads them, like fp8; default as they are stored."),
         hardware("--kv-dtype", help="KV cache of the server, like fp8."),
         hardware("--max-num-seqs", type=int, help="The server's limit of running requests (also of 'sim:')."),
-        hardware("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a prediction beside."),
+        hardware("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
         option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host; default all."),
         hardware("--price", type=float, metavar="USD", help="Per GPU and hour."),
         option("--price-per-mtok", metavar="IN,OUT[,CACHED]", help="USD per million tokens of a hosted endpoint."),
@@ -112,31 +108,29 @@ _HEADINGS = (
     under(
         "Simulated endpoint",
         sim("--profile", metavar="MODEL/GPU", help="What 'sim:' stands for; default llama-3.1-8b/h100-sxm."),
-        sim("--speed", type=float, help="How much faster than life 'sim:' runs; default 1."),
+        sim("--speed", type=float, help="How many times faster than real time 'sim:' runs; default 1."),
     ),
     under(
         "Output",
         option("--out", metavar="DIR", help="Result folder; default results/NAME-TIME."),
-        option(
-            "--resume", metavar="DIR", help="Go on with a run that ended early, by its own scenario; no other argument."
-        ),
-        option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.", beside_resume=True),
-        option("--quiet", is_flag=True, help="No progress and no table.", beside_resume=True),
-        option("--verbose", is_flag=True, help="Every remark, not only the gravest three.", beside_resume=True),
-        option("--no-plots", is_flag=True, help="No curve.png and no report.html.", beside_resume=True),
+        option("--resume", metavar="DIR", help="Continue a run that ended early, with its own scenario."),
+        option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.", with_resume=True),
+        option("--quiet", is_flag=True, help="No progress and no table.", with_resume=True),
+        option("--verbose", is_flag=True, help="Every remark, not only the gravest three.", with_resume=True),
+        option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
         option(
             "--yes",
             is_flag=True,
-            help="Agree to all that would be asked: a public host, a file's address.",
-            beside_resume=True,
+            help="Answer yes to every question, like loading a public host.",
+            with_resume=True,
         ),
         option(
             "--allow-env",
             multiple=True,
             metavar="NAME",
-            help="Variable that a scenario or a resumed folder may name and send.",
-            beside_resume=True,
+            help="Variable that a scenario or a resumed folder may send.",
+            with_resume=True,
         ),
     ),
 )

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--log", metavar="FILE", help="Log of when each token was written.")
+@click.option("--log", metavar="FILE", help="Log the time of every token.")
 def sim(
     profile: str | None, calibration: str | None, speed: float, host: str, port: int, log: str | None, **flags: Any
 ) -> None:
-    """Serve the simulated endpoint: an OpenAI-compatible server that only pretends to be a model on a GPU.
+    """Serve the simulated endpoint.
 
-    --profile names the model and the GPU, or --model-config and --gpu do. By the same options it is one replica of what
-    `knee predict` predicts.
+    It is an OpenAI-compatible server that only pretends to be a model on a GPU. --profile names the model and the GPU,
+    or --model-config and --gpu do. By the same options it is one replica of what `knee predict` predicts.
     """
     from harness.sim import endpoint
 
@@ -49,27 +49,29 @@ def sim(
     def ready(url: str) -> None:
         print(f"ready {url}", flush=True)
         if endpoint.beyond_this_machine(host):
-            note = "it listens beyond this machine, and whoever reaches it may use it; --host 127.0.0.1 keeps it here"
+            note = (
+                "it listens beyond this machine, and anyone who reaches it may use it; --host 127.0.0.1 prevents that"
+            )
             print(f"note: {note}", file=sys.stderr, flush=True)
 
     endpoint.serve(chosen, host, port, log=log, ready=ready)
 
 
 def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:
-    """What to serve; of a model and a card the one that is not named is the default's."""
+    """What to serve; a model or a card that is not named is the default's."""
     from harness.sim import profile as profiles
 
     for flag, of in (("hub", "model-config"), ("host_cpus", "gpu")):
         if flags[flag] and flags[of.replace("-", "_")] is None:
             place = f"--{flag.replace('_', '-')}"
             raise HarnessError(f"it has no effect without --{of}", place=place, way_out=f"add --{of}")
-    asked = {**deployed.figures(flags), "speed": speed, "dtype": flags["dtype"], "kv_dtype": flags["kv_dtype"]}
+    settings = {**deployed.figures(flags), "speed": speed, "dtype": flags["dtype"], "kv_dtype": flags["kv_dtype"]}
     named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
     if not named:
-        return profiles.profile(profiles.DEFAULT if profile is None else profile, **asked)
+        return profiles.profile(profiles.DEFAULT if profile is None else profile, **settings)
     if profile is not None:
         fact = f"it names a model and a card, as --{named[0].replace('_', '-')} does"
         raise HarnessError(fact, place="--profile", way_out="leave one of them out")
     model, card = profiles.DEFAULT.split("/")
     path, name = deployed.model(flags["model_config"] or model, hub=flags["hub"])
-    return profiles.served(path, deployed.card(flags["gpu"] or card, flags["host_cpus"]), name=name, **asked)
+    return profiles.served(path, deployed.card(flags["gpu"] or card, flags["host_cpus"]), name=name, **settings)

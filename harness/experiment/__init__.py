@@ -1,17 +1,17 @@
-"""A run from its first question to its last file: the only room that stands on load and analysis.
+"""A run from its first request to its last file: the only room that stands on load and analysis.
 
 - Without `--seed` each run draws one, so that a server that is still warm does not know the prompts.
-- The exit status is 3 if no valid level is left, or if a level that was given has an `invalid` verdict, except the
-  last one if its errors ended the run.
-- A calibration whose server was the limit, or that had fewer processors, gives a lower bound and is no older for it.
-- A few tokens tell a whole answer's time before load: the first check asks for at most 8.
+- The exit status is 3 if no valid level is left, or if a level of `--levels` or `--rate` has an `invalid` verdict,
+  except the last one if its errors ended the run.
+- A calibration whose server was the limit, or that had fewer processors, is a lower bound; it is not stale.
+- A whole answer's time is estimated from a few tokens: the timed first request has at most 8.
 - A worker that dies, or sends nothing for 30 s (then it is killed), ends the run with status 1: its level is void,
   the finished levels stand, and the verdict `requests_lost` says how many sent requests have no record, at least.
-- `knee run --resume DIR` takes the scenario from the folder. Finished levels stand, unfinished ones are void and
-  measured again under a new index. Each session has 2³² prompt numbers of its own, so no prompt is sent twice;
-  budgets are the run's, not the session's; all sessions share one clock (the old origin within one boot, else times
-  go on by the wall clock).
-- A check has one deadline, connecting and heads included: a minute for the list of models, ten seconds for what need
-  not be known, five for a scrape, never more than `--request-timeout`. Its answer has at most 4 MiB, also once
-  inflated; gzip and deflate are taken though they were not asked for, other codings are refused by name.
+- `knee run --resume DIR` takes the scenario from the folder. Finished levels stand; unfinished ones are void and
+  measured again under a new index. Each session has 2³² prompt numbers of its own, so no prompt is sent twice.
+  Budgets are the run's, not the session's. All sessions share one clock: the old origin within one boot, else times
+  go on by the wall clock.
+- A check has one deadline, connecting and heads included: a minute for the list of models, ten seconds for an
+  optional page, five for a scrape, never more than `--request-timeout`. Its answer has at most 4 MiB, also once
+  inflated. gzip and deflate are accepted, other codings are refused by name.
 """

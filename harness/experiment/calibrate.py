@@ -1,11 +1,11 @@
-"""`knee calibrate client`: what this machine's load generator can follow, and how exact its clock readings are.
+"""`knee calibrate client`: how fast this machine's load generator is, and how exact its times are.
 
-The project's own worker, in its own process and with the requests that `knee run` sends, against the reference
-endpoint in another process. Floods give the ceilings; paced streams give the errors: each arrival is held against
-the endpoint's own log of when it wrote that token. A result is kept per host and version, and a run attaches it.
+A worker of `knee run`, in its own process and with the same requests, loads the reference endpoint in another process.
+Floods give the ceilings. Paced streams give the errors: each arrival is compared with the endpoint's own log of when it
+wrote that token. A result is stored per host and version, and every run attaches it.
 
-A ceiling that the endpoint reached before the worker did is a lower bound, and says so. Left out: TLS, the httpx
-transport, several workers.
+Where the endpoint was the limit, the ceiling is marked as a lower bound. Left out: TLS, the httpx transport, several
+workers.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import numpy as np
 from harness import __version__, files
 from harness.analysis.stats import percentiles
 from harness.errors import HarnessError
-from harness.experiment.trial import LONGEST, Load, Trial, errors, held
+from harness.experiment.trial import LONGEST, Load, Trial, errors, measure
 from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
 from harness.sim.profile import Pace
 
 FORMAT = 1
 OLDEST = timedelta(days=30)
-FULL = 0.90  # of a processor, from which a process counts as having all of it
+FULL = 0.90  # of a processor: from here on a process counts as using all of it
 _ITL_S, _TTFT_S = 0.025, 0.2  # of the paced loads: 40 tokens a second and stream
 _BULK = 64  # tokens a write
-_OTHER_FILES = 64  # that a process needs beside its connections
+_OTHER_FILES = 64  # that a process needs besides its connections
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +44,14 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float  # of a flood; a paced load has half of it
     loads: tuple[int, ...]  # streams at 40 tokens a second, smooth and in one step
-    streams: int = 4000  # to hold at once, if so many files may be open
+    streams: int = 4000  # at once, if so many files may be open
 
 
 THOROUGH = Effort(seconds=3.0, loads=(64, 256, 512))  # some 35 s
 QUICK = Effort(seconds=0.8, loads=(512,))  # some 10 s
 
 
-# ---- kept per host and version --------------------------------------------------------------------------
+# ---- stored per host and version ------------------------------------------------------------------------
 
 
 def folder() -> Path:
@@ -59,7 +59,7 @@ def folder() -> Path:
 
 
 def path() -> Path:
-    """Where this host's and version's calibration is kept."""
+    """The file of this host's and version's calibration."""
     return folder() / f"calibration-{_host()}-{__version__}.json"
 
 
@@ -71,7 +71,7 @@ def save(calibration: ClientCalibration) -> Path:
 
 
 def load() -> ClientCalibration | None:
-    """This host's calibration by this version, else its latest by another; None without a readable one."""
+    """This host's calibration by this version, else its latest by another; None if there is none to read."""
     others = sorted(folder().glob(f"calibration-{_host()}-*.json"), key=lambda each: -each.lstat().st_mtime)
     for each in [path(), *others]:
         with contextlib.suppress(OSError, HarnessError, msgspec.DecodeError):
@@ -82,9 +82,9 @@ def load() -> ClientCalibration | None:
 
 
 def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | None:
-    """Why a calibration says nothing about this machine today; None if it does.
+    """Why a calibration does not hold for this machine today; None if it does.
 
-    It may have been made on fewer of its processors (taskset), or beside other load: then it is a lower bound.
+    One that was made on fewer of its processors (taskset), or under other load, holds as a lower bound.
     """
     today = here()
     for field, name in (
@@ -104,12 +104,12 @@ def stale(calibration: ClientCalibration, now: datetime | None = None) -> str | 
 
 
 def _host() -> str:
-    """The host's name, made unreadable: results are published."""
+    """A hash of the host's name: results are published."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
 def here() -> dict[str, str | int]:
-    """What a calibration holds for: the fields that have to be today's too, and the processors that it may use."""
+    """What a calibration depends on: version, host, processor, Python, and the processors it may use."""
     return {
         "harness_version": __version__,
         "host": _host(),
@@ -139,12 +139,12 @@ def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
     def us(seconds: float | None) -> str:
         return number(None if seconds is None else seconds * 1e6)
 
-    held = "" if c.streams < c.streams_asked else "as many as were asked for"
+    enough = "" if c.streams < c.streams_asked else "as many as requested"
     out = [
         most("tokens, one a write", "tok/s", c.single),
         most(f"tokens, {_BULK} a write", "tok/s", c.bulk),
         most("requests of one token", "req/s", c.requests),
-        ("streams at once", number(c.streams), held),
+        ("streams at once", number(c.streams), enough),
     ]
     for row in c.timing:
         kind = "in one step" if row.groups == 1 else "smooth"
@@ -156,7 +156,7 @@ def rows(calibration: ClientCalibration) -> list[tuple[str, str, str]]:
 
 
 def limit(client_cpu: float, server_cpu: float) -> str:
-    """Who had no time left: the client, the server, or neither, because the host gave none.
+    """Who used all of a processor: the client, the server, or neither ("host").
 
     >>> limit(0.99, 0.7), limit(0.7, 0.99), limit(0.7, 0.7)
     ('client', 'server', 'host')
@@ -165,7 +165,7 @@ def limit(client_cpu: float, server_cpu: float) -> str:
 
 
 def ceiling(seen: Trial, count: float) -> Ceiling:
-    """What so many a trial come to, and who was the limit."""
+    """`count` events of a trial per second, and who was the limit."""
     client = seen.client_cpu_s / seen.seconds
     return Ceiling(
         per_s=count / seen.seconds,
@@ -179,31 +179,31 @@ def ceiling(seen: Trial, count: float) -> Ceiling:
 # ---- the measurement ------------------------------------------------------------------------------------
 
 
-def calibrate(effort: Effort = THOROUGH, *, tell: Callable[[str], object] = lambda what: None) -> ClientCalibration:
-    """Measure this machine; `tell` hears what is measured next."""
-    return asyncio.run(_calibrate(effort, tell))
+def calibrate(effort: Effort = THOROUGH, *, report: Callable[[str], object] = lambda what: None) -> ClientCalibration:
+    """Measure this machine; `report` is called with what is measured next."""
+    return asyncio.run(_calibrate(effort, report))
 
 
-async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> ClientCalibration:
+async def _calibrate(effort: Effort, report: Callable[[str], object]) -> ClientCalibration:
     load_average, seconds = os.getloadavg()[0], effort.seconds
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    asked = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
+    wanted = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
 
-    tell("tokens, one a write")
+    report("tokens, one a write")
     single = await _flood(Pace(flood=1), LONGEST, 256, seconds)
-    tell("tokens in bulk")
+    report("tokens in bulk")
     bulk = await _flood(Pace(flood=_BULK), LONGEST, 64, seconds)
-    tell("requests")
-    asking = await _flood(Pace(flood=1), 1, 64, seconds)
-    tell(f"{asked:,} streams")
-    many = await held(Load(pace=Pace(ttft_s=_TTFT_S, itl_s=1.0), streams=asked, seconds=seconds / 2))
+    report("requests")
+    requests = await _flood(Pace(flood=1), 1, 64, seconds)
+    report(f"{wanted:,} streams")
+    many = await measure(Load(pace=Pace(ttft_s=_TTFT_S, itl_s=1.0), streams=wanted, seconds=seconds / 2))
 
     timing, first = [], []
     for streams in effort.loads:
         for groups in (64, 1):
-            tell(f"timing of {streams} streams {'in one step' if groups == 1 else 'smooth'}")
+            report(f"timing of {streams} streams {'in one step' if groups == 1 else 'smooth'}")
             pace = Pace(ttft_s=_TTFT_S, itl_s=_ITL_S, groups=groups)
-            seen = await held(Load(pace=pace, streams=streams, seconds=seconds / 2))
+            seen = await measure(Load(pace=pace, streams=streams, seconds=seconds / 2))
             every, starts = errors(seen.records, seen.entries, seen.origin_ns)
             timing.append(_timing(streams, groups, seen, every))
             first.append(np.abs(starts))
@@ -217,9 +217,9 @@ async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> ClientCal
         load_average=load_average,
         single=ceiling(single, single.tokens),
         bulk=ceiling(bulk, bulk.tokens),
-        requests=ceiling(asking, asking.after.told.ended - asking.before.told.ended),
-        streams=min(many.after.told.in_flight, many.running),
-        streams_asked=asked,
+        requests=ceiling(requests, requests.after.progress.ended - requests.before.progress.ended),
+        streams=min(many.after.progress.in_flight, many.running),
+        streams_asked=wanted,
         timing=tuple(timing),
         ttft_error_p99_s=percentiles(np.concatenate(first), (99,))[0],
     )
@@ -242,9 +242,9 @@ def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing
 
 
 async def _flood(pace: Pace, output_tokens: int, streams: int, seconds: float) -> Trial:
-    """A load that is to bring the client to its limit; by two processes where one is not enough for that."""
+    """A load that brings the client to its limit; by two server processes if one is not enough."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
-    seen = await held(load)
+    seen = await measure(load)
     if ceiling(seen, 0).limited_by == "server" and len(os.sched_getaffinity(0)) > 2:
-        return await held(msgspec.structs.replace(load, processes=2))
+        return await measure(msgspec.structs.replace(load, processes=2))
     return seen

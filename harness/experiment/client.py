@@ -1,4 +1,4 @@
-"""What the load generator itself cost and missed, as telemetry; `analysis.telemetry` reads it."""
+"""The load generator's own cost and delays, as telemetry; `analysis.telemetry` reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.record import Sample
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
-    """The figures of the time between two reports of one worker, under its number."""
+    """The figures of one worker between two of its reports."""
     span = now.time_s - before.time_s
     out = {
         "cpu_fraction": (now.cpu_s - before.cpu_s) / span if span > 0 else 0.0,
@@ -23,9 +23,10 @@ def samples(before: Progress, now: Progress) -> list[Sample]:
 
 
 def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> list[Sample]:
-    """What each worker lacked of time over these reports: how late its reads were, and how long it had no processor.
+    """What each worker lacked of processor time over these reports: how late its reads were, and how long it waited.
 
-    The delay is beyond the planned wait; its mean is told where the clock stamped, for there it is an error of times.
+    The delay is beyond the planned wait. Its mean is given where arrivals have no kernel stamps: there it is an error
+    of their times.
     """
     out = []
     for worker in sorted({p.worker for p in reports}):
@@ -48,7 +49,7 @@ def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> lis
 
 
 def _mean_beyond(histogram: Sequence[int], tick_s: float) -> float:
-    """Mean of the delays as far as they are beyond the planned wait, seconds."""
+    """Mean delay beyond the planned wait, seconds."""
     late = ((index + 0.5) * (1 << LATE_SHIFT) * 1e-9 - tick_s for index in range(len(histogram)))
     return sum(n * max(0.0, each) for n, each in zip(histogram, late, strict=True)) / sum(histogram)
 

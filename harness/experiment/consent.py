@@ -1,10 +1,10 @@
-"""What the operator agrees to: which secrets go to which address, before the first byte; and the load of a public host.
+"""The operator's consent: which secrets go to which address, before the first byte; and the load of a public host.
 
-A scenario and a result folder may come from others. A variable that only they name is sent when `--allow-env` names it
-as well, and a secret goes to an address that only they name when that is confirmed. What was typed is agreed to.
+A scenario and a result folder may come from others. A variable that only they name is sent if `--allow-env` names it
+as well. A secret goes to an address that only they name if that is confirmed. Typing an option is consent.
 
-A server on this machine, in a private network or behind a Unix socket is the operator's own. Whether it is one is told
-by the addresses that its name has, not by how the name looks; a name without any here (a proxy may know it) is public.
+A server on this machine, in a private network or behind a Unix socket is the operator's own. The IP addresses of its
+name decide that, not the name; a name without addresses here (a proxy may know it) is public.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _WAY_OUT = "add --yes; --max-requests, --max-seconds and --max-dollars bound a r
 class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator agreed to on the command line."""
 
-    yes: bool = False  # whatever would be asked
+    yes: bool = False  # to every question
     named_by: str = ""  # the file that alone names the address; "": it was typed
     resumed: bool = False  # that file is a result folder
     trust_remote_code: bool = False  # a tokenizer may run code of its own
 
 
 def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping[str, str], place: str) -> None:
-    """HarnessError where a file names a variable that was not typed.
+    """HarnessError where a file names a variable that the command line does not.
 
-    `typed` are the names that stand on the command line, `place` is the file. One that is not set is not sent, and may
-    be a key that stands where its variable's name should: it is not repeated.
+    `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
+    be a key in the wrong place, so no error quotes it.
     """
     urls = list(scenario.sweep.urls.values()) or [scenario.target.url or "nowhere"]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
@@ -63,7 +63,7 @@ def is_public(address: str) -> bool:
 
 
 async def addresses(where: Address) -> list[str]:
-    """The IP addresses that the endpoint's name has here; none where it has none, or is a Unix socket."""
+    """The IP addresses of the endpoint's name; none for a Unix socket or an unknown name."""
     if where.uds:
         return []
     loop = asyncio.get_running_loop()
@@ -77,21 +77,21 @@ async def addresses(where: Address) -> list[str]:
 async def before_the_first_byte(
     scenario: Scenario, where: Address, found: Sequence[str], *, ours: bool, agreed: Agreed
 ) -> list[str]:
-    """What may be sent where is agreed to, or HarnessError; what to say of it where nothing had to be asked.
+    """Get consent to what is sent to which address, or raise HarnessError; the notes to show if none was needed.
 
-    Asked is before a secret goes to a public host or to an address that only a file names, and before a resumed run
-    goes to another machine that only its folder names. `found` are the address's IP addresses; `ours`: it is the
-    simulated endpoint of this process.
+    Consent is needed before a secret goes to a public host or to an address that only a file names, and before a
+    resumed run goes to another machine that only its folder names. `found` are the endpoint's IP addresses; `ours`: it
+    is the simulated endpoint of this process.
     """
     carried = [] if ours else scenarios.carried(scenario)
-    # By sockets a name without addresses is reached by nobody, and the checks say so.
+    # The socket transport cannot reach a name without addresses; the checks report that.
     public = is_foreign(where, found) and (bool(found) or scenario.target.transport == "httpx")
     here = ours or bool(where.uds) or (bool(found) and all(map(_is_loopback, found)))
     by_file = bool(agreed.named_by) and (bool(carried) or (agreed.resumed and not here))
     names = ", ".join(carried) or "no secret"
     if not by_file and not (public and carried):
         if public and not agreed.yes:
-            must_be_possible(where.base)  # said now, not after the checks
+            must_be_possible(where.base)  # now, not after the checks
         return [f"{where.base} is sent {names}"] if carried else []
     fact = f"only {agreed.named_by} names it" if by_file else "it is a public host"
     plan = [f"{where.base}: {fact}; the requests carry {names}"]
@@ -121,18 +121,20 @@ def _is_loopback(address: str) -> bool:
 
 
 def must_be_possible(place: str, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
-    """HarnessError where there is nobody to show a plan to, or to answer; `fact` is why it must be shown."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed one is None
+    """HarnessError where no terminal can show a plan and take the answer; `fact` is why one is needed."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):  # a closed stream is None
         raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
 
 
 async def ask(plan: Sequence[str], place: str, *, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
-    """Show the plan and wait for a yes; anything else ends the run before any load."""
+    """Show the plan and wait for a yes; any other answer ends the run before any load."""
     must_be_possible(place, fact, way_out)
-    sys.stderr.write("\n".join([*map(clean, plan), "Send it? [y/N] "]))  # a name of the server's begins no line
+    sys.stderr.write(
+        "\n".join([*map(clean, plan), "Send it? [y/N] "])
+    )  # a server's name cannot begin a line of its own
     sys.stderr.flush()
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ready.set)  # not a thread that reads: Ctrl-C must end the wait
+    loop.add_reader(sys.stdin.fileno(), ready.set)  # not a reading thread: Ctrl-C must end the wait
     try:
         await ready.wait()
     finally:

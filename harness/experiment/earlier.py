@@ -20,7 +20,7 @@ from harness.summary import RampStep
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """The earlier sessions of a run; of one that was not resumed, nothing."""
+    """The earlier sessions of a run; empty for a run that is not resumed."""
 
     levels: tuple[tuple[Level, MeasuredLevel | None], ...] = ()  # None: void, to be measured again
     seconds: float = 0.0
@@ -29,7 +29,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, run: Result, seconds: float) -> Earlier:
-        """A level counts if it is finished; what the search goes by is read anew from the records."""
+        """A level counts if it is finished; the search's figures are made again from the records."""
         table, facts = Table.of(run.records), Facts.of(run.manifest)
 
         def found(level: Level) -> MeasuredLevel | None:
@@ -46,7 +46,7 @@ class Earlier(msgspec.Struct, frozen=True):
         return max((level.index + 1 for level, _ in self.levels), default=0)
 
     def measured(self, repeat: int) -> list[MeasuredLevel]:
-        """The ramp's levels of a repeat that count, in their order."""
+        """The ramp's levels that count in a repeat, in their order."""
         return [m for level, m in self._counting(repeat) if level.input_tokens is None]
 
     def probed(self, repeat: int) -> set[int]:
@@ -54,13 +54,13 @@ class Earlier(msgspec.Struct, frozen=True):
         return {level.input_tokens or 0 for level, _ in self._counting(repeat)} - {0}
 
     def steps(self, repeat: int) -> list[RampStep]:
-        """What was decided in a repeat, by the levels that count."""
+        """The decisions of a repeat, as far as its levels count."""
         return [level_step(level) for level, _ in self._counting(repeat)]
 
     def all_steps(
         self, scenario: Scenario, predicted_hinge: float | None = None, probes: Collection[int] = ()
     ) -> list[RampStep] | None:
-        """Every decision of the ramp with its ends, if each repeat is at its end whatever is spent; else None."""
+        """All decisions of the ramp, ends included, if every repeat is at its end by the ramp alone; else None."""
         search = Search.of(scenario, Budget(scenario.ramp, Spent()), predicted_hinge=predicted_hinge)
         out = []
         for repeat in range(scenario.ramp.repeat):
@@ -80,10 +80,10 @@ def level_step(level: Level) -> RampStep:
 
 
 def end_step(end: Decision, repeat: int) -> RampStep:
-    """The decision to end a ramp, likewise."""
+    """The decision to end a ramp, as the manifest has it."""
     return RampStep(None, end.reason, None, repeat)
 
 
 def void(level: Level) -> Level:
-    """A level that was not finished: none of its requests belongs to a window any more."""
+    """The level without a window, for it was not finished."""
     return msgspec.structs.replace(level, window_start_s=None, window_end_s=None, notes=(*level.notes, LevelNote.VOID))

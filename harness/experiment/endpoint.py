@@ -1,4 +1,4 @@
-"""The endpoint of a run: where it is (`Address`), and what the checks found out about it (`Launch`)."""
+"""The endpoint of a run: where it is (`Address`), and what the checks found (`Launch`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.scenario import Scenario
 from harness.workload import probe
 from harness.workload.uniform import Uniform
 
-_CLEAR = 0.95  # of the served context, to stay in it where words are not known to be one token each
+_CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the endpoint is: `base`, as shown and stored, has neither path nor secrets."""
+    """Where the endpoint is; `base`, which is shown and stored, has neither path nor secrets."""
 
     base: str
     host: str
@@ -27,19 +27,19 @@ class Address(msgspec.Struct, frozen=True):
     prefix: str
     scheme: str = "http"
     uds: str = ""  # path of a Unix socket
-    root: str = "/v1"  # what stands before `/models` and the API's path
+    root: str = "/v1"  # before `/models` and the API's path
     query: str = ""  # `?api-version=…`, sent with every request
-    api: str = ""  # the API whose whole path was given
+    api: str = ""  # the API whose whole path the URL has
 
     def path(self, of: str) -> str:
-        """The path of the server's own page or of the API."""
+        """The whole path of one of the server's pages or of the API."""
         return self.prefix + of + self.query
 
 
 def address(url: str, place: str = "--url") -> Address:
-    """Take a URL apart; what cannot be measured is said now.
+    """The parts of a URL; HarnessError if it cannot be measured.
 
-    The API's whole path is taken off and says which API is meant; Azure's deployments have no `/v1`.
+    The API's path at its end names the API and is taken off; Azure's deployments have no `/v1`.
 
     >>> address("http://localhost:8000/v1").base, address("https://[::1]/api/v1").prefix
     ('http://localhost:8000', '/api')
@@ -84,7 +84,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Address
     target: Target  # for the wire only: its headers may hold secrets
-    figures: Target | None = None  # where the server's figures are, likewise; None: beside the API
+    figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
     api: str = "chat"
     model: str
     path: str
@@ -93,9 +93,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_json: str  # the named tokenizer's; "" without one
     prompt_words: int
     prompts_used: int  # the number of the first prompt that no check has used
-    input_tokens: int | None  # as the server counted the last check's prompt; None: it does not say
+    input_tokens: int | None  # of the last check's prompt, by the server's count; None: it gives none
     tokens_per_word: float = 1.0  # by its counts
-    max_context: int | None = None  # tokens that prompt and answer may come to, as it publishes; None: it does not
+    max_context: int | None = None  # tokens of prompt and answer together, as published; None: unknown
     exact_words: bool = False  # by the named tokenizer each word is one token
     e2e_s: float
     itl_s: float | None
@@ -104,25 +104,25 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool
     notes: tuple[str, ...]
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
-    secrets: tuple[str, ...] = ()  # that no text from outside may bring to the disk
+    secrets: tuple[str, ...] = ()  # to be removed from texts of the server
 
     @property
     def added_tokens(self) -> int:
-        """What a prompt comes to beyond its words (a chat template); 0 where the server does not say."""
+        """Tokens of a prompt beyond its words (a chat template); 0 where the server gives no count."""
         return 0 if self.input_tokens is None else self.input_tokens - round(self.prompt_words * self.tokens_per_word)
 
 
 def words_for(launch: Launch, tokens: int) -> int:
-    """Words of a prompt that comes to so many tokens; at least 1.
+    """Words of a prompt of so many tokens; at least 1.
 
-    words = (tokens - what the server adds) / tokens per word, both of them as the checks found and the same for
-    every length.
+    words = (tokens - tokens that the server adds) / tokens per word; both are from the checks, and the same for every
+    length.
     """
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
 def source(scenario: Scenario, launch: Launch) -> Uniform:
-    """The requests of a run of the scenario, prompts as long as the checks found them to come to what is asked."""
+    """The requests of a run; prompts have the words that make --input-tokens by the checks."""
     return Uniform(
         words=launch.words,
         prompt_words=launch.prompt_words,
@@ -133,7 +133,7 @@ def source(scenario: Scenario, launch: Launch) -> Uniform:
 
 
 def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
-    """Prompt lengths of a prefill probe that this endpoint has room for, in tokens, rising; none for other runs."""
+    """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
     if scenario.ramp.probe != probe.PREFILL:
         return []
     fewest = launch.added_tokens + math.ceil(probe.FEWEST_WORDS * launch.tokens_per_word)

@@ -1,4 +1,4 @@
-"""What a run will come to, before any load: levels, requests, time and dollars, as far as one request tells."""
+"""An estimate of a run before any load: levels, requests, time and dollars, from the time of one request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 1
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run will come to, as far as one request tells."""
+    """The expected size of a run."""
 
     levels: int
     requests: int
@@ -32,12 +32,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Estimate:
-    """What a run will ask of its server, if every request takes `e2e_s` at every level.
+    """The size of a run if every request takes `e2e_s` at every level.
 
-    A level in closed loop: one or two requests a slot to warm up, C in flight while the window lasts, C to end with it;
-    on schedule: its rate over two request times, the window and one more. `probes` are the prompt tokens of levels in
-    front of the ramp, each of one request in flight. The ramp is taken to go on to its highest level, and no window to
-    be extended. At high levels requests take longer, so there are fewer of them or it takes more time.
+    A closed-loop level: one or two requests a slot to warm up, C in flight during the window, C that end after it. An
+    open-loop level: its rate over two request times, the window and one more. `probes` are the prompt tokens of levels
+    before the ramp, each of one request in flight. The ramp is assumed to reach its highest level, and no window to be
+    extended. At high levels requests take longer: fewer are sent, or the run takes longer.
 
     >>> from harness.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
@@ -79,7 +79,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
 
 
 def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
-    """The levels that the ramp comes to where throughput rises with each, and the SLO is met up to the highest."""
+    """The levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
     search = Search.of(msgspec.structs.replace(scenario, ramp=free), Budget(free), e2e_s=e2e_s)
     measured: list[MeasuredLevel] = []
@@ -109,7 +109,7 @@ def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
 
 
 def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
-    """The estimate in words, with what it assumes, for whoever is to agree to it."""
+    """The estimate in words with its assumptions, for the operator's consent."""
     spec = scenario.ramp
     bounds = [
         f"--{name} {value:g}"
@@ -128,7 +128,7 @@ def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
 
 
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float) -> str:
-    """What is to come, in one line, for whoever starts a run on a server of their own."""
+    """The estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
     if spec.levels or spec.rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"

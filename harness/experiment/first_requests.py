@@ -1,6 +1,6 @@
-"""The first requests of a run, one at a time: they find the prompt's length, the fields that are taken, and the time.
+"""The first requests of a run, one at a time: they find the prompt's length, the accepted fields, and the time.
 
-A request of one token finds how long a prompt of the asked length has to be; one of a few tokens is timed.
+A request of one token finds how many words make a prompt of --input-tokens; one of a few tokens is timed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from harness.workload import length, probe
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
 
-LONGEST_BODY = 65_536  # bytes of an error's body that are looked through
-_PROBES = 6  # tries to meet the asked prompt length
-_NEAR = 0.005  # of the asked length: near enough where words are all there is to make it of
+LONGEST_BODY = 65_536  # bytes of an error's body that are searched
+_PROBES = 6  # tries to meet the prompt length
+_NEAR = 0.005  # of the prompt length: near enough where prompts are made of whole words
 _FEWER = 4  # a first prompt that is too long is tried at a fourth
 _TOO_LONG = re.compile(r"context|too long|too large|maximum|exceed|length", re.I)
-_SEVERAL = 1.2  # tokens a word above which that is noted
+_SEVERAL = 1.2  # tokens a word, above which it is noted
 _INSTEAD = {
     "max_tokens": "max_completion_tokens is sent",
-    "temperature": "left out, and the server samples as it likes",
+    "temperature": "left out; the server samples by its default",
 }
-_TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer before it begins
+_TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
 
 
-class Learnt(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first requests told."""
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first requests showed."""
 
     drop: frozenset[str]
     prompt_words: int
@@ -59,76 +59,65 @@ async def first_requests(
     words: tuple[str, ...],
     first_prompt: int,
     busy: Awaitable[object] | None,
-) -> Learnt:
+) -> Findings:
     """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact.
 
-    `busy` is what this process does meanwhile: its end is waited for before a request is timed.
+    `busy` is other work of this process: it is awaited before a request is timed.
     """
     workload = scenario.workload
-    asked, seed = workload.input_tokens, workload.seed or 0
+    wanted = workload.input_tokens
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
-    fewest = shortest or 1
-    used, drop = first_prompt, frozenset[str]()
-    notes: list[str] = []
-    counts: list[length.Counted] = []
-
-    async def ask(words_now: int, output_tokens: int) -> _Reply:
-        nonlocal drop, used, notes
-        source = Uniform(
-            words=words,
-            prompt_words=words_now,
-            output_tokens=output_tokens,
-            seed=seed,
-            alike=workload.tokenizer is None,
-        )
-        request = await asyncio.to_thread(source.request, used)  # a long one takes seconds: Ctrl-C works meanwhile
-        reply = await _ask(api, scenario, url, path, model, request, drop)
-        drop, used = reply.drop, used + 1
-        notes += reply.notes
-        if reply.response.input_tokens is not None:
-            counts.append(length.Counted(words_now, reply.response.input_tokens))
-        return reply
-
-    first, one_token = max(asked, fewest), True
-    try:
-        await ask(first, 1)
-    except _RefusedError as error:  # a word may be several tokens, and the context full
-        if not _TOO_LONG.search(error.fact) or first < _FEWER * fewest:
-            raise
-        first, one_token = max(fewest, first // _FEWER), False
-        await ask(first, 1)
+    requests = _Requests(api, scenario, url, path, model, words, first_prompt)
+    first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
     if busy is not None:
         await busy
-    words_now, timed, e2e = first, None, 0.0
-    near = 0.0 if workload.tokenizer else _NEAR * asked
-    while timed is None or (counts and abs(counts[-1].tokens - asked) > near and used - first_prompt < _PROBES):
-        better = max(fewest, length.next_words(counts, asked, one_token=one_token) if counts else words_now)
+    near = 0.0 if workload.tokenizer else _NEAR * wanted
+    words_now, timed, e2e_s = first, None, 0.0
+    while timed is None or (abs(requests.off(wanted)) > near and requests.used - first_prompt < _PROBES):
+        counts = requests.counts
+        better = length.next_words(counts, wanted, one_token=one_token) if counts else words_now
+        better = max(shortest or 1, better)
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
         words_now, began = better, time.monotonic()
-        timed = await ask(words_now, min(workload.output_tokens, _TIMED))
-        e2e = time.monotonic() - began
-    counted = counts[-1].tokens if counts else None
-    per_word = length.tokens_per_word(counts) if counts else 1.0
+        timed = await requests.send(words_now, min(workload.output_tokens, _TIMED))
+        e2e_s = time.monotonic() - began
+    counted = requests.counts[-1].tokens if requests.counts else None
+    per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     if shortest is None and words_now == 1:
-        _must_have_room(asked, counted, per_word)
+        _must_have_room(wanted, counted, per_word)
     exact = bool(workload.tokenizer) or words_now == shortest
-    notes += _length_notes(asked, counted, per_word, words_now, exact=exact)
     left_s, itl_s = _rest(timed.response, workload.output_tokens)
-    return Learnt(
-        drop=drop,
+    return Findings(
+        drop=requests.drop,
         prompt_words=words_now,
-        prompts_used=used,
+        prompts_used=requests.used,
         input_tokens=counted,
         tokens_per_word=per_word,
-        e2e_s=e2e + left_s,
+        e2e_s=e2e_s + left_s,
         itl_s=itl_s,
         http_version=timed.http_version,
-        notes=tuple(notes),
+        notes=(*requests.notes, *_length_notes(wanted, counted, per_word, words_now, exact=exact)),
     )
 
 
-def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
+async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, bool]:
+    """Send the first request, with a shorter prompt if it is refused as too long.
+
+    (words of its prompt, whether a word may be taken for one token).
+    """
+    try:
+        await requests.send(words, 1)
+    except _RefusedError as error:  # a word may be several tokens, and the context full
+        if not _TOO_LONG.search(error.fact) or words < _FEWER * fewest:
+            raise
+        words = max(fewest, words // _FEWER)
+        await requests.send(words, 1)
+        return words, False
+    return words, True
+
+
+def _rest(response: decoder.Response, output_tokens: int) -> tuple[float, float | None]:
     """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
@@ -138,24 +127,24 @@ def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float,
     return left_s, span_s / (len(arrivals) - 1)
 
 
-def _must_have_room(asked: int, counted: int | None, per_word: float) -> None:
-    """HarnessError where what the server adds to a prompt of one word is more than was asked for already."""
-    if counted is not None and counted - per_word >= asked:
+def _must_have_room(wanted: int, counted: int | None, per_word: float) -> None:
+    """HarnessError where the server adds so much that a prompt of one word is longer than --input-tokens."""
+    if counted is not None and counted - per_word >= wanted:
         raise HarnessError(
-            f"the server adds tokens: a prompt of 1 word is already more than {asked}",
+            f"the server adds tokens: a prompt of 1 word is already more than {wanted}",
             place="--input-tokens",
-            way_out=f"ask for at least {counted}",
+            way_out=f"give at least {counted}",
         )
 
 
-def _length_notes(asked: int, counted: int | None, per_word: float, words: int, *, exact: bool) -> list[str]:
-    """What is to be said of the length that prompts have."""
+def _length_notes(wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool) -> list[str]:
+    """Notes on the length of the prompts."""
     notes = []
     if counted is None:
         notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
-    elif counted != asked:
+    elif counted != wanted:
         notes.append(
-            f"prompts come to {counted} tokens by the server's count, {asked} were asked"
+            f"prompts come to {counted} tokens by the server's count, not {wanted}"
             + ("" if exact else "; --tokenizer makes them exact")
         )
     if per_word > _SEVERAL:
@@ -168,60 +157,92 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    response: decoder.DecodedResponse
-    drop: frozenset[str]
-    notes: list[str]
+    response: decoder.Response
     http_version: str
 
 
-async def _ask(
-    api: control.Client,
-    scenario: Scenario,
-    url: str,
-    path: str,
-    model: str,
-    request: Request,
-    drop: frozenset[str],
-) -> _Reply:
-    """One streamed request; an optional field that the server refuses by name is dropped and it is asked again."""
-    notes: list[str] = []
-    dialect, extra, quota = DIALECTS[scenario.target.api], scenario.target.extra_body, scenario.target.max_rps
-    while True:
-        if quota:
-            await asyncio.sleep(1.0 / quota)
-        content = dialect.encoder(model, drop=drop, extra=extra).encode(request)
-        decoding = dialect.decoder()
-        headers = {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
-        within_s = scenario.target.request_timeout
-        async with control.response(api, "POST", path, within_s, content, headers) as answer:
-            if answer.status in (400, 413, 422):
-                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                field = refusals.refused_field(message, drop | frozenset(extra))
-                if field is not None:
-                    drop |= {field}
-                    notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
+class _Requests:
+    """Sends requests to the endpoint one at a time, and keeps what their answers show."""
+
+    def __init__(
+        self,
+        api: control.Client,
+        scenario: Scenario,
+        url: str,
+        path: str,
+        model: str,
+        words: tuple[str, ...],
+        first_prompt: int,
+    ) -> None:
+        self._api, self._scenario, self._url, self._path = api, scenario, url, path
+        self._model, self._words = model, words
+        self.used = first_prompt  # number of the next prompt
+        self.drop: frozenset[str] = frozenset()  # fields that the server refuses
+        self.notes: list[str] = []
+        self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
+
+    def off(self, tokens: int) -> int:
+        """Tokens of the last prompt beyond the wanted ones; 0 where the server does not count them."""
+        return self.counts[-1].tokens - tokens if self.counts else 0
+
+    async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
+        """One request with a new prompt."""
+        workload = self._scenario.workload
+        source = Uniform(
+            words=self._words,
+            prompt_words=prompt_words,
+            output_tokens=output_tokens,
+            seed=workload.seed or 0,
+            alike=workload.tokenizer is None,
+        )
+        # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
+        request = await asyncio.to_thread(source.request, self.used)
+        reply = await self._answer(request)
+        self.used += 1
+        if reply.response.input_tokens is not None:
+            self.counts.append(length.Counted(prompt_words, reply.response.input_tokens))
+        return reply
+
+    async def _answer(self, request: Request) -> _Reply:
+        """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
+        target, place = self._scenario.target, self._url + self._path
+        dialect, headers = DIALECTS[target.api], {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
+        while True:
+            if target.max_rps:
+                await asyncio.sleep(1.0 / target.max_rps)
+            content = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body).encode(request)
+            decoding = dialect.decoder()
+            within_s = target.request_timeout
+            async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
+                if answer.status != 200:
+                    message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+                    self._drop_refused(answer.status, message)
                     continue
-                raise _RefusedError(
-                    server_words(answer.status, message), place=url + path, way_out="change what is asked"
+                _must_stream(answer.headers, place)
+                Response().take_head(answer.status, answer.headers)  # as the load will read it
+                async for piece in control.pieces(answer):
+                    decoding.feed(piece, time.monotonic_ns())
+            response = decoding.end(time.monotonic_ns())
+            if response.error:
+                raise HarnessError(
+                    f"the first request failed: {response.error} ({response.message[:160]})",
+                    place=place,
+                    way_out="see the server's log; nothing was loaded",
                 )
-            if answer.status != 200:
-                message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
-                no = not_served(answer.status, message, url + path)
-                raise no or HarnessError(
-                    server_words(answer.status, message), place=url + path, way_out=way_out_of(answer.status)
-                )
-            _must_stream(answer.headers, url + path)
-            ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
-            async for piece in control.pieces(answer):
-                decoding.feed(piece, time.monotonic_ns())
-        response = decoding.end(time.monotonic_ns())
-        if response.error:
-            raise HarnessError(
-                f"the first request failed: {response.error} ({response.message[:160]})",
-                place=url + path,
-                way_out="see the server's log; nothing was loaded",
-            )
-        return _Reply(response, drop, notes, answer.http_version)
+            return _Reply(response, answer.http_version)
+
+    def _drop_refused(self, status: int, message: str) -> None:
+        """Drop the optional field that an error names; HarnessError where it names none."""
+        place = self._url + self._path
+        if status in (400, 413, 422):
+            field = refusals.refused_field(message, self.drop | frozenset(self._scenario.target.extra_body))
+            if field is None:
+                raise _RefusedError(server_words(status, message), place=place, way_out="change the request")
+            self.drop |= {field}
+            self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
+            return
+        no = not_served(status, message, place)
+        raise no or HarnessError(server_words(status, message), place=place, way_out=way_out_of(status))
 
 
 def _must_stream(headers: Mapping[str, str], place: str) -> None:
@@ -235,7 +256,7 @@ def _must_stream(headers: Mapping[str, str], place: str) -> None:
         )
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
-            f"it compresses its streams ({coding[:40]}), though no compression was asked for",
+            f"it compresses its streams ({coding[:40]}), though no compression was requested",
             place=place,
             way_out="switch compression off for text/event-stream there",
         )

@@ -1,6 +1,6 @@
-"""The card that serves, measured where it is this machine, and the profile that a server was calibrated to.
+"""The card that serves, and the calibration profile of a server.
 
-Measuring loads the cores fully for about two seconds: before load, never while it runs.
+Measuring this machine as the card loads its cores fully for about two seconds: before load, never during it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.scenario import Hardware
 
 
 def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.Found:
-    """The card by its key, else by the drivers; this machine's own cores are measured now."""
+    """The card by its key, else by the drivers; `host` measures this machine's cores now."""
     return served.find(hardware, cards, measure)
 
 

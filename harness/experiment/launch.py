@@ -1,8 +1,8 @@
-"""Before any load: does the endpoint answer, with which model, which fields, how many tokens a prompt comes to.
+"""The checks before any load: whether the endpoint answers, its model, the fields it takes, the tokens of a prompt.
 
-Everything an operator can get wrong about a target is found here, by one request at a time, and said in one
-line (`unreachable`). What is learnt goes into the manifest and into the load. Nothing here is measured. What the server
-says of itself is asked meanwhile (`published`): a run begins after two requests (`first_requests`).
+Whatever an operator can get wrong about a target is found here, by one request at a time, and becomes a one-line error
+(`unreachable`). What is found goes into the manifest and into the load; nothing is measured. The server's own pages
+are read at the same time (`published`), and load begins after two requests (`first_requests`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError, nearest
 from harness.experiment import published, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
-from harness.experiment.first_requests import LONGEST_BODY, Learnt, first_requests
+from harness.experiment.first_requests import LONGEST_BODY, Findings, first_requests
 from harness.experiment.unreachable import is_https, not_served, speaks_tls
 from harness.load import control
 from harness.load.client import client
@@ -38,15 +38,15 @@ _MOST_NAMES = 10  # models of a list that are shown
 
 
 def _api(scenario: Scenario, where: Address) -> Scenario:
-    """The scenario with the API that the address names; one that another flag contradicts is a mistake."""
-    asked, spec = where.api or scenario.target.api, scenario.target
-    if asked != spec.api and spec.api != type(spec)().api:
+    """The scenario with the API that the address names; HarnessError if --api contradicts it."""
+    api, spec = where.api or scenario.target.api, scenario.target
+    if api != spec.api and spec.api != type(spec)().api:
         raise HarnessError(f"the address names {where.api}", place=f"--api {spec.api}", way_out="leave one of them out")
-    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=asked))
+    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=api))
 
 
 def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
-    """Where the server's figures are; what was given for one host is sent to no other."""
+    """Where the server's figures are; headers are sent to no other host than the endpoint's."""
     url = scenario.target.metrics_url
     if url is None:
         return msgspec.structs.replace(wire, path=where.path("/metrics"))
@@ -64,7 +64,7 @@ def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
 
 
 def target(scenario: Scenario, where: Address) -> Target:
-    """What a worker needs to reach the endpoint, by a resolved scenario: secrets included, for the wire only."""
+    """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
     spec = scenario.target
     return Target(
         scheme=where.scheme,
@@ -87,17 +87,16 @@ async def check(
     trust_remote_code: bool = False,
     busy: Awaitable[object] | None = None,
 ) -> Launch:
-    """Run all checks against the endpoint; HarnessError with the way out where one fails.
+    """Run all checks against the endpoint; HarnessError with the way out if one fails.
 
-    `first_prompt` is the number of the first prompt to ask with: none is asked twice. `trust_remote_code`: a named
-    tokenizer may run code that lies in its folder. `busy` is what this process does meanwhile: its end is waited for
-    before a request is timed. Servers repeat what they were sent, so nothing leaves here in their words that holds a
-    secret.
+    `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
+    code from its folder. `busy` is other work of this process: it is awaited before a request is timed. Servers repeat
+    what they were sent, so secrets are removed from their words here.
     """
     hide = scenarios.secrets(scenario, os.environ)
     try:
-        wanted = scenarios.resolved(scenario, os.environ)
-        found = await _check(wanted, url, first_prompt, busy, trust_remote_code=trust_remote_code)
+        with_secrets = scenarios.resolved(scenario, os.environ)
+        found = await _check(with_secrets, url, first_prompt, busy, trust_remote_code=trust_remote_code)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -111,27 +110,27 @@ async def check(
     )
 
 
-class _Answers(NamedTuple):
-    """What the endpoint answered, in its own words."""
+class _Found(NamedTuple):
+    """What the endpoint showed, in its own words."""
 
     model: str
     limits: dict[str, Any]
     words: tuple[str, ...]
     tokenizer_json: str
-    learnt: Learnt
+    findings: Findings
     published: published.Published
 
 
 async def _check(
     scenario: Scenario, url: str, first_prompt: int, busy: Awaitable[object] | None, *, trust_remote_code: bool
 ) -> Launch:
-    """All checks, by a resolved scenario; what is found is still in the server's own words."""
+    """All checks, by a resolved scenario; the texts are still the server's own."""
     where = address(url)
     scenario = _api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
-    found = await _answers(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust_remote_code)
-    learnt, facts = found.learnt, found.published
+    found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust_remote_code)
+    findings, facts = found.findings, found.published
     return Launch(
         address=where,
         target=wire,
@@ -140,25 +139,25 @@ async def _check(
         extra_body=scenario.target.extra_body,
         model=found.model,
         path=wire.path,
-        drop=learnt.drop,
+        drop=findings.drop,
         words=found.words,
         tokenizer_json=found.tokenizer_json,
-        prompt_words=learnt.prompt_words,
-        prompts_used=learnt.prompts_used,
-        input_tokens=learnt.input_tokens,
-        tokens_per_word=learnt.tokens_per_word,
+        prompt_words=findings.prompt_words,
+        prompts_used=findings.prompts_used,
+        input_tokens=findings.input_tokens,
+        tokens_per_word=findings.tokens_per_word,
         max_context=found.limits.get("n_ctx"),
         exact_words=scenario.workload.tokenizer is not None,
-        e2e_s=learnt.e2e_s,
-        itl_s=learnt.itl_s,
+        e2e_s=findings.e2e_s,
+        itl_s=findings.itl_s,
         server=_server_facts(found.limits, facts.facts),
         cache_config=facts.cache_config,
         metrics=facts.metrics,
-        notes=(*_choices(where, wire, learnt.http_version), *facts.notes, *learnt.notes),
+        notes=(*_choices(where, wire, findings.http_version), *facts.notes, *findings.notes),
     )
 
 
-async def _answers(
+async def _find(
     scenario: Scenario,
     where: Address,
     wire: Target,
@@ -167,20 +166,20 @@ async def _answers(
     busy: Awaitable[object] | None,
     *,
     trust_remote_code: bool,
-) -> _Answers:
-    """Ask the endpoint one thing after the other, and what the server says of itself meanwhile."""
+) -> _Found:
+    """Send the endpoint one request after the other, and read the server's own pages at the same time."""
     patience = scenario.target.request_timeout
     place = where.base + where.prefix
     async with contextlib.AsyncExitStack() as stack:
-        api = beside = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S, again=True))
+        api = other = await stack.enter_async_context(client(wire, connect_s=_CONNECT_S, again=True))
         if scenario.target.metrics_url:
-            beside = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
+            other = await stack.enter_async_context(client(there, connect_s=_CONNECT_S))
         await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
-        asking: asyncio.Task[published.Published] | None = None
+        reading: asyncio.Task[published.Published] | None = None
         try:
             model, limits = await _model(api, place, where, scenario.target.model, min(_MODELS_S, patience))
-            asking = asyncio.create_task(
-                published.read(api, where.path("/version"), beside, there, scenario.target.metrics_url, patience)
+            reading = asyncio.create_task(
+                published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
             scenario = probe.scenario_for(scenario, limits.get("n_ctx"))
             _must_fit(scenario, limits.get("n_ctx"), place)
@@ -188,17 +187,17 @@ async def _answers(
             if scenario.workload.tokenizer is not None:
                 trust = trust_remote_code
                 words, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
-            learnt = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
-            return _Answers(model, limits, words, tokenizer_json, learnt, await asking)
+            findings = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
+            return _Found(model, limits, words, tokenizer_json, findings, await reading)
         finally:
-            if asking is not None:
-                asking.cancel()
+            if reading is not None:
+                reading.cancel()
                 with contextlib.suppress(asyncio.CancelledError, HarnessError):
-                    await asking
+                    await reading
 
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
-    """HarnessError where prompt and answer are longer than the context that the server admits to."""
+    """HarnessError where prompt and answer are longer than the context that the server publishes."""
     workload = scenario.workload
     if longest is not None and workload.input_tokens + workload.output_tokens > longest:
         raise HarnessError(
@@ -209,14 +208,14 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
 
 
 def _server_facts(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """What the manifest has of the server; a context length that only vLLM's entry tells stands elsewhere."""
+    """The server's facts for the manifest; vLLM's context length is not among them."""
     if "slots" not in limits and limits.get("name") is None:
         limits = {name: value for name, value in limits.items() if name != "n_ctx"}
     return limits | facts
 
 
 def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
-    """What was chosen about the wire and changes what the figures mean."""
+    """Notes on choices about the connection that change what the figures mean."""
     from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
 
     notes = []
@@ -226,16 +225,16 @@ def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
         notes.append("--insecure: the server's certificate was not verified")
     if wire.transport == "httpx":
         notes.append(
-            f"--transport httpx ({http_version}): arrivals are stamped by the clock when they reach us, and a million "
+            f"--transport httpx ({http_version}): arrivals are stamped by the clock when they are read, and a million "
             f"tokens cost about {CPU_S_PER_MILLION} s of processor time (by sockets {SOCKET_CPU_S_PER_MILLION})"
         )
     return notes
 
 
 async def _model(
-    api: control.Client, url: str, where: Address, asked: str | None, within_s: float
+    api: control.Client, url: str, where: Address, wanted: str | None, within_s: float
 ) -> tuple[str, dict[str, Any]]:
-    """The model to ask for, and the limits that the server admits to."""
+    """The model's name, and the limits that the server publishes."""
     listed = where.root + "/models"
     answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
@@ -249,9 +248,9 @@ async def _model(
         raise no
     entries = published.entries(answer)
     served = [entry["id"] for entry in entries if published.is_name(entry.get("id"))]
-    if asked is None:
+    if wanted is None:
         if len(served) == 1:
-            asked = served[0]
+            wanted = served[0]
         elif served:
             raise HarnessError(
                 f"it serves {len(served):,} models",
@@ -266,7 +265,7 @@ async def _model(
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
             raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
-    elif served and asked not in served:
-        raise HarnessError(f"it does not serve '{asked}'", place=url, way_out=nearest(asked, served[:_MOST_NAMES]))
-    entry = next((entry for entry in entries if entry.get("id") == asked), {})
-    return asked, await published.limits(api, where, entry, within_s)
+    elif served and wanted not in served:
+        raise HarnessError(f"it does not serve '{wanted}'", place=url, way_out=nearest(wanted, served[:_MOST_NAMES]))
+    entry = next((entry for entry in entries if entry.get("id") == wanted), {})
+    return wanted, await published.limits(api, where, entry, within_s)

@@ -1,7 +1,7 @@
-"""The levels of one run: asks the ramp for a level, drives it over the workers, looks at it, goes on.
+"""The levels of one run: gets a level from the ramp, measures it over the workers, summarises it, repeats.
 
-The workers keep the requests in flight; when a window begins and ends is decided by `search.timing`, from what comes in
-through `live_state`. A finished level is worked out by `analysis.level`, in a thread, as load goes on. A level is a
+The workers keep the requests in flight. `search.timing` decides when a window begins and ends, from what comes in
+through `live_state`. `analysis.level` summarises a finished level in a thread, while load goes on. A level is a
 concurrency that is kept, or a rate at which requests are sent.
 """
 
@@ -38,11 +38,11 @@ from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
 
-_SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # without a token, and so many request times: it is noted
+_SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
 
 
 class View(Protocol):
-    """What a person sees while levels run; report.live has one."""
+    """What a person sees while levels run; `report.live` has one."""
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
 
@@ -63,17 +63,17 @@ class View(Protocol):
     def note(self, text: str) -> None: ...
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the levels of a run are for, beside its scenario; by default nothing is known."""
+class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ramp takes from the manifest; the scenario says the rest."""
 
     facts: Facts = Facts()
-    predicted_hinge: float | None = None  # chooses where refinement starts, never more
-    probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe holds before its ramp
+    predicted_hinge: float | None = None  # a hint where refinement starts, no more
+    probes: tuple[int, ...] = ()  # prompt tokens of the levels that a prefill probe measures before its ramp
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Asked:
+    def of(cls, manifest: Manifest) -> RampInputs:
         prediction, slots = manifest.prediction, manifest.server.get("slots")
-        hint = slots if isinstance(slots, int) else None  # how many requests the server says that it runs at once
+        hint = slots if isinstance(slots, int) else None  # requests that the server says it runs at once
         return cls(
             facts=Facts.of(manifest),
             predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
@@ -82,7 +82,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Levels:
-    """The levels of one run: what was asked, what came back, what comes next."""
+    """Measures the levels of one session; `run` does all of it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Levels:
         view: View,
         origin_ns: int,
         earlier: Earlier = Earlier(),
-        asked: Asked = Asked(),
+        inputs: RampInputs = RampInputs(),
     ) -> None:
         self._scenario = scenario
         self._launch = launch
@@ -100,15 +100,15 @@ class Levels:
         self._view = view
         self._origin_ns = origin_ns
         self._earlier = earlier
-        self._asked = asked
+        self._inputs = inputs
         self.run_id = uuid.uuid4().hex[:12]  # begins the id of every request of this session
         self.live = LiveState(spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s)
-        self.over = False  # nothing is in flight any more, nothing is left to cut
+        self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
         self._began_s = 0.0
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
-        self._warned: set[int] = set()  # levels in which the load generator was said to be short of time
+        self._warned: set[int] = set()  # levels in which it was noted that the client limits
         self._took: list[float] = []  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
@@ -118,7 +118,7 @@ class Levels:
         if self._earlier.levels:
             self._began_s = self.live.now()
         for level, found in self._earlier.levels:
-            if found is None and LevelNote.VOID not in level.notes:  # it is measured again, under a number of its own
+            if found is None and LevelNote.VOID not in level.notes:  # it is measured again, under a new index
                 self._spool.level(void(level))
         plans = [self._plan(i, len(workers), cpus) for i, cpus in enumerate(placement)]
         await workers.begin(plans, self.live.batch, self._on_progress)
@@ -141,10 +141,10 @@ class Levels:
         await telemetry.scrape(where, self.live, every_s, self._view.note, self._launch.secrets)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
-        """The ramp once, a probe's levels before it, from its first level to the reason that ends it."""
+        """One repeat of the ramp, a probe's levels before it, until a decision ends it."""
         self.steps += self._earlier.steps(repeat)
         probed = self._earlier.probed(repeat)
-        for tokens in self._asked.probes:
+        for tokens in self._inputs.probes:
             if tokens not in probed and self._budget().over() is None:
                 why = decision.measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=tokens)
                 await self._measure(workers, self._level(why, repeat, tokens), why.role)
@@ -161,7 +161,7 @@ class Levels:
         """The next level, or the end: the ramp's, or the budget's."""
         budget = self._budget()
         search = Search.of(
-            self._scenario, budget, predicted_hinge=self._asked.predicted_hinge, e2e_s=self._launch.e2e_s
+            self._scenario, budget, predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._launch.e2e_s
         )
         step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
         bound = None if step.over else budget.over()
@@ -174,7 +174,7 @@ class Levels:
         )  # fmt: skip
 
     async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
-        """One level as the search sees it; None: a budget ended it before its window."""
+        """Measure one level, as the search sees it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         self._view.level_started(name, self._shown, self._total(), "" if spec.rates or spec.levels else level.reason)
@@ -189,7 +189,7 @@ class Levels:
         return measured(summary, finished)
 
     def _summary(self, records: Sequence[Record], samples: Sequence[Sample], level: Level) -> LevelSummary:
-        return summarise_level(records, Table.of(records), samples, level, self._asked.facts)
+        return summarise_level(records, Table.of(records), samples, level, self._inputs.facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
@@ -218,15 +218,15 @@ class Levels:
         )
 
     def _on_progress(self, progress: Progress) -> None:
-        """One worker's report; noted while it happens, once a level: the load generator is short of processor time."""
+        """Take one worker's report; note once a level that the client is short of processor time."""
         self.live.progress(progress)
         busy = self.live.cpu.get(progress.worker, 0.0)
         if busy > CPU and progress.level not in self._warned:
             self._warned.add(progress.level)
-            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client limits")
+            self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
 
     async def _drive(self, workers: Workers, level: Level, role: Role = Role.GIVEN) -> Level | None:
-        """One level, from telling the workers to the end of its last request; the level with its times.
+        """Run one level until its last request is over; the level with its times.
 
         None: a budget ended it before the window began; the next decision ends the ramp.
         """
@@ -264,25 +264,25 @@ class Levels:
             alone_s=self._launch.e2e_s,
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             levels_left=None if total is None else total - len(self._took),
-            probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._asked.probes),
+            probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 
     def _note_read_delay(self, timing: LevelTiming) -> None:
-        """Put down how late reads were in a window that has just ended."""
+        """Record how late reads were in a window that has just ended."""
         start, end = timing.level.window_start_s, timing.level.window_end_s
         if timing.phase is Phase.COOLDOWN and start is not None and end is not None:
             inside = [p for p in self.live.reports if p.level == timing.level.index and p.time_s >= start]
             self.live.add_samples(client.read_delay(inside, end, self._tick_ns * 1e-9))
 
     async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:
-        """The workers' reports of this level, all of them together."""
+        """The workers' reports of this level, added up."""
         while True:
-            progress = await workers.next_progress()
-            if progress.level == level.index:  # else a worker does not know of this level yet
+            progress = await workers.news()
+            if progress.level == level.index:  # else a worker has not begun this level yet
                 yield progress
 
     def _budget(self) -> Budget:
-        """The whole run so far; what is still in flight counts whole, since it will be billed."""
+        """What the run has used so far; requests in flight count whole, since they will be billed."""
         workload, earlier, live = self._scenario.workload, self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
         one = Usage(workload.input_tokens, 0, workload.output_tokens)
@@ -293,15 +293,15 @@ class Levels:
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""
         spec = self._scenario.ramp
-        given = spec.rates or spec.levels
-        return (len(self._asked.probes) + len(given)) * spec.repeat if given else None
+        fixed = spec.rates or spec.levels
+        return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     # What a person sees
 
     def _show(
         self, progress: Progress, timing: LevelTiming, phase: Phase, since_s: float, expected_s: float | None
     ) -> None:
-        """The level as it stood when the report came."""
+        """Show the level as it was when the report came."""
         self._note_silence(progress, timing.silent_s)
         self._view.update(
             phase, progress.time_s - since_s, expected_s, float(progress.in_flight), timing.tokens_per_s(1.0),
@@ -309,7 +309,7 @@ class Levels:
         )  # fmt: skip
 
     def _note_silence(self, progress: Progress, silent_s: float) -> None:
-        """Note it where no token comes: after seconds, and again whenever it has lasted twice as long."""
+        """Note that no token comes: after some seconds, and again whenever it has lasted twice as long."""
         if silent_s < self._silence_noted_s:  # a token came
             self._silence_noted_s = 0.0
         least = max(_SILENT_S, _SILENT_REQUESTS * self.live.e2e_s, 2 * self._silence_noted_s)

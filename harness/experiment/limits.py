@@ -1,6 +1,6 @@
-"""What this machine can hold of a run, said before anything starts: processors, which they are, open files and memory.
+"""This machine's limits, checked before a run starts: processors, open files and memory; and which process runs where.
 
-What no machine can (a prompt longer than any model takes, a run of a million levels) is refused by the scenario itself.
+What exceeds every machine (a prompt longer than any model takes, a million levels) is refused by the scenario itself.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from harness.errors import HarnessError
 from harness.load import workers
 from harness.scenario import Scenario
 
-_OTHER_FILES = 64  # that a process needs beside its connections
+_OTHER_FILES = 64  # that a process needs besides its connections
 _FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
-_WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more of them only take each other's time
+_WORKERS_A_PROCESSOR, _FEWEST_WORKERS = 4, 8  # more would compete for the processors
 _WORKER_BYTES = 64 << 20  # of a worker without load, measured: 45 MiB
 _STREAM_BYTES = 64 << 10  # of a connection, its task and its buffers
 _BYTES_A_TOKEN = 7  # of a prompt: a short word and its space
@@ -27,7 +27,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check(scenario: Scenario) -> None:
-    """HarnessError with the limit, and where it comes from, where the run would not fit."""
+    """HarnessError with the limit and its origin if the run does not fit."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
     _check_connections(scenario, files[1])
@@ -35,15 +35,15 @@ def check(scenario: Scenario) -> None:
 
 
 def most_streams(scenario: Scenario) -> int:
-    """The highest concurrency that the run can come to; an open loop is led by its limit."""
+    """The highest concurrency that the run can reach; an open loop's is its limit."""
     ramp = scenario.ramp
     return max(ramp.levels or [ramp.max_concurrency])
 
 
 def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
-    """(the simulated endpoint's processor, each worker's): one of their own for all, where there are enough.
+    """(the simulated endpoint's processor, each worker's): one for each process, if there are enough.
 
-    Empty means wherever the system likes; the parent, which only listens, is never bound.
+    Empty: not bound. The parent, which has little to do, is never bound.
     """
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
@@ -54,7 +54,7 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
 
 
 def _check_workers(scenario: Scenario, files: int) -> None:
-    asked, cpus, free = scenario.ramp.workers or 1, len(os.sched_getaffinity(0)), memory()
+    wanted, cpus, free = scenario.ramp.workers or 1, len(os.sched_getaffinity(0)), memory()
     by = [
         (max(_FEWEST_WORKERS, _WORKERS_A_PROCESSOR * cpus), f"{_counted(cpus, 'processor')} here"),
         (max(1, free // _WORKER_BYTES), f"{_size(free)} of free memory here"),
@@ -62,21 +62,21 @@ def _check_workers(scenario: Scenario, files: int) -> None:
     if files != resource.RLIM_INFINITY:
         by.append((max(1, (files - _OTHER_FILES) // _FILES_A_WORKER), f"{files:,} open files (`ulimit -Sn`)"))
     most, why = min(by)
-    if asked > most:
-        raise HarnessError(f"{asked:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
+    if wanted > most:
+        raise HarnessError(f"{wanted:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
 
 
 def _check_connections(scenario: Scenario, files: int) -> None:
-    """A connection is an open file: a level that cannot be opened is said before anything is measured."""
-    asked, most = most_streams(scenario), files - _OTHER_FILES
-    if files != resource.RLIM_INFINITY and asked > most:
-        fact = f"{asked:,} connections do not fit into {files:,} open files"
+    """HarnessError where the highest level needs more connections than files may be open."""
+    wanted, most = most_streams(scenario), files - _OTHER_FILES
+    if files != resource.RLIM_INFINITY and wanted > most:
+        fact = f"{wanted:,} connections do not fit into {files:,} open files"
         way_out = f"{_at_most(most)}, or raise `ulimit -Hn`"
         raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
 
 
 def _check_memory(scenario: Scenario) -> None:
-    """What is in flight at the highest level, in all workers together."""
+    """HarnessError where the requests in flight at the highest level need more memory than is free."""
     streams, workload, free = most_streams(scenario), scenario.workload, memory()
     prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * workload.input_tokens
     each = _STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * workload.output_tokens
@@ -89,7 +89,7 @@ def _check_memory(scenario: Scenario) -> None:
 
 
 def memory() -> int:
-    """Bytes of memory that are free here: of the machine, or of what is left of the container's share."""
+    """Bytes of free memory: of the machine, or of the container's limit if that is less."""
     free = int(psutil.virtual_memory().available)
     try:
         share, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
@@ -97,7 +97,7 @@ def memory() -> int:
         cached = int(rows["active_file"]) + int(rows["inactive_file"])
     except (OSError, ValueError, KeyError):  # no container, or one without a limit ("max")
         return free
-    return max(0, min(free, share - used + cached))  # pages of files are given back when memory is asked for
+    return max(0, min(free, share - used + cached))  # the system drops cached pages of files when memory is needed
 
 
 def _levels(scenario: Scenario) -> str:

@@ -1,8 +1,8 @@
-"""The live state of a run: what comes in is written to the spool as it came, and kept as long as a level needs it.
+"""The live state of a run: writes what comes in to the spool, and keeps it as long as a level needs it.
 
-The workers' batches and reports, the server's and the host's figures all come through here. Of the records and samples
-those of the running level and of the one before stay in memory, so that a level can be judged when it ends; the rest is
-on the disk. Left out: what follows from any of it.
+The workers' batches and reports, the server's and the host's figures all come through here. The records and samples of
+the running level and of the one before stay in memory, so that a level can be summarised when it ends; the rest is on
+disk only. Left out: decisions.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from harness.results.spool import Spool
 from harness.search.budget import Budget, Usage
 from harness.search.timing import RECENT, Now, failing, outcomes_watched
 
-PAUSED_S = 0.5  # of a worker, or of this process: ten times the time between two of its news
-SLEPT_S = 0.1  # by which CLOCK_BOOTTIME got ahead of CLOCK_MONOTONIC, which a machine's sleep holds still
-_FEW = 8  # ends of requests in a window, below which those before it count too
+PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
+SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
+_FEW = 8  # requests that ended in a window, below which earlier ones count too
 
 
 class LiveState:
-    """The one place where something is known of a run that goes on; the levels ask it."""
+    """All that is known of a running run; `levels` reads it."""
 
     def __init__(self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
         self._spool = spool
         self._origin_ns = origin_ns
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
-        self.level: Level | None = None  # that runs
+        self.level: Level | None = None  # the running one
         self.records: list[Record] = []  # that may touch a window of this level or the one before
         self.samples: list[Sample] = []  # likewise
         self.reports: list[Progress] = []  # of the level, each worker's own
-        self.answered, self.usage = 0, Usage()  # in this sitting, as far as the records have come
-        self.outcomes: collections.deque[bool] = collections.deque(
-            maxlen=outcomes_watched(0)
-        )  # of the level's last: failed?
+        self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
+        # Of the level's last requests, whether each failed.
+        self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
         # Of the last requests; before any, of the launch check.
         self._e2e: collections.deque[float] = collections.deque([e2e_s], maxlen=RECENT)
         self._icl: collections.deque[float] = collections.deque([itl_s or 0.0], maxlen=RECENT)
@@ -49,7 +48,7 @@ class LiveState:
         self._ended, self._took_s = 0, 0.0  # successes that ended since the window began, and their times together
         self._latest: dict[int, Progress] = {}  # each worker's last report
         self._last_sampled: dict[int, Progress] = {}  # client and host figures are taken once a second
-        self._noted_sent_s: dict[int, float] = {}  # when it was last put down how much a worker has sent
+        self._noted_sent_s: dict[int, float] = {}  # when each worker's number of sent requests was last recorded
         self._reported_s: float | None = None  # when any worker's report came
         self._asleep_s = _asleep()
         self.cpu: dict[int, float] = {}  # each worker's share of a processor over the last second
@@ -59,7 +58,7 @@ class LiveState:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def begin(self, level: Level, requests_at_once: float) -> None:
-        """From now on this level runs; what neither it nor the one before needs is let go."""
+        """Begin a level; what neither it nor the one before needs is dropped."""
         since = self.level.begin_s if self.level is not None else 0.0
         self.records = [r for r in self.records if r.done_s is None or r.done_s >= since]
         self.samples = [s for s in self.samples if s.time_s >= since]
@@ -68,19 +67,19 @@ class LiveState:
         self.moment(level)
 
     def moment(self, level: Level) -> None:
-        """A moment of the level has come, which its frame tells."""
+        """Write the level's frame: its window or its end has come."""
         self.level = level
         self._spool.level(level)
         if level.window_end_s is None:
             self._ended, self._took_s = 0, 0.0
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
-        """Telemetry has come."""
+        """Take telemetry."""
         self._spool.telemetry(list(samples))
         self.samples += samples
 
     def batch(self, payload: bytes) -> None:
-        """A worker's records, as it sent them."""
+        """Take a worker's records; they are written as they came."""
         self._spool.write(payload)
         running = self.level.index if self.level is not None else None
         for record in self._decode(payload):
@@ -99,10 +98,10 @@ class LiveState:
                 self._icl.append((stamps[-1] - stamps[0]) * 1e-9 / (len(stamps) - 1))
 
     def progress(self, progress: Progress) -> None:
-        """One worker's own report."""
+        """Take one worker's report."""
         self.reports.append(progress)
         self._latest[progress.worker] = progress
-        self._look_for_pauses(progress)
+        self._record_pauses(progress)
         if progress.time_s >= self._noted_sent_s.get(progress.worker, 0.0) + BATCH_EVERY_S:
             self._noted_sent_s[progress.worker] = progress.time_s
             name = f"{self._run_id}-{progress.worker}"
@@ -119,12 +118,12 @@ class LiveState:
 
     @property
     def sent(self) -> dict[str, int]:
-        """How many requests each worker has sent, under the beginning of their ids: one without a record is lost."""
+        """Requests that each worker has sent, by the prefix of their ids: one without a record is lost."""
         return {f"{self._run_id}-{p.worker}": p.begun_in_run for p in self._latest.values()}
 
     @property
     def begun(self) -> int:
-        """Requests that all workers have sent in this sitting."""
+        """Requests that all workers have sent in this session."""
         return sum(p.begun_in_run for p in self._latest.values())
 
     @property
@@ -152,7 +151,7 @@ class LiveState:
         return self._took_s / self._ended if self._ended >= _FEW else self.recent_s(slots)
 
     def at(self, report: Progress, budget: Budget) -> Now:
-        """What is known at the moment of a report of all workers together."""
+        """What `search.timing` decides by, at the time of a report of all workers."""
         slots = self.level.concurrency if self.level is not None else None
         return Now(
             time_s=report.time_s,
@@ -169,8 +168,8 @@ class LiveState:
             budget=budget,
         )
 
-    def _look_for_pauses(self, progress: Progress) -> None:
-        """Note it where somebody stood still: this worker, this process, or by the other clock the whole machine."""
+    def _record_pauses(self, progress: Progress) -> None:
+        """Record a pause: of this worker, of this process, or by the boot clock of the whole machine."""
         now, asleep = self.now(), _asleep()
         found = []
         if progress.paused_s > PAUSED_S:

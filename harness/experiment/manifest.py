@@ -1,4 +1,4 @@
-"""The manifest of a run: what could explain a difference, before any load, and what only the end of the load tells."""
+"""The manifest of a run: all that could explain a difference, written before any load and completed after it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ async def first(
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:
-    """What is known before any load, with the prediction; `note` is given what a person should know now."""
+    """The manifest before any load, with the prediction; `note` shows a person what is missing."""
     created, here, notes = now_iso(), host.facts(), list(launch.notes)
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
-    # Cores of this machine are measured now, for load has not begun.
+    # Cores of this machine are measured now, before any load.
     found = served.Found() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
@@ -101,14 +101,14 @@ def _workload(scenario: Scenario, launch: Launch) -> Workload:
 
 
 def _simulated(scenario: Scenario, launch: Launch, profile: Profile | None) -> Simulated | None:
-    """What makes a result SIMULATED: the simulated endpoint, or any server that says it is one."""
+    """What makes a result SIMULATED: the simulated endpoint, or a server with its name."""
     if profile is not None:
         return Simulated(profile=scenario.sim.profile, speed=scenario.sim.speed)
     return Simulated(profile=launch.model) if launch.server.get("name") == published.SIMULATED else None
 
 
 def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | None]:
-    """What this host's load generator can follow, or why that is not known."""
+    """The calibration of this host's load generator, or why there is none."""
     if scenario.target.transport != "socket":
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
@@ -121,7 +121,7 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
 
 
 def with_session(manifest: Manifest, **found: object) -> Manifest:
-    """With more known of its last session."""
+    """The manifest with these fields in its last session."""
     last = msgspec.structs.replace(manifest.sessions[-1], **found)
     return msgspec.structs.replace(manifest, sessions=[*manifest.sessions[:-1], last])
 
@@ -135,12 +135,12 @@ def ended(
     *,
     transport: str,
 ) -> Manifest:
-    """With what only the end of the load tells."""
+    """The manifest after the load."""
     resent = sum(each.resent for each in done) + (manifest.client.resent or 0)
     notes = list(manifest.notes)
     if resent:
         notes.append(
-            f"{resent} requests were sent again: the server closed connections that it had promised to keep; "
+            f"{resent} requests were sent again: the server closed kept-alive connections; "
             "since then each request opens its own"
         )
     client = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The prediction that is made before any load, of the run that is about to begin."""
+"""The prediction of a run, made before any load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.summary import Prediction
 def predict(
     scenario: Scenario, launch: Launch, of: model.Model, where: roofline.Deployment, *, simulated: bool
 ) -> Prediction:
-    """By the data sheet, at the levels that the run may come to; beside it by a calibration, where one is given."""
+    """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     tokens = launch.input_tokens or scenario.workload.input_tokens
     workload = roofline.Workload(tokens, scenario.workload.output_tokens)

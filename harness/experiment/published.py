@@ -1,7 +1,7 @@
-"""What a server says of itself before any load: its models, its limits, its version, and where its figures are.
+"""What a server publishes about itself before any load: models, limits, version, and where its figures are.
 
-Every server says something else and most say little: what is not published stays unknown. Only a page that the
-operator named (`--metrics-url`) must be there.
+Servers differ, and most publish little: the rest stays unknown. Only a page that the operator named (`--metrics-url`)
+must be there.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def entries(answer: Page) -> list[dict[str, Any]]:
-    """The entries of a list of models; empty where the answer is anything else, which some servers' is."""
+    """The entries of a list of models; empty where the answer is anything else."""
     data = answer.json()
     found = data.get("data") if isinstance(data, dict) else None
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def is_name(name: object) -> bool:
-    """Whether a model can be asked for by this: a text on one line, of at most 512 characters that show."""
+    """Whether it can name a model: printable text on one line, of at most 512 characters."""
     return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
 
 
 async def limits(client: Client, where: Address, entry: dict[str, Any], within_s: float = _FACTS_S) -> dict[str, Any]:
-    """What a model's entry and llama-server's pages say: `slots`, and the tokens that one of them holds as `n_ctx`.
+    """Limits from a model's entry and from llama-server's pages: `slots`, and the tokens of one slot as `n_ctx`.
 
-    Other servers than llama-server are asked nothing: vLLM's `max_model_len` stands in the entry, and is `n_ctx` too.
+    No other server has such pages; vLLM's `max_model_len`, in the entry, is `n_ctx` too.
     """
     facts: dict[str, Any] = {}
     if longest := _count(entry.get("max_model_len")):
@@ -82,16 +82,16 @@ async def read(
     named: str | None,
     within_s: float = _FACTS_S,
 ) -> Published:
-    """Version and figures; `target` is where the figures are, `named` the address that the operator gave for them."""
+    """Version and figures; `target` is where the figures are, `named` the value of --metrics-url."""
     version, metrics = await asyncio.gather(page(client, version_path, within_s), page(figures, target.path, within_s))
     facts: dict[str, Any] = {}
     if version is not None:
         name, _, number = version.headers.get("server", "").partition("/")
         if name == SIMULATED:
             return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True)
-        said = version.json()
-        if isinstance(said, dict):
-            facts |= _some(version=_text(said.get("version")))
+        data = version.json()
+        if isinstance(data, dict):
+            facts |= _some(version=_text(data.get("version")))
     if metrics is None or metrics.status != 200:
         if named is not None:
             fact = "nothing answers there" if metrics is None else f"it answers {metrics.status}"
@@ -102,7 +102,7 @@ async def read(
     if engine:
         facts["name"] = engine.rstrip(":")
     known = bool(server.parse(figures_page))
-    notes = () if known or named is None else ("--metrics-url: none of the figures there is known here",)
+    notes = () if known or named is None else ("--metrics-url: none of its figures is known",)
     return Published(facts, server.cache_config(figures_page), known, notes)
 
 

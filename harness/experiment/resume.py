@@ -1,4 +1,4 @@
-"""Going on with a run that ended early: its scenario, its clock, and what it found out before."""
+"""Resuming a run that ended early: its scenario, its clock and its checks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from harness.secrecy import HIDDEN
 
 
 def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
-    """The scenario that a folder was begun with; `headers` are those whose values are not stored."""
+    """The scenario that a folder was begun with; `headers` supply the values that are not stored."""
     manifest = result.read_manifest(place)
     if manifest.complete:
         raise HarnessError("this run is complete", place=place, way_out=f"see it by `knee report {place}`")
     if not manifest.sessions:
-        raise HarnessError("nothing was measured in it that could go on", place=place, way_out="run anew")
+        raise HarnessError("nothing was measured in it", place=place, way_out="start a new run")
     result.must_go_on(Path(place), manifest)
     stored = manifest.scenario.target.headers
     hidden = [name for name, value in stored.items() if value == HIDDEN]
     for name in headers:
         if name not in hidden:
-            raise HarnessError(
-                f"the run has no header '{name}' to give again", place="--header", way_out="leave it out"
-            )
+            raise HarnessError(f"the run has no header '{name}'", place="--header", way_out="leave it out")
     for name in hidden:
         if name not in headers:
             raise HarnessError(
@@ -44,15 +42,15 @@ def begun_with(place: str, headers: Mapping[str, str]) -> Scenario:
     scenario = scenarios.build(tree, place=f"{place}/{MANIFEST}")
     if scenarios.digest(scenario) != manifest.scenario_digest:
         fact = "the scenario in its manifest is not the one that it was begun with"
-        raise HarnessError(fact, place=place, way_out="undo the change, or run anew")
+        raise HarnessError(fact, place=place, way_out="undo the change, or start a new run")
     return scenario
 
 
 def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
     """CLOCK_MONOTONIC and the wall clock at a resumed folder's t = 0.
 
-    Its own origin as long as the machine has not been started anew; then the wall clock says how long ago that was,
-    and the times go on behind the folder's last one in any case.
+    The folder's own origin if the machine has not been restarted since. Else the wall clock gives the time since then;
+    times are later than the folder's last one in any case.
     """
     before = manifest.loaded[-1]
     origin_ns, unix_origin = before.monotonic_ns_origin or 0, before.unix_origin or 0.0
@@ -64,12 +62,12 @@ def origin(manifest: Manifest, last_s: float) -> tuple[int, float]:
 
 
 def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
-    """What the checks found, with the prompts' length of the first session; another model is another run."""
+    """The checks with the prompt length of the first session; HarnessError if another model is served now."""
     if launch.model != manifest.model:
         raise HarnessError(
             f"it serves '{launch.model}' now, the run began with '{manifest.model}'",
             place=launch.address.base,
-            way_out="run anew",
+            way_out="start a new run",
         )
     notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
     words = manifest.workload.prompt_words or launch.prompt_words

@@ -1,11 +1,10 @@
 """One run: checks, prediction, levels, result folder.
 
-The parent process decides and writes; worker processes measure. What they send goes to the spool as it came.
-Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured is turned into the
-folder's files and summarised. A run that ended early can be resumed: a sitting more, in the same folder, that holds
-the levels which are not finished.
+The parent process decides and writes; worker processes measure. Their messages go to the spool byte for byte.
+Whatever ends the run (the ramp, a budget, Ctrl-C, a dead worker), what was measured becomes the folder's files and is
+summarised. A run that ended early can be resumed: one more session in the same folder measures the unfinished levels.
 
-To ask the endpoint takes few modules; the many that measuring takes (`_LATER`) are imported while it answers.
+The checks need few modules. The many that measuring needs (`_LATER`) are imported while the endpoint answers.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ from harness import files
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment import aside, consent, limits
+from harness.experiment import consent, limits
 from harness.experiment import launch as launching
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Launch, address, probe_lengths
+from harness.experiment.executor import DaemonExecutor
 from harness.experiment.resume import as_before, origin
 from harness.experiment.session import Ended, RunEnd, load
 from harness.experiment.signals import Signals
@@ -49,6 +49,7 @@ from harness.scenario import Scenario
 from harness.workload import probe
 
 if TYPE_CHECKING:
+    from harness.experiment.earlier import Earlier
     from harness.experiment.levels import View
     from harness.sim.profile import Profile
     from harness.summary import Summary
@@ -58,36 +59,38 @@ _LATER = (  # in small parts: an interrupt waits for the one that is being impor
     "harness.analysis.summarise", "harness.experiment.earlier", "harness.experiment.estimate",
     "harness.experiment.levels", "harness.experiment.manifest",
 )  # fmt: skip
-_PROMPTS = 1 << 32  # of one sitting: the next one's begin behind them, and none is ever asked twice
+_PROMPTS = 1 << 32  # numbers of one session; the next one goes on behind them, so that no prompt is sent twice
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """The result of a run, and the exit status that it asks for."""
+
     folder: Path
     summary: Summary
     manifest: Manifest
     status: int
 
 
-class _Sitting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one go at a run is given."""
+class _Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session of a run is to do."""
 
     scenario: Scenario
     folder: Path
     view: View
     command: str
     agreed: Agreed
-    manifest: Manifest | None = None  # of the run that is resumed, this sitting the last of its sessions
+    manifest: Manifest | None = None  # of a resumed run, with this session as its last
 
 
 def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
-    """Measure; HarnessError when nothing could be, else an outcome, however the run ended.
+    """Measure; HarnessError if nothing could be measured, else the outcome, however the run ended.
 
-    A public host is loaded when its plan is confirmed on a terminal, or is `agreed` to beforehand.
+    A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand.
     """
     if scenario.target.url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
     if scenario.workload.seed is None:
-        # Another one each time: a server that is still warm must not know the prompts from the run before.
+        # A new one for each run: a server that is still warm must not know the prompts of the last run.
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
     limits.check(scenario)
@@ -95,7 +98,7 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
     try:
         with folders.claimed(folder):
-            return _sit(_Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed))
+            return _run_session(_Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed))
     except BaseException:
         if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
             with contextlib.suppress(HarnessError):
@@ -105,28 +108,28 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
 
 
 def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
-    """Go on with a run that ended early, by the scenario that it was begun with (`resume.begun_with`)."""
+    """Continue a run that ended early, with the scenario that it was begun with (`resume.begun_with`)."""
     from harness.analysis.summarise import exit_status, summarise
     from harness.experiment import manifest as describing
     from harness.experiment.earlier import Earlier
-    from harness.experiment.levels import Asked
+    from harness.experiment.levels import RampInputs
 
     folder = Path(path)
     with folders.claimed(folder):
         run = Result.open(folder)
         result.must_go_on(folder, run.manifest)
         limits.check(scenario)
-        files.must_be_files(folder, folders.WRITTEN)  # said now, not after the load
-        files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # of the part that there was
+        files.must_be_files(folder, folders.WRITTEN)  # before the load, not after it
+        files.remove(folder, (folders.SUMMARY, *folders.FOR_PEOPLE))  # they are of the levels so far
         manifest = run.manifest
         if manifest.loaded[-1].ended_s is UNSET:  # it died
             ended = msgspec.structs.replace(manifest.loaded[-1], ended_s=run.last_s)
             sessions = [ended if each is manifest.loaded[-1] else each for each in manifest.sessions]
             manifest = msgspec.structs.replace(manifest, sessions=sessions)
-        earlier, asked = Earlier.of(run, 0.0), Asked.of(manifest)
-        steps = earlier.all_steps(scenario, asked.predicted_hinge, asked.probes)
+        earlier, inputs = Earlier.of(run, 0.0), RampInputs.of(manifest)
+        steps = earlier.all_steps(scenario, inputs.predicted_hinge, inputs.probes)
         if steps is not None:  # it died after its last level
-            view.note("every level is held: only the folder was left to finish")
+            view.note("all levels are measured: only the result files were missing")
             spool.Spool(folder).close()
             manifest = msgspec.structs.replace(manifest, complete=True, ramp=steps)
             summary = summarise(_finish(folder, manifest))
@@ -134,15 +137,15 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         sessions = [*manifest.sessions, Session(created=describing.now_iso(), command=command)]
         manifest = msgspec.structs.replace(manifest, sessions=sessions)
         files.write_json(folder / folders.MANIFEST, manifest)
-        del run, earlier, asked
-        return _sit(
-            _Sitting(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
+        del run, earlier, inputs
+        return _run_session(
+            _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
         )
 
 
-def _sit(sitting: _Sitting) -> Outcome:
-    """Start the simulated endpoint if it is asked for, and the loop."""
-    scenario, signals = sitting.scenario, Signals()
+def _run_session(setup: _Setup) -> Outcome:
+    """Start the simulated endpoint, if that is the target, and the event loop."""
+    scenario, signals = setup.scenario, Signals()
     server_cpu, placed = limits.placement(scenario)
     url = scenario.target.url
     assert url is not None
@@ -156,7 +159,7 @@ def _sit(sitting: _Sitting) -> Outcome:
             profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
             url = stack.enter_context(running(profile, cpu=server_cpu))
         try:
-            return asyncio.run(_run(sitting, url, profile, placed, signals))
+            return asyncio.run(_run(setup, url, profile, placed, signals))
         except asyncio.CancelledError:
             if signals.number is None:
                 raise
@@ -164,70 +167,121 @@ def _sit(sitting: _Sitting) -> Outcome:
 
 
 async def _run(
-    sitting: _Sitting,
+    setup: _Setup,
     url: str,
     profile: Profile | None,
     placed: list[tuple[int, ...]],
     signals: Signals,
 ) -> Outcome:
+    """Consent, checks, plan and load, on the event loop."""
     signals.inside()
-    asyncio.get_running_loop().set_default_executor(aside.Abandoned())
-    sessions_before = len(sitting.manifest.sessions) - 1 if sitting.manifest else 0
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor())
+    sessions_before = len(setup.manifest.sessions) - 1 if setup.manifest else 0
     where = address(url)
     found, ours = await consent.addresses(where), profile is not None
-    said = await consent.before_the_first_byte(sitting.scenario, where, found, ours=ours, agreed=sitting.agreed)
-    for line in said:
-        sitting.view.note(line)
-    async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is asked
-        # Where the server is on this machine, its GPUs are; opening them may take the driver a second.
+    notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
+    for line in notes:
+        setup.view.note(line)
+    async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is checked
+        # A server on this machine has its GPUs here; opening them may take the driver a second.
         here = asyncio.to_thread(Gpus.open) if profile is None and consent.is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = sessions_before * _PROMPTS
-        # Not a thread of the loop's, which is left behind: one that is amid an import may not be.
+        # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
         over = threading.Event()
         importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
         try:
             launch = await launching.check(
-                sitting.scenario, url, first_prompt, trust_remote_code=sitting.agreed.trust_remote_code, busy=importing
+                setup.scenario, url, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
             )
         finally:
             over.set()
         gpus = await opening if opening is not None else None
         try:
-            await _planned(sitting, launch, public=consent.is_foreign(where, found))
-            return await _measure(sitting, launch, profile, workers, placed, gpus, signals)
+            await _planned(setup, launch, public=consent.is_foreign(where, found))
+            return await _measure(setup, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
                 gpus.close()
 
 
 def _import_the_rest(over: threading.Event) -> None:
-    """What measuring takes, until the checks are over: they wait for its end, unless they end the run."""
+    """Import what measuring needs, until `over` is set: the checks wait for its end unless they end the run."""
     for name in _LATER:
         if over.is_set():
             return
         importlib.import_module(name)
 
 
-async def _planned(sitting: _Sitting, launch: Launch, *, public: bool) -> None:
-    """Show what the load will come to, and of a public host see that it is meant."""
+async def _planned(setup: _Setup, launch: Launch, *, public: bool) -> None:
+    """Show the estimate of the load; on a public host it has to be confirmed."""
     from harness.experiment import estimate
 
-    asked = probe.scenario_for(sitting.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(estimate.estimate, asked, launch.e2e_s, probe_lengths(asked, launch))
+    scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
+    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probe_lengths(scenario, launch))
     if not public:
-        sitting.view.note(estimate.outlook(made, asked, launch.e2e_s))
+        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s))
         return
-    plan = estimate.plan(made, asked, launch)
-    if not sitting.agreed.yes:
+    plan = estimate.plan(made, scenario, launch)
+    if not setup.agreed.yes:
         await consent.ask(plan, launch.address.base)
         return
     for line in plan:
-        sitting.view.note(line)
+        setup.view.note(line)
+
+
+class _Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session begins: what is known by then, its spool and its clock."""
+
+    launch: Launch
+    manifest: Manifest
+    earlier: Earlier
+    records: spool.Spool
+    origin_ns: int  # CLOCK_MONOTONIC at the run's t = 0
+    unix_origin: float  # the wall clock then
+    began_s: float = 0.0  # of this session, since then
+
+
+async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, gpus: Gpus | None) -> _Start:
+    """The first session: a manifest, a spool and a clock of its own."""
+    from harness.experiment import manifest as describing
+    from harness.experiment.earlier import Earlier
+
+    manifest = await describing.first(setup.scenario, launch, profile, gpus, setup.command, setup.view.note)
+    origin_ns, unix_origin = time.monotonic_ns(), time.time()
+    clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
+    return _Start(
+        launch=launch,
+        manifest=msgspec.structs.replace(manifest, clock=clock),
+        earlier=Earlier(),
+        records=spool.Spool(setup.folder, spool.header(origin_ns, unix_origin)),
+        origin_ns=origin_ns,
+        unix_origin=unix_origin,
+    )
+
+
+async def _resumed_start(setup: _Setup, launch: Launch, manifest: Manifest) -> _Start:
+    """A later session: the folder's manifest, spool and clock go on."""
+    from harness.experiment.earlier import Earlier
+
+    launch, manifest = as_before(launch, manifest)
+    run = await asyncio.to_thread(Result.open, setup.folder)
+    origin_ns, unix_origin = origin(manifest, run.last_s)
+    began_s = (time.monotonic_ns() - origin_ns) * 1e-9
+    loaded_s = sum(session.seconds for session in manifest.loaded)
+    return _Start(
+        launch=launch,
+        manifest=manifest,
+        earlier=await asyncio.to_thread(Earlier.of, run, loaded_s),
+        records=spool.Spool(setup.folder),
+        origin_ns=origin_ns,
+        unix_origin=unix_origin,
+        began_s=began_s,
+    )
 
 
 async def _measure(
-    sitting: _Sitting,
+    setup: _Setup,
     launch: Launch,
     profile: Profile | None,
     workers: Workers,
@@ -235,41 +289,31 @@ async def _measure(
     gpus: Gpus | None,
     signals: Signals,
 ) -> Outcome:
+    """The levels of the session, the folder's files and the outcome."""
     from harness.experiment import manifest as describing
-    from harness.experiment.earlier import Earlier
-    from harness.experiment.levels import Asked, Levels
+    from harness.experiment.levels import Levels, RampInputs
 
-    scenario, folder, view = sitting.scenario, sitting.folder, sitting.view
-    scenario = probe.scenario_for(scenario, launch.max_context, launch.input_tokens)
-    sitting = msgspec.structs.replace(sitting, scenario=scenario)
+    folder, view = setup.folder, setup.view
+    scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
+    setup = msgspec.structs.replace(setup, scenario=scenario)
     for note in launch.notes:
         view.note(note)
-    if sitting.manifest is None:
-        manifest = await describing.first(scenario, launch, profile, gpus, sitting.command, view.note)
-        origin_ns, unix_origin = time.monotonic_ns(), time.time()
-        records, earlier = spool.Spool(folder, spool.header(origin_ns, unix_origin)), Earlier()
-        clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
-        manifest = msgspec.structs.replace(manifest, clock=clock)
-        began_s = 0.0
+    if setup.manifest is None:
+        start = await _first_start(setup, launch, profile, gpus)
     else:
-        launch, manifest = as_before(launch, sitting.manifest)
-        run = await asyncio.to_thread(Result.open, folder)
-        origin_ns, unix_origin = origin(manifest, run.last_s)
-        began_s = (time.monotonic_ns() - origin_ns) * 1e-9
-        loaded_s = sum(session.seconds for session in manifest.loaded)
-        earlier = await asyncio.to_thread(Earlier.of, run, loaded_s)
-        records = spool.Spool(folder)
-        del run
+        start = await _resumed_start(setup, launch, setup.manifest)
+    launch, records, origin_ns = start.launch, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
-    client = msgspec.structs.replace(manifest.client, workers=len(workers))
-    manifest = msgspec.structs.replace(manifest, client=client)
-    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, earlier, Asked.of(manifest))
+    client = msgspec.structs.replace(start.manifest.client, workers=len(workers))
+    manifest = msgspec.structs.replace(start.manifest, client=client)
+    inputs = RampInputs.of(manifest)
+    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, start.earlier, inputs)
     manifest = describing.with_session(
         manifest,
         run_id=levels.run_id,
-        began_s=began_s,
+        began_s=start.began_s,
         monotonic_ns_origin=origin_ns,
-        unix_origin=unix_origin,
+        unix_origin=start.unix_origin,
         boot=host.boot(),
         workers=len(workers),
         harness_version=harness.__version__,
@@ -282,32 +326,32 @@ async def _measure(
         levels.over = True
         records.close()
     if ended.why is RunEnd.SIGNAL:
-        view.note(f"interrupted: what was measured is being written; once more leaves it to `knee report {folder}`")
+        view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
     transport = scenario.target.transport
     manifest = describing.ended(manifest, levels, workers.done, placed, ended, transport=transport)
     with signals.finishing():
-        return _summarised(sitting, manifest, ended, signals)
+        return _summarised(setup, manifest, ended, signals)
 
 
-def _summarised(sitting: _Sitting, manifest: Manifest, ended: Ended, signals: Signals) -> Outcome:
-    """The folder's files and the outcome; the failure that ended the load, once these are written."""
+def _summarised(setup: _Setup, manifest: Manifest, ended: Ended, signals: Signals) -> Outcome:
+    """Write the folder's files; the outcome, or the failure that ended the load."""
     from harness.analysis.summarise import exit_status, lost, summarise
 
-    folder = sitting.folder
+    folder = setup.folder
     if ended.failure is not None:
         missing = 0
-        with contextlib.suppress(HarnessError):  # a full disk: the spool stays as it is and reads as it is
+        with contextlib.suppress(HarnessError):  # a full disk: the spool stays and can be read
             missing = lost(_finish(folder, manifest))
         lacking = f", {missing} requests are lost" if missing else ""
-        sitting.view.note(f"what was measured is in {folder}{lacking}")
+        setup.view.note(f"what was measured is in {folder}{lacking}")
         raise ended.failure
     summary = summarise(_finish(folder, manifest))
-    missed = exit_status(summary, slo_fail=sitting.scenario.ramp.slo_fail)
+    missed = exit_status(summary, slo_fail=setup.scenario.ramp.slo_fail)
     return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 
 def _finish(folder: Path, manifest: Manifest) -> Result:
-    """Make the folder's files of the spool; where that cannot be done the spool stays, and reads."""
+    """Turn the spool into the folder's files; if that fails the spool stays and can be read."""
     try:
         run = spool.finish(folder)
     except HarnessError as error:

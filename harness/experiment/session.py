@@ -29,7 +29,7 @@ class RunEnd(enum.Enum):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Why it ended, with the signal or the failure; as text what the manifest has."""
+    """Why the load ended, with the signal or the failure; its text is in the manifest."""
 
     why: RunEnd
     signal: int = 0
@@ -44,7 +44,7 @@ class Ended(msgspec.Struct, frozen=True):
 async def load(
     levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Gpus | None, signals: Signals
 ) -> Ended:
-    """Measure level after level until something ends it."""
+    """Measure level after level until the ramp, a signal or a failure ends it."""
     task = asyncio.current_task()
     assert task is not None
     try:
@@ -60,6 +60,6 @@ async def load(
 
 
 def timestamp_source(done: list[Done]) -> str | None:
-    """Whose stamps the arrivals carry: the kernel's, if every worker had them."""
+    """Who stamped the arrivals: "kernel" if it did for every worker, else "user"; None without workers."""
     sources = {each.timestamp_source for each in done}
     return None if not sources else "kernel" if sources == {"kernel"} else "user"

@@ -1,4 +1,4 @@
-"""What a signal does to a run: the first one ends the load, what was measured is still written."""
+"""Signals during a run: the first one ends the load, and what was measured is still written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ONE_PRESS_S = 1.0  # between two signals that are meant as one
 
 
 class Signals:
-    """The first of them ends the run in order; one that comes when load is over cuts what is left to do short."""
+    """The first signal ends the run in order; one after the load shortens the rest."""
 
     def __init__(self) -> None:
         self.number: int | None = None  # of the first
@@ -29,10 +29,10 @@ class Signals:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Nothing is loaded any more, and what is left are long calls: a signal ends them within a second.
+        """After the load: a signal ends the process within a second, though the calls left are long.
 
-        It leaves them a moment, in which most runs are finished. What was measured is on the disk already. Of the
-        signal that ended the load they are finished all the same, unless another comes that is not of the same press.
+        Most runs finish in that time, and what was measured is on disk already. The signal that ended the load does not
+        count, nor does another one of the same key press.
         """
         loop = asyncio.get_running_loop()
 
@@ -61,7 +61,7 @@ class Signals:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Before there is a loop: a signal ends the process with its status, and what is open is closed."""
+        """Before the event loop: a signal ends the process with its status, and what is open is closed."""
         before = {number: signal.signal(number, _leave) for number in self._numbers[1:]}
         try:
             yield
@@ -70,7 +70,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def inside(self) -> None:
-        """On the running loop: a signal cancels the current task, unless there is nothing left to cut."""
+        """On the event loop: a signal cancels the current task, unless the load is over."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 

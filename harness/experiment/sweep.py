@@ -1,27 +1,24 @@
 """The level map: the ramp over axes of a scenario, one knee a cell.
 
-A cell is an ordinary run, in a result folder of its own. The bounds of the scenario (seconds, requests, dollars) are
-of the whole map: each cell may use what those before it have left. After every cell `map.json` is written anew, so
-whatever ends the map costs no more than the cell that was being measured, and `resume` goes on with that one.
+A cell is an ordinary run in a result folder of its own (`cells`). The bounds of the scenario (seconds, requests,
+dollars) are of the whole map: a cell may use what the cells before it left. `map.json` is written again after every
+cell, so an interruption costs at most the running cell, and `resume` continues with that one.
 
-A mistake of the operator in the first cell ends the map, for it will be the same in all. When something has been
-measured, a cell that cannot be is written down with its reason, and the others go on.
-Left out: choosing cells by what others have shown; they are all measured, in the order of the axes.
+An operator's mistake in the first cell ends the map, for it would end every cell. Once a cell is measured, another one
+that cannot be is recorded with its reason, and the map goes on.
+Left out: choosing cells by the results of others; all are measured, in the order of the axes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 import harness
 from harness import files, secrecy
@@ -29,93 +26,32 @@ from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
+from harness.experiment import cells
 from harness.experiment import run as experiment
+from harness.experiment.cells import Cell
 from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
-from harness.judgement import rank
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.results.levelmap import Map, Measured
 from harness.results.result import Result
-from harness.scenario import Ramp, Scenario, Sweep
-from harness.search.budget import Budget, Spent, Usage, dollars
-from harness.summary import Summary, Value
+from harness.scenario import Scenario
+from harness.search.budget import Budget, Spent
 
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
 _GRAVITY = (0, 99, _FAILED, 3)  # of exit statuses, rising; a signal's is above them all
-_SHORT = {INPUT: "in", OUTPUT: "out", SEQS: "seqs", SERVER: ""}  # in a cell's name
 
 Report = Callable[[Outcome], object]
 
 
-class Cell(msgspec.Struct, frozen=True):
-    """One combination of the axes: its name, where it lies, and the scenario of its run."""
-
-    name: str
-    at: dict[str, int | str]
-    scenario: Scenario
-
-
 class Swept(msgspec.Struct, frozen=True):
-    """A map as it was left, and the exit status of the whole."""
+    """A map, and the exit status of the whole."""
 
     folder: Path
     map: Map
     status: int
-
-
-def axes(scenario: Scenario) -> list[Axis]:
-    """What the scenario sweeps, in the order input, output, setting of the server; empty: it is one run."""
-    spec = scenario.sweep
-    given: list[tuple[str, Sequence[int | str]]] = [
-        (INPUT, spec.input_tokens), (OUTPUT, spec.output_tokens), (SEQS, spec.max_num_seqs), (SERVER, list(spec.urls)),
-    ]  # fmt: skip
-    return [Axis(name, list(values)) for name, values in given if values]
-
-
-def cells(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
-    """A run for every combination, in the order of the axes, the last one changing fastest.
-
-    Each has prompts of its own: a server that is still warm must not know them from the cell before.
-
-    >>> [cell.name for cell in cells(Scenario(sweep=Sweep(input_tokens=[128, 256], output_tokens=[64])))]
-    ['in128-out64', 'in256-out64']
-    """
-    swept = axes(scenario)
-    _check(scenario, swept, place)
-    workload = scenario.workload
-    made = []
-    for index, values in enumerate(itertools.product(*(axis.values for axis in swept))):
-        at: dict[str, int | str] = {INPUT: workload.input_tokens, OUTPUT: workload.output_tokens}
-        at |= zip((axis.name for axis in swept), values, strict=True)
-        name = "-".join(f"{_SHORT[axis]}{value}" for axis, value in at.items())
-        own = msgspec.structs.replace(_placed(scenario, at, index), name=f"{scenario.name}-{name}", sweep=Sweep())
-        scenarios.check(own, place=f"{place} {name}")
-        made.append(Cell(name, at, own))
-    return made
-
-
-def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
-    """The scenario at one place of the map."""
-    workload, target, sim = scenario.workload, scenario.target, scenario.sim
-    seed = None if workload.seed is None else workload.seed + index
-    workload = msgspec.structs.replace(workload, input_tokens=at[INPUT], output_tokens=at[OUTPUT], seed=seed)
-    if SEQS in at:
-        sim = msgspec.structs.replace(sim, max_num_seqs=at[SEQS])
-    if SERVER in at:
-        target = msgspec.structs.replace(target, url=scenario.sweep.urls[at[SERVER]])
-    return msgspec.structs.replace(scenario, workload=workload, target=target, sim=sim)
-
-
-def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
-    if not swept:
-        raise HarnessError("nothing is swept", place=place, way_out="write it like input_tokens = [128, 512, 2048]")
-    for name in scenario.sweep.urls:
-        if not levelmap.FOLDER.fullmatch(name):
-            way_out = "letters, digits, '.', '_' and '-', for it names folders"
-            raise HarnessError(f"{name!r} cannot name a server", place=f"{place} urls", way_out=way_out)
 
 
 def sweep(
@@ -127,34 +63,34 @@ def sweep(
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
-    """Measure every cell of the map; HarnessError when nothing could be.
+    """Measure every cell of the map; HarnessError if none could be measured.
 
-    `report` is given each cell's outcome as soon as there is one, to write what people read into its folder. A cell
-    on a public host is confirmed like any run, unless that is `agreed`.
+    `report` is called with each cell's outcome when it ends, to write the files for people. A cell on a public host is
+    confirmed like any run, unless that is `agreed`.
     """
     if scenario.workload.seed is None:
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
-    planned = cells(scenario)
+    planned = cells.planned(scenario)
     hidden = scenarios.secrets(scenario, os.environ)
     created = _now()
     folder = folders.create(out or folders.default(f"{scenario.name}-{created:%Y%m%d-%H%M%S}"))
-    said = created.isoformat(timespec="seconds")
+    created_iso = created.isoformat(timespec="seconds")
     shown = scenarios.shown(scenario, hidden)
     manifest = MapManifest(
         name=scenario.name,
-        created=said,
+        created=created_iso,
         command=command,
         harness_version=harness.__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
-        sessions=[Session(created=said, command=command)],
+        sessions=[Session(created=created_iso, command=command)],
     )
     try:
         with folders.claimed(folder):
             files.write_json(folder / folders.MANIFEST, manifest)
-            going = _Going(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
-            return going.measure()
+            session = _MapSession(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
+            return session.measure()
     except BaseException:
         if not any(path.is_dir() for path in folder.iterdir()):  # nothing was measured: leave nothing behind
             with contextlib.suppress(HarnessError):
@@ -172,30 +108,31 @@ def resume(
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
-    """Go on with a map that ended early, by the scenario that it was begun with (`run.begun_with` reads it).
+    """Continue a map that ended early, with the scenario that it was begun with (`resume.begun_with`).
 
-    Cells that are complete are kept; one that was broken off goes on where it stood, with the bounds that it had.
+    Complete cells stay; one that was interrupted is resumed with the bounds that it had.
     """
     folder = Path(path)
     with folders.claimed(folder):
-        files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # said before the load
-        for cell in cells(scenario):
+        files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
+        planned = cells.planned(scenario)
+        for cell in planned:
             if os.path.lexists(folder / cell.name):
                 files.must_be_files(folder / cell.name, folders.WRITTEN)
         manifest = result.read_manifest(folder)
         assert isinstance(manifest, MapManifest)  # its scenario sweeps
-        session = Session(created=_now().isoformat(timespec="seconds"), command=command)
-        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, session])
+        this = Session(created=_now().isoformat(timespec="seconds"), command=command)
+        manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, this])
         files.write_json(folder / folders.MANIFEST, manifest)
         hidden = scenarios.secrets(scenario, os.environ)
-        going = _Going(scenario, folder, view, command, agreed, report, manifest, cells(scenario), hidden)
+        session = _MapSession(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
         if levelmap.is_map(folder):
-            going.known = {cell.name: cell for cell in levelmap.read(folder).cells}
-        return going.measure()
+            session.known = {cell.name: cell for cell in levelmap.read(folder).cells}
+        return session.measure()
 
 
-class _Going(msgspec.Struct):
-    """One go at a map: what it is given, and what it has so far."""
+class _MapSession(msgspec.Struct):
+    """One session of a map: what it is to do, and what it has measured so far."""
 
     scenario: Scenario
     folder: Path
@@ -206,28 +143,29 @@ class _Going(msgspec.Struct):
     manifest: MapManifest
     planned: list[Cell]
     hidden: tuple[str, ...]
-    known: dict[str, Measured] = {}  # by name, of this go and the ones before
+    known: dict[str, Measured] = {}  # by name, of all sessions
 
     def measure(self) -> Swept:
-        """Cell by cell, until the last one or a signal."""
+        """Measure cell by cell, until the last one or a signal."""
         signalled = 0
         for number, cell in enumerate(self.planned, 1):
-            if self._kept(cell):
+            if self._is_measured(cell):
                 continue
-            begun, so_far = _begun(self.folder / cell.name), spent(self._cells())
+            is_begun, so_far = cells.begun(self.folder / cell.name), cells.spent(self._cells())
             over = Budget(self.scenario.ramp, so_far).over()
-            if over is not None and not begun:
+            if over is not None and not is_begun:
                 self._put(Measured(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
             self.view.note(f"cell {number} of {len(self.planned)}: {cell.name}")
             try:
-                outcome = self._go_on(cell) if begun else self._run(cell, so_far)
+                outcome = self._resume(cell) if is_begun else self._run(cell, so_far)
             except HarnessError as error:
                 if not self._any():
                     raise
-                said = secrecy.redact(" ".join(str(error).split()), self.hidden)
-                self.view.note(f"{cell.name} could not be measured: {said}")
-                self._put(_costed(Measured(name=cell.name, at=cell.at, error=said), self.folder / cell.name, cell))
+                reason = secrecy.redact(" ".join(str(error).split()), self.hidden)
+                self.view.note(f"{cell.name} could not be measured: {reason}")
+                failed = Measured(name=cell.name, at=cell.at, error=reason)
+                self._put(cells.costed(failed, self.folder / cell.name, cell))
                 continue
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
                 if not self._any():
@@ -244,8 +182,8 @@ class _Going(msgspec.Struct):
         files.write_json(self.folder / folders.MANIFEST, self.manifest)
         return Swept(self.folder, found, gravest([signalled, *map(_status, found.cells)]))
 
-    def _kept(self, cell: Cell) -> bool:
-        """Whether the cell is measured already; one whose run was whole but not yet in the map is taken into it."""
+    def _is_measured(self, cell: Cell) -> bool:
+        """Whether the cell is measured already; a complete run that the map lacks is put into it."""
         place = self.folder / cell.name
         if not place.is_dir() or not result.read_manifest(place).complete:
             return False
@@ -259,11 +197,12 @@ class _Going(msgspec.Struct):
         return True
 
     def _run(self, cell: Cell, so_far: Spent) -> Outcome:
-        scenario = msgspec.structs.replace(cell.scenario, ramp=left_to(cell.scenario.ramp, so_far))
+        """Measure a cell, with what is left of the map's bounds."""
+        scenario = msgspec.structs.replace(cell.scenario, ramp=cells.left_to(cell.scenario.ramp, so_far))
         return experiment.run(scenario, str(self.folder / cell.name), self.view, self.command, agreed=self.agreed)
 
-    def _go_on(self, cell: Cell) -> Outcome:
-        """A cell that was broken off, with the bounds that it was begun with."""
+    def _resume(self, cell: Cell) -> Outcome:
+        """Resume a cell that was interrupted, with the bounds that it had."""
         place = self.folder / cell.name
         about = result.read_manifest(place)
         result.must_go_on(place, about)
@@ -271,6 +210,7 @@ class _Going(msgspec.Struct):
         return experiment.resume(str(place), scenario, self.view, self.command, agreed=self.agreed)
 
     def _take(self, cell: Cell, outcome: Outcome) -> None:
+        """Report a cell's outcome and put it into the map."""
         self.report(outcome)
         self.manifest = msgspec.structs.replace(
             self.manifest,
@@ -278,9 +218,10 @@ class _Going(msgspec.Struct):
             gpu=outcome.manifest.gpu,
             simulated=outcome.summary.simulated,
         )
-        self._put(_costed(measured(cell, outcome), outcome.folder, cell))
+        self._put(cells.costed(cells.measured(cell, outcome), outcome.folder, cell))
 
     def _put(self, cell: Measured) -> None:
+        """Put a cell into the map and write map.json."""
         self.known[cell.name] = cell
         files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
 
@@ -289,7 +230,7 @@ class _Going(msgspec.Struct):
         return any(cell.status is not None for cell in self.known.values())
 
     def _cells(self) -> list[Measured]:
-        """What there is of the map, in its order."""
+        """The cells so far, in the order of the map."""
         return [self.known[cell.name] for cell in self.planned if cell.name in self.known]
 
     def _map(self, *, ended: bool) -> Map:
@@ -301,95 +242,18 @@ class _Going(msgspec.Struct):
             gpu=self.manifest.gpu or None,
             simulated=self.manifest.simulated or False,
             complete=ended and not any(cell.error for cell in found),
-            axes=axes(self.scenario),
+            axes=cells.axes(self.scenario),
             cells=found,
         )
 
 
-def spent(cells: Sequence[Measured]) -> Spent:
-    """What so many cells have cost."""
-    cost = sum(cell.dollars or 0.0 for cell in cells)
-    return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
-
-
-def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
-    """The ramp of the next cell: of every bound of the map what is left.
-
-    >>> left_to(Ramp(max_seconds=60.0, max_requests=250), Spent(40.0, 100)).max_requests
-    150
-    """
-    left: dict[str, Any] = {}
-    if ramp.max_seconds is not None:
-        left["max_seconds"] = ramp.max_seconds - so_far.seconds
-    if ramp.max_requests is not None:
-        left["max_requests"] = ramp.max_requests - so_far.requests
-    if ramp.max_dollars is not None:
-        left["max_dollars"] = ramp.max_dollars - so_far.dollars
-    return msgspec.structs.replace(ramp, **left)
-
-
-def measured(cell: Cell, outcome: Outcome) -> Measured:
-    """A cell's run as the map has it; what it cost is not in it yet."""
-    summary = outcome.summary
-    curve, prediction = summary.curve, summary.prediction
-    return Measured(
-        name=cell.name,
-        at=cell.at,
-        status=outcome.status,
-        knee=_knee(summary),
-        hinge=curve.hinge_concurrency if curve else None,
-        plateau_tokens_per_s=curve.plateau_tokens_per_s if curve else None,
-        plateau_reached=curve.plateau_reached if curve else None,
-        verdicts=_codes(summary),
-        prediction=msgspec.structs.replace(prediction, levels=[]) if prediction else None,
-    )
-
-
-def _knee(summary: Summary) -> Value | None:
-    """The unqualified knee, with the interval of the one that it is."""
-    knee = summary.knee_concurrency
-    if knee is None:
-        return None
-    named = (each for each in (summary.knees.slo, summary.knees.hinge) if each is not None and each.value == knee)
-    return next(named, Value(knee))
-
-
-def _codes(summary: Summary) -> list[str]:
-    """Codes of all verdicts, the gravest first, each once."""
-    found = [*summary.verdicts, *(verdict for level in summary.levels for verdict in level.verdicts)]
-    return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
-
-
-def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:
-    """The cell with what its folder says that it cost; a run that never came to load anything cost nothing."""
-    if not _begun(folder):
-        return cell
-    run = Result.open(folder)
-    usage = sum(map(Usage.of, run.records), Usage())
-    loaded = run.manifest.loaded
-    seconds = sum((run.last_s if each.ended_s is UNSET else each.ended_s) - (each.began_s or 0.0) for each in loaded)
-    cost = dollars(planned.scenario.hardware, seconds, usage)
-    return msgspec.structs.replace(cell, seconds=seconds, requests=len(run.records), dollars=cost)
-
-
-def _begun(folder: Path) -> bool:
-    """Whether a run came to load anything into a folder; what one leaves that was killed before is taken away."""
-    if not folder.is_dir():
-        return False
-    if result.read_manifest(folder).sessions:
-        return True
-    files.remove(folder, (folders.MANIFEST, folders.SPOOL))
-    files.remove_folder(folder)  # where something else lies in it, `run` says so
-    return False
-
-
 def _status(cell: Measured) -> int:
-    """What a cell does to the status of the whole: one that the bounds left out does nothing."""
+    """A cell's part in the exit status of the map; 0 for one that the bounds left out."""
     return _FAILED if cell.error else cell.status or 0
 
 
 def gravest(statuses: Sequence[int]) -> int:
-    """The exit status of the whole: a signal's above all, then 3 (rests on an invalid level), 1, 99 and 0.
+    """The exit status of the map: a signal's above all, then 3 (rests on an invalid level), 1, 99 and 0.
 
     >>> gravest([0, 99, 3, 0]), gravest([0, 1, 99]), gravest([130, 3]), gravest([])
     (3, 1, 130, 0)

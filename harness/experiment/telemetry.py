@@ -1,4 +1,4 @@
-"""Telemetry beside the load: the server's own figures and the GPUs', read off the measured path until cancelled."""
+"""Telemetry during the load: the server's and the GPUs' own figures, read off the measured path until cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_REASON = 120  # characters of why there was none
 
 
 def scrape_every_s(level_seconds: float | None) -> float:
-    """Seconds between two scrapes, by the length of the windows that are asked for.
+    """Seconds between two scrapes, by `--level-seconds`.
 
     >>> scrape_every_s(None), scrape_every_s(4.0), scrape_every_s(60.0)
     (1.0, 0.5, 2.0)
@@ -30,7 +30,7 @@ def scrape_every_s(level_seconds: float | None) -> float:
 async def scrape(
     where: Target, live: LiveState, every_s: float, note: Callable[[str], None], secrets: Sequence[str]
 ) -> None:
-    """Take the server's figures; a scrape that fails is a gap, noted once, and the next one is due."""
+    """Take the server's figures; a scrape that fails is a gap, noted once, and is tried again."""
     wait, noted = every_s, False
     async with client(where, connect_s=_SCRAPE_S) as http:
         while True:
@@ -41,7 +41,7 @@ async def scrape(
                     live.add_samples(server.samples(live.now(), server.parse(page.text)))
             except control.TransportError as error:
                 why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
-            # What fails is asked for less and less often: a server may make it cost as much as it likes.
+            # A failing scrape is tried less and less often, for it may cost the server much.
             wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s
             if why and not noted:
                 noted = True
@@ -50,7 +50,7 @@ async def scrape(
 
 
 async def watch_gpus(gpus: Gpus, live: LiveState) -> None:
-    """Take the GPUs' figures in a thread: a driver may take its time, and load goes on."""
+    """Take the GPUs' figures in a thread: a driver may be slow."""
     while samples := await asyncio.to_thread(gpus.samples, live.now()):
         live.add_samples(samples)
         await asyncio.sleep(EVERY_S)

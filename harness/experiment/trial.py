@@ -1,8 +1,8 @@
-"""One load on the reference endpoint, seen from both sides: what the load generator said, and what the endpoint wrote.
+"""One load on the reference endpoint, recorded on both sides: by the load generator and by the endpoint.
 
-The workers are the project's own, in processes of their own, with the requests that `knee run` sends; the endpoint
-keeps a log of when it wrote each token. Calibration and the benchmarks of the engine are made of such trials. Left
-out: TLS, which the reference endpoint does not speak.
+The workers are those of `knee run`, in their own processes and with the same requests; the endpoint logs when it wrote
+each token. Calibration and the benchmarks of the engine consist of such trials. Left out: TLS, which the reference
+endpoint does not speak.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ _decode = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of both sides."""
+    """The load of a trial."""
 
     pace: Pace
-    seconds: float  # looked at, once all streams have begun
+    seconds: float  # measured, once all streams have begun
     streams: int = 0
     rate: float | None = None  # open loop: requests per second, in place of streams
     output_tokens: int = LONGEST
     spread_s: float = 0.5  # over which the streams begin
     start: str = "staggered"
-    settle_s: float = 0.0  # after all have begun, before it is looked at
-    running_usage: bool = True  # ask for the token count in every chunk, as `knee run` does
+    settle_s: float = 0.0  # from when all have begun to when measuring begins
+    running_usage: bool = True  # request the token count in every chunk, as `knee run` does
     transport: str = "socket"
     workers: int = 1
     processes: int = 1  # of the endpoint
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """One look at workers and endpoint."""
+    """The counters of workers and endpoint at one time."""
 
-    told: Progress
+    progress: Progress
     server_cpu_s: tuple[float, ...]  # by process
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One load, from when all its streams had begun to its end."""
+    """The records of one load, and the counters before and after its measured seconds."""
 
     before: Mark
     after: Mark
@@ -84,11 +84,11 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        return self.after.told.time_s - self.before.told.time_s
+        return self.after.progress.time_s - self.before.progress.time_s
 
     @property
     def tokens(self) -> int:
-        return self.after.told.tokens - self.before.told.tokens
+        return self.after.progress.tokens - self.before.progress.tokens
 
     @property
     def tokens_per_s(self) -> float:
@@ -97,7 +97,7 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def client_cpu_s(self) -> float:
         """Of all workers."""
-        return self.after.told.cpu_s - self.before.told.cpu_s
+        return self.after.progress.cpu_s - self.before.progress.cpu_s
 
     @property
     def server_cpu(self) -> float:
@@ -112,28 +112,28 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> list[Record]:
-        """The records of the requests that were sent while it was looked at."""
-        low, high = self.before.told.time_s, self.after.told.time_s
+        """The records of the requests that were sent in the measured seconds."""
+        low, high = self.before.progress.time_s, self.after.progress.time_s
         return [r for r in self.records if r.sent_s is not None and low <= r.sent_s < high]
 
 
-def errors(records: Iterable[Record], told: Iterable[Entry], origin_ns: int) -> tuple[np.ndarray, np.ndarray]:
+def errors(records: Iterable[Record], log: Iterable[Entry], origin_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Arrival − write of every token, and of every first one; seconds, shapes [tokens] and [requests].
 
-    The k-th arrival of a request is held against its k-th write. A request that was cut has writes that never
-    arrived; one that the log does not know is left out.
+    The k-th arrival of a request is compared with its k-th write. A request that was cut has writes that never
+    arrived; one that is not in the log is left out.
     """
-    found = [arrived - written for arrived, written in pairs(records, told, origin_ns)]
+    found = [arrived - written for arrived, written in pairs(records, log, origin_ns)]
     if not found:
         return np.empty(0), np.empty(0)
     return np.concatenate(found), np.array([each[0] for each in found])
 
 
 def pairs(
-    records: Iterable[Record], told: Iterable[Entry], origin_ns: int
+    records: Iterable[Record], log: Iterable[Entry], origin_ns: int
 ) -> Iterable[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """(arrivals, writes) of each request that both sides know, seconds since the origin, token by token."""
-    writes = {entry.id: entry.writes_ns for entry in told}
+    """(arrivals, writes) of each request that both sides recorded, seconds since the origin, token by token."""
+    writes = {entry.id: entry.writes_ns for entry in log}
     for record in records:
         written = np.frombuffer(writes.get(record.request_id, b""), dtype=np.int64)
         arrived = np.frombuffer(arrivals_of(record), dtype=np.int64)
@@ -142,16 +142,16 @@ def pairs(
             yield np.asarray(arrived[:n] * 1e-9), np.asarray((written[:n] - origin_ns) * 1e-9)
 
 
-def hold(load: Load) -> Trial:
-    """Start endpoint and workers, keep the load up, and end both."""
-    return asyncio.run(held(load))
+def run_trial(load: Load) -> Trial:
+    """`measure`, from code without an event loop."""
+    return asyncio.run(measure(load))
 
 
-async def held(load: Load) -> Trial:
-    """Start endpoint and workers, keep the load up for so long once all streams have begun, and end both."""
+async def measure(load: Load) -> Trial:
+    """Start endpoint and workers, measure for the load's seconds once all streams have begun, and end both."""
     cpus = sorted(os.sched_getaffinity(0))
     apart = len(cpus) >= 2
-    batches: list[bytes] = []  # decoded afterwards: this process shares a processor with one of the others
+    batches: list[bytes] = []  # decoded afterwards: this process shares a processor with a worker or the endpoint
     with tempfile.TemporaryDirectory(prefix="knee-") as scratch:
         log = Path(scratch) / "writes"
         where = reference(load.pace)
@@ -169,14 +169,14 @@ async def held(load: Load) -> Trial:
                     index=0, repeat=0, concurrency=load.streams or None, slots=0, spread_s=load.spread_s,
                     tick_ns=plans[0].tick_ns, at_ns=0, rate=load.rate,
                 )  # fmt: skip
-                await workers.begin_level(level, load.streams or 64)
-                told = await _begun(workers, load.streams)
-                until = told.time_s + load.settle_s
-                while told.time_s < until:
-                    told = await workers.next_progress()
-                before = after = _mark(told, served)
-                while after.told.time_s < before.told.time_s + load.seconds:
-                    after = _mark(await workers.next_progress(), served)
+                await workers.hold(level, load.streams or 64)
+                progress = await _begun(workers, load.streams)
+                until = progress.time_s + load.settle_s
+                while progress.time_s < until:
+                    progress = await workers.news()
+                before = after = _mark(progress, served)
+                while after.progress.time_s < before.progress.time_s + load.seconds:
+                    after = _mark(await workers.news(), served)
                 running = await asyncio.to_thread(_running, served.url)
                 highest = [_peak(link.pid) for link in links]
                 await workers.end()
@@ -184,18 +184,18 @@ async def held(load: Load) -> Trial:
                     raise HarnessError("a worker did not end in time", place="trial", way_out=_WAY_OUT)
         written = [entry for each in served.logs for entry in entries(each)]
     records = [record for batch in batches for record in _decode(batch)]
-    return Trial(before, after, records, written, origin_ns, workers.done, running, after.told.took_s, max(highest))
+    return Trial(before, after, records, written, origin_ns, workers.done, running, after.progress.took_s, max(highest))
 
 
 async def _begun(workers: Workers, streams: int) -> Progress:
-    """Wait until every stream has begun, or in open loop anything."""
+    """Wait until every stream has begun, in open loop until one request has."""
     begun = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             while begun < max(1, streams):
-                told = await workers.next_progress()
-                begun = told.begun_in_run
-            return told
+                progress = await workers.news()
+                begun = progress.begun_in_run
+            return progress
     fact = f"{begun} of {streams} streams began within {_PATIENCE_S:g} s"
     raise HarnessError(fact, place="trial", way_out=_WAY_OUT)
 
@@ -229,12 +229,12 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
     )
 
 
-def _mark(told: Progress, served: Served) -> Mark:
-    if told.failed:
-        fact = f"{told.failed} requests to the reference endpoint failed"
+def _mark(progress: Progress, served: Served) -> Mark:
+    if progress.failed:
+        fact = f"{progress.failed} requests to the reference endpoint failed"
         raise HarnessError(fact, place="trial", way_out=_WAY_OUT)
     times = [psutil.Process(pid).cpu_times() for pid in served.pids]
-    return Mark(told, tuple(each.user + each.system for each in times))
+    return Mark(progress, tuple(each.user + each.system for each in times))
 
 
 def _peak(pid: int) -> int:
@@ -247,7 +247,7 @@ def _peak(pid: int) -> int:
 
 
 def _running(url: str) -> int:
-    """How many requests the endpoint says it is answering."""
+    """Requests that the endpoint counts as running."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10.0)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")

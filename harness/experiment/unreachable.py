@@ -17,8 +17,8 @@ from harness.load import control, tls
 from harness.load.transport import Target
 from harness.secrecy import plain
 
-_HANDSHAKE_S = 2.0  # of a server that may speak TLS though http was asked
-_LONGEST_SAID = 4096  # characters of its words
+_HANDSHAKE_S = 2.0  # of a server that may speak TLS though the URL is http
+_LONGEST_MESSAGE = 4096  # characters of a server's message
 _LONGEST_REASON = 200  # characters of why a connection broke
 _NO_TLS = "it does not speak TLS", "is it http://?"
 _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|upstream connect|no healthy", re.I)
@@ -26,7 +26,7 @@ _NO_UPSTREAM = re.compile(r"connection error|cannot connect|connection refused|u
 
 @contextlib.asynccontextmanager
 async def explained(where: Address, wire: Target, connect_s: float) -> AsyncIterator[None]:
-    """HarnessError in place of whatever keeps the endpoint from answering what is asked inside."""
+    """HarnessError in place of any failure to reach the endpoint inside."""
     place = where.base + where.prefix
     try:
         yield
@@ -72,7 +72,7 @@ async def _unreachable(error: control.TransportError, place: str, where: Address
 
 
 async def speaks_tls(where: Address, wire: Target) -> bool:
-    """Whether what was taken for http is https: a handshake tells, whatever the certificate."""
+    """Whether an http endpoint is https in fact: a handshake shows it, whatever the certificate."""
     if where.scheme != "http" or where.uds or wire.transport != "socket":
         return False
     anybody = ssl.create_default_context()
@@ -87,7 +87,7 @@ async def speaks_tls(where: Address, wire: Target) -> bool:
 
 
 async def _speaks_http(where: Address, wire: Target) -> bool:
-    """Whether what was taken for https is http: it answers a request in the clear, not with 400 as TLS servers do."""
+    """Whether an https endpoint is http in fact: it answers a plain request, and not with 400 as TLS servers do."""
     if where.scheme != "https" or wire.transport != "socket":
         return False
     writer = None
@@ -123,11 +123,11 @@ def server_words(status: int, body: str) -> str:
         if isinstance(message, dict) and key in message:
             message = message[key]
     text = message if isinstance(message, str) else body
-    return f"{status}: " + plain(text[:_LONGEST_SAID])[:240]
+    return f"{status}: " + plain(text[:_LONGEST_MESSAGE])[:240]
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:
-    """What a proxy says when nobody stands behind it, and a server that has not loaded its model; else None."""
+    """The error of a proxy without a server, or of a server that has not loaded its model; None for other answers."""
     if status in (502, 504) or (status >= 500 and _NO_UPSTREAM.search(body)):
         return HarnessError(
             f"{status} from a proxy: its upstream does not answer",

@@ -1,8 +1,7 @@
-"""Words of one token each by a named tokenizer, and the tokenizer itself, had from a process of their own.
+"""Words of one token each by a named tokenizer, and the tokenizer itself, loaded in a process of its own.
 
-A tokenizer's folder may come from others. Code that lies in it runs only where the operator said so on the command
-line, and nobody can answer for him: the process has no standard input. It takes as long as it likes, fails as it likes,
-and is killed when the run is interrupted.
+A tokenizer's folder may come from others. Its code runs only with --trust-remote-code; the process has no standard
+input, so it cannot ask for consent. It may take long or fail, and is killed when the run is interrupted.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class _Found(msgspec.Struct, frozen=True, tag=True):
 
 class _Failed(msgspec.Struct, frozen=True, tag=True):
     fact: str
-    code: bool  # it is code that nobody agreed to
+    code: bool  # it has code, and no consent to run it
 
 
 async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, ...], str]:
     """Words of one token each by the named tokenizer, and its tokenizer.json ("" where it has none)."""
     command = interpreter.module("harness.experiment.vocabulary", tokenizer, *([_TRUST] if trust_remote_code else []))
-    # A session of its own: Ctrl-C is for the run, which ends it.
+    # In a process session of its own: Ctrl-C reaches the run alone, which ends it.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
     )
@@ -66,13 +65,13 @@ async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, 
 
 
 def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
-    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that torch is missing is on purpose
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # torch is missing on purpose
     from transformers import AutoTokenizer
 
-    # False, not None: None asks, and takes any answer.
+    # False, not None: None would ask on the terminal.
     loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code)
     tokens_of: Callable[[str], int] = lambda text: len(loaded.encode(text, add_special_tokens=False))  # noqa: E731
-    # Words that a small vocabulary splits are left out; short ones that it holds whole come in.
+    # Words that a small vocabulary splits are left out; its own short words come in.
     own = {token[1:] for token in loaded.get_vocab() if token[:1] in ("Ġ", "▁")}
     own = {word for word in own if word.isascii() and word.isalpha()}
     candidates = sorted({*COMMON, *sorted(own, key=lambda w: (len(w), w))[:_MOST_OWN]})
@@ -81,14 +80,14 @@ def _loaded(tokenizer: str, *, trust_remote_code: bool) -> _Found:
 
 
 def main(arguments: list[str]) -> None:
-    """Load the tokenizer and write what was found, or why not; whatever else is printed goes nowhere."""
+    """Load the tokenizer and write what was found, or why not, to stdout; other output is dropped."""
     output = os.dup(1)
     os.dup2(2, 1)
     trust = _TRUST in arguments[1:]
     found: _Found | _Failed
     try:
         found = _loaded(arguments[0], trust_remote_code=trust)
-    except Exception as error:  # noqa: BLE001  # whatever a folder makes of its loading is a fact about the folder
+    except Exception as error:  # noqa: BLE001  # any failure to load is a fact about the folder
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
         found = _Failed(first, not trust and "trust_remote_code" in str(error))
     with os.fdopen(output, "wb") as file:

@@ -1,7 +1,7 @@
-"""Calls beside the loop that nobody has to wait for: whoever is interrupted leaves them behind.
+"""An executor whose threads neither the loop nor the process waits for.
 
-The usual executor's threads are waited for when the loop ends and again when the interpreter does, so that a name
-that is looked up for a minute makes Ctrl-C deaf for a minute.
+The usual executor's threads are joined when the loop ends and again when the interpreter does: a name lookup that takes
+a minute would keep Ctrl-C waiting for a minute.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Abandoned(ThreadPoolExecutor):
-    """A daemon thread for every call; the end of the loop and of the process waits for none of them."""
+class DaemonExecutor(ThreadPoolExecutor):
+    """A daemon thread for every call."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -26,7 +26,7 @@ class Abandoned(ThreadPoolExecutor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  # it is raised where the result is awaited
+            except BaseException as error:  # noqa: BLE001  # raised where the result is awaited
                 future.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Option texts as values, and the command as it may be kept: without what may be secret."""
+"""The texts of options as values, and the command line without its secrets, for the manifest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.errors import HarnessError
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+    """The JSON object that an option's text holds."""
     from harness import decoding
 
     with decoding.reading(flag, "JSON", f"write it like '{example}'"):
@@ -20,12 +21,12 @@ def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
     return value
 
 
-def facts(given: tuple[str, ...]) -> dict[str, str]:
-    """Facts given one by one, or as the path of a JSON file that holds an object of them."""
+def facts(texts: tuple[str, ...]) -> dict[str, str]:
+    """Facts from --server-meta: each text is a K=V pair or the path of a JSON file that holds an object."""
     from harness import decoding
 
     facts: dict[str, str] = {}
-    for each in given:
+    for each in texts:
         if "=" in each or not Path(each).is_file():
             facts.update([pair(each, "=", "--server-meta")])
             continue
@@ -38,25 +39,30 @@ def facts(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def pair(text: str, mark: str, flag: str) -> tuple[str, str]:
+    """The name and the value on either side of the mark."""
     key, found, value = text.partition(mark)
     if not found or not key.strip():
         raise HarnessError(f"{text!r} has no '{mark}'", place=flag, way_out=f"write it like name{mark}value")
     return key.strip(), value.strip()
 
 
-def header(text: str) -> tuple[str, str]:
-    """A header's name and value; what is no header is not repeated, it may be a key."""
-    name, found, value = text.partition(":")
-    if not found or not name.strip() or not value.strip():
-        raise HarnessError("not a name and a value", place="--header", way_out="write it like 'Name: value', in quotes")
-    return name.strip(), value.strip()
+def headers(texts: Sequence[str]) -> dict[str, str]:
+    """Headers from --header, values by name. The error does not quote the text, which may be a key."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        if not name or not value:
+            way_out = "write it like 'Name: value', in quotes"
+            raise HarnessError("not a name and a value", place="--header", way_out=way_out)
+        found[name] = value
+    return found
 
 
 def shown(arguments: Sequence[str], secrets: Sequence[str]) -> list[str]:
-    """The command for the manifest, without the values of headers and of fields that may be secret."""
+    """The command line without the values of headers and of secret fields."""
     from harness import secrecy
 
-    plain = [secret for secret in secrets if len(secret) >= 8]  # a shorter one may be any number here
+    plain = [secret for secret in secrets if len(secret) >= 8]  # a shorter one may be part of any number
     out: list[str] = []
     flag = ""
     for argument in arguments:
