@@ -16,7 +16,7 @@ from harness.experiment import live_state
 from harness.experiment.earlier import Earlier
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Levels, RampInputs
-from harness.load.messages import Hold, Progress
+from harness.load.messages import BeginLevel, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
 from harness.record import Level, Record
@@ -59,13 +59,13 @@ class FakeWorker:
 
     def __init__(self, watch: Any, *, takes: float = 0.5, pace: Any = lambda t: 100.0, noise: float = 0.2) -> None:
         self.takes, self.pace, self.watch, self.noise = takes, pace, watch, noise
-        self.current: Hold | None = None
+        self.current: BeginLevel | None = None
         self.random = random.Random(0)
         self.began = self.tokens = 0.0
         self.requests = 0
 
-    async def hold(self, hold: Hold, connections: int) -> None:
-        self.current, self.began, self.connections = hold, virtual.clock_ns() * 1e-9, connections
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
+        self.current, self.began, self.connections = level, virtual.clock_ns() * 1e-9, connections
 
     async def next_progress(self) -> Progress:
         await asyncio.sleep(0.05)
@@ -321,14 +321,14 @@ def test_a_main_process_that_reads_late_is_told_from_a_worker_that_stood_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reports that come a second late, from a worker that was not delayed."""
-    late = FakeWorker.news
+    late = FakeWorker.next_progress
 
     async def next_progress(self: FakeWorker) -> Progress:
         if 2.0 < virtual.clock_ns() * 1e-9 < 2.06:
             await asyncio.sleep(1.0)
         return await late(self)
 
-    monkeypatch.setattr(FakeWorker, "news", news)
+    monkeypatch.setattr(FakeWorker, "next_progress", next_progress)
     run_level(tmp_path, monkeypatch, ramp={"level_seconds": 5})
     found = [(s.metric, s.value) for s in Result.open(tmp_path).samples if s.metric.endswith("paused_s")]
     assert found == [("parent_paused_s", pytest.approx(1.05, abs=0.01))]
@@ -402,15 +402,15 @@ class Serving:
 
     async def end(self) -> None: ...
 
-    async def hold(self, hold: Hold, connections: int) -> None:
-        self.current, self.ended = hold, 0
-        for slot in range(hold.concurrency or 0):
+    async def begin_level(self, level: BeginLevel, connections: int) -> None:
+        self.current, self.ended = level, 0
+        for slot in range(level.concurrency or 0):
             self.slots.setdefault(slot, None)
 
     async def next_progress(self) -> Progress:
         await asyncio.sleep(0.05)
-        now, hold = virtual.clock_ns() * 1e-9, self.current
-        takes = max(1.0, hold.concurrency / 4) * (1 + 0.02 * random.Random(self.number).uniform(-1, 1))
+        now, level = virtual.clock_ns() * 1e-9, self.current
+        takes = max(1.0, level.concurrency / 4) * (1 + 0.02 * random.Random(self.number).uniform(-1, 1))
         done = []
         for slot, flying in list(self.slots.items()):
             if flying is not None and now >= flying[0] + flying[1]:

@@ -329,7 +329,7 @@ def test_a_worker_that_hangs_is_killed_and_the_run_ends(monkeypatch: pytest.Monk
     with serving(lambda r: r.stream(VLLM)) as port:
         message = asyncio.run(asyncio.wait_for(main(port), 60))
     assert "worker 0: a load-generating process ended" in message
-    assert "it had told nothing for 2 s" in message
+    assert "it sent nothing for 2 s" in message
 
 
 def test_a_worker_whose_messages_nobody_takes_stops_its_load_and_keeps_its_records(

@@ -23,7 +23,7 @@ def progress(worker: int, **changes: object) -> Progress:
     return Progress(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_the_workers_news_are_added_up_as_of_the_one_that_is_furthest_behind() -> None:
+def test_the_workers_progress_is_added_up_as_of_the_one_that_is_furthest_behind() -> None:
     whole = together([progress(0), progress(1, time_s=1.02, level=1, oldest_sent_s=None, took_s=0.004, prepared=2)])
     assert (whole.in_flight, whole.ended, whole.failed, whole.tokens, whole.begun_in_run) == (8, 16, 2, 200, 24)
     assert (whole.time_s, whole.level, whole.prepared) == (1.0, 0, 1)

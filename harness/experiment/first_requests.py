@@ -117,7 +117,7 @@ async def _first(requests: _Requests, words: int, fewest: int) -> tuple[int, boo
     return words, True
 
 
-def _rest(response: decoder.Response, output_tokens: int) -> tuple[float, float | None]:
+def _rest(response: decoder.DecodedResponse, output_tokens: int) -> tuple[float, float | None]:
     """(seconds that a whole answer would have taken longer, at the pace of this one; seconds between its chunks)."""
     arrivals, came = response.arrivals, response.output_tokens or 0
     if len(arrivals) < 2:
@@ -157,7 +157,7 @@ class _RefusedError(HarnessError):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    response: decoder.Response
+    response: decoder.DecodedResponse
     http_version: str
 
 
@@ -219,7 +219,7 @@ class _Requests:
                     self._drop_refused(answer.status, message)
                     continue
                 _must_stream(answer.headers, place)
-                Response().take_head(answer.status, answer.headers)  # as the load will read it
+                ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
                 async for piece in control.pieces(answer):
                     decoding.feed(piece, time.monotonic_ns())
             response = decoding.end(time.monotonic_ns())

@@ -277,7 +277,7 @@ class Levels:
     async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:
         """The workers' reports of this level, added up."""
         while True:
-            progress = await workers.news()
+            progress = await workers.next_progress()
             if progress.level == level.index:  # else a worker has not begun this level yet
                 yield progress
 

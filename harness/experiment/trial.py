@@ -169,14 +169,14 @@ async def measure(load: Load) -> Trial:
                     index=0, repeat=0, concurrency=load.streams or None, slots=0, spread_s=load.spread_s,
                     tick_ns=plans[0].tick_ns, at_ns=0, rate=load.rate,
                 )  # fmt: skip
-                await workers.hold(level, load.streams or 64)
+                await workers.begin_level(level, load.streams or 64)
                 progress = await _begun(workers, load.streams)
                 until = progress.time_s + load.settle_s
                 while progress.time_s < until:
-                    progress = await workers.news()
+                    progress = await workers.next_progress()
                 before = after = _mark(progress, served)
                 while after.progress.time_s < before.progress.time_s + load.seconds:
-                    after = _mark(await workers.news(), served)
+                    after = _mark(await workers.next_progress(), served)
                 running = await asyncio.to_thread(_running, served.url)
                 highest = [_peak(link.pid) for link in links]
                 await workers.end()
@@ -193,7 +193,7 @@ async def _begun(workers: Workers, streams: int) -> Progress:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             while begun < max(1, streams):
-                progress = await workers.news()
+                progress = await workers.next_progress()
                 begun = progress.begun_in_run
             return progress
     fact = f"{begun} of {streams} streams began within {_PATIENCE_S:g} s"
