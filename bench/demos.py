@@ -61,7 +61,7 @@ def demo(folder: Path, *, disturbed: bool) -> Row:
     return Row(disturbed, done.returncode, seconds, curve.state, curve.hinge_concurrency.value, low, high)
 
 
-def beside(nice: int) -> contextlib.AbstractContextManager[object]:
+def competing(nice: int) -> contextlib.AbstractContextManager[object]:
     """A process a core that takes it for half of every second."""
     from disturbed import disturbed
 
@@ -71,10 +71,10 @@ def beside(nice: int) -> contextlib.AbstractContextManager[object]:
 def commands_of_the_readme(nice: int) -> bool:
     """Whether every command of the README ends as it says, while others take the cores."""
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_readme.py"]
-    with beside(nice):
+    with competing(nice):
         done = subprocess.run(test, capture_output=True, text=True, check=False)
-    said = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    print("\n".join(["", "the README's commands, disturbed:", *(said[-1:] if done.returncode == 0 else said)]))
+    output = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    print("\n".join(["", "the README's commands, disturbed:", *(output[-1:] if done.returncode == 0 else output)]))
     return done.returncode == 0
 
 
@@ -88,7 +88,7 @@ def main() -> int:
     rows: list[Row] = []
     print("| run | disturbed | status | s | state | knee [95 %] | right |\n|--:|---|--:|--:|---|---|---|")
     for i in range(arguments.runs):
-        other = beside(arguments.nice) if i % 2 else contextlib.nullcontext()
+        other = competing(arguments.nice) if i % 2 else contextlib.nullcontext()
         with tempfile.TemporaryDirectory() as folder, other:
             row = demo(Path(folder), disturbed=bool(i % 2))
         rows.append(row)
@@ -104,10 +104,10 @@ def main() -> int:
         ]
         print(f"| {i + 1} | " + " | ".join(map(str, words)) + " |", flush=True)
     readme = arguments.skip_readme or commands_of_the_readme(arguments.nice)
-    right, given = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
-    well = right >= SHARE * len(rows) and given == len(rows) and not any(row.status for row in rows) and readme
+    right, answered = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
+    well = right >= SHARE * len(rows) and answered == len(rows) and not any(row.status for row in rows) and readme
     verdict = "as it should" if well else "NOT as it should"
-    print(f"\n{right} of {len(rows)} right, {len(rows) - given} without a knee: {verdict}")
+    print(f"\n{right} of {len(rows)} right, {len(rows) - answered} without a knee: {verdict}")
     return 0 if well else 1
 
 

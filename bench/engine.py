@@ -31,15 +31,15 @@ from harness.dialects import DIALECTS
 from harness.experiment.trial import Load, Trial, errors, hold, pairs
 from harness.load.http1 import request, request_head
 from harness.sim.process import serving
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import entries
 from harness.workload.request import Request
 from harness.workload.words import COMMON
 
 DOCS = Path("docs/engine.md")
 STREAMS, ANSWER = 512, 120  # 40 tok/s a stream: requests of 3.2 s
-FAST, LONG = Pace(ttft_s=0.2, itl_s=0.005, groups=64), 500
-SMOOTH, ONE_STEP = Pace(ttft_s=0.2, itl_s=0.025, groups=64), Pace(ttft_s=0.2, itl_s=0.025, groups=1)
+FAST, LONG = StreamPace(ttft_s=0.2, itl_s=0.005, groups=64), 500
+SMOOTH, ONE_STEP = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64), StreamPace(ttft_s=0.2, itl_s=0.025, groups=1)
 
 
 class Row(NamedTuple):
@@ -63,11 +63,11 @@ def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
     """CPU seconds per million tokens, with the floor of as many streams beside it."""
     trial, bare = smooth(streams=streams, **changes), floor(streams)
     off = errors(trial.inside, trial.entries, trial.origin_ns)[0]
-    beside = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
-    return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {beside}"
+    detail = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
+    return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {detail}"
 
 
-def floor(streams: int = STREAMS, answer: int = ANSWER, pace: Pace = SMOOTH) -> float:
+def floor(streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH) -> float:
     """What receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
     script = Path(__file__).with_name("engine_floor.py")
     with serving(reference(pace), cpu=processors()[0]) as served:
@@ -91,7 +91,7 @@ def smooth(**changes: object) -> Trial:
     return hold(Load(**(fields | changes)))  # type: ignore[arg-type]
 
 
-def arrival_error(pace: Pace) -> tuple[float, str]:
+def arrival_error(pace: StreamPace) -> tuple[float, str]:
     trial = smooth(pace=pace)
     off = np.abs(errors(trial.inside, trial.entries, trial.origin_ns)[0]) * 1e6
     p50, high, most = np.percentile(off, [50, 99, 100])
@@ -101,8 +101,9 @@ def arrival_error(pace: Pace) -> tuple[float, str]:
 def ttft_error() -> tuple[float, str]:
     trial = smooth()
     first = errors(trial.inside, trial.entries, trial.origin_ns)[1]
-    told = [r.first_token_s - r.sent_s for r in trial.inside if r.first_token_s is not None and r.sent_s is not None]
-    return p99(first) * 1e3, f"reported TTFT p99 {np.percentile(told, 99) * 1e3:.1f} ms of {len(told):,} requests"
+    ttft = [r.first_token_s - r.sent_s for r in trial.inside if r.first_token_s is not None and r.sent_s is not None]
+    remark = f"reported TTFT p99 {np.percentile(ttft, 99) * 1e3:.1f} ms of {len(ttft):,} requests"
+    return p99(first) * 1e3, remark
 
 
 def fast() -> Trial:
@@ -130,14 +131,14 @@ def merged(trial: Trial) -> float:
 
 
 def bulk() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
+    trial = hold(Load(pace=StreamPace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
                       settle_s=0.5, running_usage=False))  # fmt: skip
     share = trial.client_cpu_s / trial.seconds
     return trial.tokens_per_s / 1e6, f"client {share:.0%}, server {trial.server_cpu:.0%} busy"
 
 
 def many() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
+    trial = hold(Load(pace=StreamPace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
     return min(trial.after.told.in_flight, trial.running), f"client {trial.after.told.in_flight:,}, server " \
         f"{trial.running:,} at once"  # fmt: skip
 
@@ -153,8 +154,8 @@ def bare_sends() -> float:
     with serving(reference(SMOOTH), cpu=processors()[0]) as served:
         where = urlsplit(served.url)
         head = request_head("POST", "/v1/chat/completions", where.netloc, {})
-        asked = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
-        data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(asked))
+        prompt = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
+        data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(prompt))
         sockets = [socket.create_connection((where.hostname, where.port)) for _ in range(STREAMS)]
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, processors()[-1:])
@@ -175,7 +176,7 @@ def level_change() -> tuple[float, str]:
 
 
 def open_loop() -> tuple[float, str]:
-    pace = Pace(ttft_s=0.02, itl_s=0.01, groups=64)
+    pace = StreamPace(ttft_s=0.02, itl_s=0.01, groups=64)
     trial = hold(Load(pace=pace, rate=2000.0, output_tokens=2, seconds=4.0, settle_s=1.0))
     lag = [(r.sent_s - r.scheduled_s) * 1e3 for r in trial.inside if r.sent_s is not None]
     rate = len(lag) / trial.seconds
@@ -183,7 +184,7 @@ def open_loop() -> tuple[float, str]:
 
 
 def long_answers() -> tuple[float, str]:
-    trial = hold(Load(pace=Pace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
+    trial = hold(Load(pace=StreamPace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
                       running_usage=False))  # fmt: skip
     done = sum(r.error == "" for r in trial.records)
     return (
@@ -196,7 +197,7 @@ def first_request() -> tuple[float, str]:
     """Seconds from the command to the first request that the server sees, and to the first of the load."""
     with tempfile.TemporaryDirectory() as kept:
         log = Path(kept, "log")
-        with serving(reference(Pace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
+        with serving(reference(StreamPace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
             command = [
                 sys.executable, "-m", "harness", "run", "--url", served.url, "--levels", "1", "--level-seconds", "0.3",
                 "--input-tokens", "32", "--output-tokens", "16", "--out", str(Path(kept, "out")), "--quiet",
@@ -268,7 +269,7 @@ def table(chosen: Iterable[Row], trials: int) -> bool:
     print("| row | what | to reach | median | spread | met | beside it |\n|---|---|---|---|---|---|---|", flush=True)
     unexplained, explained = False, profiled()
     for row in chosen:
-        values, beside = measured(row, trials)
+        values, detail = measured(row, trials)
         middle = statistics.median(values)
         spread = "–" if len(values) == 1 else f"{shown(row, values[0])} … {shown(row, values[-1])} of {len(values)}"
         reach, met = "–", "–"
@@ -277,18 +278,18 @@ def table(chosen: Iterable[Row], trials: int) -> bool:
             good = middle <= row.reach if row.at_most else middle >= row.reach
             met = "yes" if good else "no, profile in the docs" if row.name in explained else "no"
             unexplained |= met == "no"
-        print(f"| {row.name} | {row.unit} | {reach} | {shown(row, middle)} | {spread} | {met} | {beside} |", flush=True)
+        print(f"| {row.name} | {row.unit} | {reach} | {shown(row, middle)} | {spread} | {met} | {detail} |", flush=True)
     return unexplained
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("row", nargs="*", help="only these rows")
-    asked.add_argument("--trials", type=int, default=3)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="*", help="only these rows")
+    parser.add_argument("--trials", type=int, default=3)
+    options = parser.parse_args()
     known = {row.name: row for row in rows()}
-    if unknown := set(given.row) - set(known):
-        asked.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if unknown := set(options.row) - set(known):
+        parser.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     print(f"bench/engine {' '.join(sys.argv[1:])}".rstrip())
@@ -296,8 +297,8 @@ def main() -> None:
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {len(processors())} processors "
         f"(server on the first, client on the last), load {os.getloadavg()[0]:.2f}\n"
     )
-    chosen = [known[name] for name in given.row] if given.row else list(known.values())
-    sys.exit(1 if table(chosen, given.trials) else 0)
+    chosen = [known[name] for name in options.row] if options.row else list(known.values())
+    sys.exit(1 if table(chosen, options.trials) else 0)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import house_trace
 import pyarrow.parquet as pq
 
 from harness.sim.process import running
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from tests.test_rooms import circle, modules
 
 HARNESS = house_trace.HARNESS
@@ -85,10 +85,10 @@ def functions(file: str, source: str) -> Iterator[Function]:
     """Every function of a file, those within classes and functions too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            asked = node.args
-            names = [each.arg for each in (*asked.posonlyargs, *asked.args, *asked.kwonlyargs)]
+            signature = node.args
+            names = [each.arg for each in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)]
             parameters = len(
-                [*filter(None, [asked.vararg, asked.kwarg]), *(n for n in names if n not in ("self", "cls"))]
+                [*filter(None, [signature.vararg, signature.kwarg]), *(n for n in names if n not in ("self", "cls"))]
             )
             yield Function(file, node.name, (node.end_lineno or node.lineno) - node.lineno + 1, parameters)
 
@@ -163,7 +163,7 @@ def crossed() -> list[Row]:
     """What one request crosses, from a run and a report that are traced."""
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result"
-        with running(reference(Pace(ttft_s=0.02, itl_s=0.002))) as url:
+        with running(reference(StreamPace(ttft_s=0.02, itl_s=0.002))) as url:
             one = measured(result, *traced(Path(place) / "run", "run", "--url", url, *LEVEL, "--out", result))
         pid, traces = traced(Path(place) / "report", "report", result, "--no-plots", "--quiet")
         other = reading(result, traces[pid])
@@ -176,9 +176,9 @@ def crossed() -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--static", action="store_true", help="without the files that one request crosses")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rooms, rows = counted()
-    if not asked.static:
+    if not options.static:
         rows += crossed()
     print("| room | lines |\n|---|--:|")
     for name, lines in rooms.most_common():

@@ -33,7 +33,7 @@ SAME = 0.05  # relative difference of the two hinges
 _CHUNKS = 512  # that an answer comes in, at most
 
 
-class Measured(NamedTuple):
+class PublishedLevel(NamedTuple):
     """One published level; `waits` is the share of a request before its first token."""
 
     concurrency: int
@@ -42,9 +42,9 @@ class Measured(NamedTuple):
     waits: float
 
 
-def sweeps() -> dict[str, list[Measured]]:
+def sweeps() -> dict[str, list[PublishedLevel]]:
     """The published levels by the name of their sweep."""
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[PublishedLevel]] = {}
     for row in csv.DictReader(DATA.read_text(encoding="utf-8").splitlines()):
         C, X, answer = int(row["c"]), float(row["out_tok_s"]), int(row["osl"])
         if row["ttft_ms"]:
@@ -52,11 +52,11 @@ def sweeps() -> dict[str, list[Measured]]:
             waits = ttft / (ttft + decode)
         else:
             waits = max(0.03, 1 - 16 / C)
-        found.setdefault(row["id"], []).append(Measured(C, X, answer, waits))
+        found.setdefault(row["id"], []).append(PublishedLevel(C, X, answer, waits))
     return found
 
 
-def folder(path: Path, levels: Sequence[Measured], window_s: float) -> None:
+def folder(path: Path, levels: Sequence[PublishedLevel], window_s: float) -> None:
     """A result folder in which each level was measured so long; whole, but for what nobody asks here."""
     files.write_json(path / "manifest.json", {})
     spool = Spool(path, header(0, 0.0))
@@ -94,7 +94,7 @@ def _record(level: int, C: int, name: str, sent: float, arrivals: list[float], t
     )  # fmt: skip
 
 
-def table(levels: Sequence[Measured]) -> str:
+def table(levels: Sequence[PublishedLevel]) -> str:
     """The same levels as a CSV."""
     lines = [f"{level.concurrency},{level.output_tokens_per_s:g}" for level in levels]
     return "\n".join(["concurrency,output_tokens_per_s", *lines, ""])
@@ -131,16 +131,16 @@ def published(work: Bench) -> Iterator[Line]:
         yield Line(
             f"published-{name}", f"{len(sweeps()[name])} levels through folder and CSV",
             f"both {' or '.join(enough)}, hinges ± {SAME:.0%}",
-            f"{states[0]} {_said(hinges[0])}; {states[1]} {_said(hinges[1])}",
+            f"{states[0]} {_text(hinges[0])}; {states[1]} {_text(hinges[1])}",
             same and states[0] in enough,
-            f"plateau {_said(of_folder.plateau_tokens_per_s)}; {_said(of_csv.plateau_tokens_per_s)}",
+            f"plateau {_text(of_folder.plateau_tokens_per_s)}; {_text(of_csv.plateau_tokens_per_s)}",
         )  # fmt: skip
 
 
-def _said(value: Value) -> str:
+def _text(value: Value) -> str:
     """A value and its interval.
 
-    >>> _said(Value(16.2, (15.0, None))), _said(Value(None))
+    >>> _text(Value(16.2, (15.0, None))), _text(Value(None))
     ('16.2 [15, ∞]', 'none')
     """
     if value.value is None:

@@ -23,10 +23,10 @@ class Line(msgspec.Struct, frozen=True):
     reach: str
     found: str
     met: bool | None
-    beside: str = ""
+    remark: str = ""
 
 
-class Given(NamedTuple):
+class Options(NamedTuple):
     """What was asked for on the command line."""
 
     runs: int
@@ -39,7 +39,7 @@ class Given(NamedTuple):
 class Bench(Protocol):
     """What a row works with: what was asked for, and the processes."""
 
-    given: Given
+    options: Options
     pool: ProcessPoolExecutor
 
 
@@ -75,30 +75,32 @@ def width(value: Value) -> float:
 class Tally(msgspec.Struct, frozen=True):
     """Of many intervals: how many there are; of those the shares that cover and that are unbounded, and the width."""
 
-    given: int
+    intervals: int
     of: int
     covered: float
     unbounded: float
     median_width: float
 
     def __str__(self) -> str:
-        if not self.given:
+        if not self.intervals:
             return f"none of {self.of} has an interval"
         return (
-            f"{self.covered:.1%} of {self.given}/{self.of} intervals, median width {self.median_width:.1%}, "
+            f"{self.covered:.1%} of {self.intervals}/{self.of} intervals, median width {self.median_width:.1%}, "
             f"{self.unbounded:.1%} unbounded"
         )
 
 
 def tally(values: Sequence[tuple[Value, float]]) -> Tally:
     """The intervals against their truths."""
-    given = [(value, truth) for value, truth in values if value.ci95 is not None]
-    if not given:
+    intervals = [(value, truth) for value, truth in values if value.ci95 is not None]
+    if not intervals:
         return Tally(0, len(values), math.nan, math.nan, math.nan)
-    widths = [width(value) for value, _ in given]
-    covered = sum(covers(value, truth) is True for value, truth in given)
+    widths = [width(value) for value, _ in intervals]
+    covered = sum(covers(value, truth) is True for value, truth in intervals)
     unbounded = sum(math.isinf(w) for w in widths)
-    return Tally(len(given), len(values), covered / len(given), unbounded / len(given), statistics.median(widths))
+    return Tally(
+        len(intervals), len(values), covered / len(intervals), unbounded / len(intervals), statistics.median(widths)
+    )
 
 
 def share(holds: Sequence[bool]) -> float:
@@ -108,7 +110,7 @@ def share(holds: Sequence[bool]) -> float:
 
 def kept(found: Tally, strict: bool) -> bool:
     """Whether the intervals keep their promise: at least 92 %, and where it is strict at most 98 %."""
-    return found.given > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
+    return found.intervals > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
 
 
 def promise(strict: bool) -> str:

@@ -31,7 +31,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Measured(msgspec.Struct, frozen=True):
+class ToolRun(msgspec.Struct, frozen=True):
     """What one command cost. Times are CLOCK_MONOTONIC in nanoseconds."""
 
     start_ns: int
@@ -110,7 +110,7 @@ class _Tree:
         self.samples.append((time.monotonic_ns(), sum(self.spent.values())))
 
 
-def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> Measured:
+def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> ToolRun:
     """Run the command on one core until it ends or its time is over; nothing of it is left behind."""
     if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -151,7 +151,7 @@ def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> Measu
     os.close(watch)
     assert status is not None
     assert end_ns is not None
-    return Measured(start_ns, end_ns, status, timed_out, cpu_s, tree.peak_bytes, tree.samples)
+    return ToolRun(start_ns, end_ns, status, timed_out, cpu_s, tree.peak_bytes, tree.samples)
 
 
 def main() -> None:

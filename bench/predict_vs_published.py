@@ -20,7 +20,7 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
 from harness.predict.roofline import predict
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
 
@@ -57,16 +57,16 @@ class Row(NamedTuple):
         return self.low <= self.measured <= self.high
 
 
-def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployment, Workload]:
+def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployment, MeanLengths]:
     """A published setup as what a prediction takes."""
-    given, first = dict(SETUPS[curve]), levels[0]
-    name, card, dtype = given.pop("model"), given.pop("gpu"), given.pop("dtype", "auto")
-    lengths = Workload(float(first["isl"]), float(given.pop("output_tokens", first["osl"])))
+    figures, first = dict(SETUPS[curve]), levels[0]
+    name, card, dtype = figures.pop("model"), figures.pop("gpu"), figures.pop("dtype", "auto")
+    lengths = MeanLengths(float(first["isl"]), float(figures.pop("output_tokens", first["osl"])))
     made = model(model_config(name), name, dtype=dtype)
-    return made, deployment(gpu(card), tp=int(first["n_gpu"]), **given), lengths
+    return made, deployment(gpu(card), tp=int(first["n_gpu"]), **figures), lengths
 
 
-def line_then_flat(made: Model, where: Deployment, workload: Workload, C: int) -> float:
+def line_then_flat(made: Model, where: Deployment, workload: MeanLengths, C: int) -> float:
     """min(C · BW·MBU/W, BW·MBU/(ctx·kv)); tok/s."""
     bandwidth = where.gpu.bandwidth * where.tp
     line = C * rules.x0(1, weight_bytes_per_step(made), 0, 0, bandwidth, where.mbu)
@@ -103,10 +103,10 @@ def error(ratios: Sequence[float]) -> float:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", action="store_true", help="rows as JSON")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="rows as JSON")
     found = rows()
-    if asked.parse_args().json:
+    if parser.parse_args().json:
         print(json.dumps([row._asdict() | {"ratio": row.ratio} for row in found], indent=1))
         return
     print(

@@ -34,7 +34,7 @@ class Code(enum.StrEnum):
     LATE_READS = enum.auto()
     # by the server and its GPUs
     ERRORS_ABOVE_1_PERCENT = enum.auto()
-    SAID = enum.auto()  # with the kind of error behind it, `said_timeout`: what was said of errors of that kind
+    ERROR_MESSAGE = "said"  # with the kind of error behind it, as in `said_timeout`: the first message of that kind
     STALLED = enum.auto()
     UNSTABLE = enum.auto()
     SERVER_LUMPS = enum.auto()

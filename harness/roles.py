@@ -14,7 +14,7 @@ _FIRST_RATES = ("begin", "the search begins with about one request in flight")
 class Role(enum.StrEnum):
     """What a level is measured for, which decides how long it lasts (`search.pace`)."""
 
-    GIVEN = "given"  # the operator chose it
+    FIXED = "given"  # the operator chose it
     FIRST_PASS = "first pass"  # where the bend lies at all
     REFINEMENT = "refinement"  # what narrows the answer
     REPEAT = "repeat"  # a level of the refinement that was measured before
@@ -26,12 +26,12 @@ def role_of(reason: str) -> Role | None:
     """What a level was measured for, by the sentence that its result folder holds; None where it holds none.
 
     >>> role_of("given"), role_of("31 again: throughput seems to fall past the hinge"), role_of("")
-    (<Role.GIVEN: 'given'>, <Role.REPEAT: 'repeat'>, None)
+    (<Role.FIXED: 'given'>, <Role.REPEAT: 'repeat'>, None)
     """
     if not reason:
         return None
     if reason == "given":
-        return Role.GIVEN
+        return Role.FIXED
     if reason.startswith("prefill probe: "):
         return Role.PROBE
     if reason.startswith(_FIRST_PASS):

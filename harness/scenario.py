@@ -241,8 +241,8 @@ def check(scenario: Scenario, *, place: str) -> None:
         _names_a_folder(scenario.name), "name",
         "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
     )  # fmt: skip
-    must(not _holds_a_key(target.url or ""), "target.url", *_NO_KEY)
-    must(not _holds_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
+    must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
+    must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
     must(  # whoever gives the key in its place shall not read it here
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
@@ -313,7 +313,7 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
     )  # fmt: skip
     for name, url in sweep.urls.items():
         must(bool(name.strip() and url.strip()), "sweep.urls", "a setting has a name and a url", "write NAME = 'URL'")
-        must(not _holds_a_key(url), "sweep.urls", *_NO_KEY)
+        must(not _may_carry_a_key(url), "sweep.urls", *_NO_KEY)
     must(len(set(sweep.urls.values())) == len(sweep.urls), "sweep.urls", "a url stands twice", "write each url once")
     must(
         sweep == Sweep() or scenario.ramp.probe is None,
@@ -348,10 +348,10 @@ def _check_sizes(scenario: Scenario, must: Must) -> None:
     must(cells <= MOST_LEVELS, "sweep", fact, "sweep fewer values")
 
 
-def _holds_a_key(address: str) -> bool:
+def _may_carry_a_key(address: str) -> bool:
     """Whether an address holds more than a place: of queries only Azure's `api-version` is known to be no secret.
 
-    >>> _holds_a_key("https://me:key@host"), _holds_a_key("https://host?api-version=2024-10-21")
+    >>> _may_carry_a_key("https://me:key@host"), _may_carry_a_key("https://host?api-version=2024-10-21")
     (True, False)
     """
     address = _API_VERSION.sub("", address)
@@ -434,10 +434,10 @@ def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
         for name, value in target.headers.items()
     }
     facts = secrecy.redact_all(secrecy.shown(target.server_meta), secrets)
-    told = msgspec.structs.replace(
+    hidden = msgspec.structs.replace(
         target, headers=headers, extra_body=secrecy.shown(target.extra_body), server_meta=facts
     )
-    return msgspec.structs.replace(scenario, target=told)
+    return msgspec.structs.replace(scenario, target=hidden)
 
 
 def to_toml(scenario: Scenario) -> str:

@@ -162,8 +162,8 @@ def _limits(
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in filter(None, map(str.strip, parts)):
-        name, given, value = (piece.strip() for piece in part.partition(mark))
-        if not given:
+        name, separator, value = (piece.strip() for piece in part.partition(mark))
+        if not separator:
             raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
         name = others.get(name, name)
         known_limit(name, place)

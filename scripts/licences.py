@@ -28,7 +28,7 @@ ODD = {
 }  # the licences that are allowed of this package beside, "" being none; and why
 
 
-def said(component: dict[str, Any]) -> list[str]:
+def declared(component: dict[str, Any]) -> list[str]:
     """What a component says of its licence: an expression, or names; [''] where it says nothing.
 
     A classifier beside an SPDX name repeats it, more vaguely.
@@ -56,7 +56,7 @@ def refused(bill: dict[str, Any]) -> list[str]:
     for component in bill.get("components", []):
         name = component["name"]
         names = PERMISSIVE | ODD.get(name.lower().replace("_", "-"), (set(), ""))[0]
-        wrong = [licence for licence in said(component) if not allowed(licence, names)]
+        wrong = [licence for licence in declared(component) if not allowed(licence, names)]
         if wrong:
             out.append(f"{name} {component.get('version', '?')}: {', '.join(x or 'licence unknown' for x in wrong)}")
     return out

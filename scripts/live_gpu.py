@@ -32,7 +32,7 @@ GPU_FILE = "gpu.json"
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
 
-class Part(NamedTuple):
+class PlannedRun(NamedTuple):
     """One `knee run`: how its folder is called, which server it needs, and its own options."""
 
     name: str
@@ -72,13 +72,13 @@ def varied(what: str) -> Server:
     raise argparse.ArgumentTypeError(f"{what!r}: fp8 or max-num-seqs=N")
 
 
-def parts(seconds: float, probe_seconds: float) -> list[Part]:
+def parts(seconds: float, probe_seconds: float) -> list[PlannedRun]:
     ramp, probe = ("--max-seconds", f"{seconds:g}"), ("--max-seconds", f"{probe_seconds:g}")
     return [
-        Part("ramp", varied=False, options=ramp),
-        Part("prefill", varied=False, options=("--probe", "prefill", *probe)),
-        Part("decode", varied=False, options=("--probe", "decode", *probe)),
-        Part("varied", varied=True, options=ramp),
+        PlannedRun("ramp", varied=False, options=ramp),
+        PlannedRun("prefill", varied=False, options=("--probe", "prefill", *probe)),
+        PlannedRun("decode", varied=False, options=("--probe", "decode", *probe)),
+        PlannedRun("varied", varied=True, options=ramp),
     ]
 
 

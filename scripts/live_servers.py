@@ -589,8 +589,8 @@ def measure_server(name: str, prefix: str, options: list[str], max_seconds: floa
                     break
                 window = sweep_seconds(ramp.live.seconds or max_seconds, rates(ramp.summary), SWEEP)
                 fixed = ["--levels", ",".join(map(str, SWEEP)), "--level-seconds", f"{window:.1f}"]
-                beside = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
-                runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, beside))
+                comparison = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
+                runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, comparison))
                 if interrupted(runs[-1]):
                     break
     except ServerError as error:

@@ -27,7 +27,7 @@ from harness.load.transport import Answer, Target
 from tests.streams import ALL, delta, event, usage
 
 
-class Told(NamedTuple):
+class ReadOutcome(NamedTuple):
     """What one reading made of an answer. Times are byte offsets: how far the server had come."""
 
     error: str
@@ -80,7 +80,7 @@ class Reader:
         target = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={})
         self._pool = SocketTransport(target, self._selector)
 
-    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: Placer | None = None) -> Told:
+    def outcome(self, reads: Sequence[bytes], *, reset: bool = False, placer: Placer | None = None) -> ReadOutcome:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
         answer, wire, over = Answer("", Decoder(placer)), _Wire(), _Over()
         answer.over = over  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class Reader:
             stream.lost(OSError("reset") if reset else None, at + 1)
         answer.take(answer.done_ns, None)
         decoded = answer.decoded
-        return Told(
+        return ReadOutcome(
             error=answer.error,
             status=answer.response.status,
             counts=(decoded.input_tokens, decoded.cached_tokens, decoded.output_tokens, decoded.reasoning_tokens),
@@ -126,7 +126,7 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def difference(exact: Told, other: Told, reads: Sequence[bytes]) -> str:
+def difference(exact: ReadOutcome, other: ReadOutcome, reads: Sequence[bytes]) -> str:
     """How a reading differs from the byte-by-byte one of the same bytes beyond what its reads explain; else empty."""
     edges = [*itertools.accumulate(map(len, reads))]
     edges.append(edges[-1] + 1 if edges else 1)

@@ -68,8 +68,8 @@ def ramp(asked: Search, **of: float) -> tuple[list[MeasuredLevel], list[Decision
 
 def test_given_levels_are_held_in_their_order_and_then_it_ends() -> None:
     asked = search(levels=[5, 3])
-    assert next_level([], asked) == Decision(Reason.GIVEN, "given", 5, role=Role.GIVEN)
-    assert next_level([measured(5, 10.0)], asked) == Decision(Reason.GIVEN, "given", 3, role=Role.GIVEN)
+    assert next_level([], asked) == Decision(Reason.GIVEN, "given", 5, role=Role.FIXED)
+    assert next_level([measured(5, 10.0)], asked) == Decision(Reason.GIVEN, "given", 3, role=Role.FIXED)
     assert next_level([measured(5, 10.0), measured(3, 10.0)], asked) == Decision(
         End.ALL_GIVEN, "all given levels are held"
     )
@@ -77,7 +77,7 @@ def test_given_levels_are_held_in_their_order_and_then_it_ends() -> None:
 
 def test_given_rates_likewise() -> None:
     asked = search(rates=[0.5, 2.0])
-    assert next_level([], asked) == Decision(Reason.GIVEN, "given", rate=0.5, role=Role.GIVEN)
+    assert next_level([], asked) == Decision(Reason.GIVEN, "given", rate=0.5, role=Role.FIXED)
     first = measured(None, 10.0, rate=0.5)
     assert next_level([first], asked).rate == 2.0
     both = [first, measured(None, 10.0, rate=2.0)]

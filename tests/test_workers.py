@@ -11,7 +11,7 @@ from harness.experiment.trial import Load, errors, hold
 from harness.load.messages import Progress
 from harness.load.workers import together
 from harness.scenario import Ramp, Scenario, Target
-from harness.sim.profile import Pace
+from harness.sim.profile import StreamPace
 
 
 def told(worker: int, **changes: object) -> Progress:
@@ -34,7 +34,7 @@ def test_the_workers_news_are_added_up_as_of_the_one_that_is_furthest_behind() -
 
 @pytest.mark.slow
 def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
-    load = Load(pace=Pace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
+    load = Load(pace=StreamPace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
     trial = hold(load)
     assert trial.after.told.in_flight == 9
     names = Counter(r.request_id for r in trial.records)
@@ -49,7 +49,7 @@ def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
 
 @pytest.mark.slow
 def test_two_workers_of_an_open_loop_send_the_asked_rate_together() -> None:
-    load = Load(pace=Pace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)
+    load = Load(pace=StreamPace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)
     trial = hold(load)
     assert 300 < len(trial.inside) < 520
     by_worker = Counter(r.worker for r in trial.inside)

@@ -43,11 +43,11 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
     Submission: every level at submission grade and held at least 3 times, enough requests at each for a p99, and
     windows of at least 600 s together.
     """
-    held: dict[_Key, list[LevelSummary]] = {}
+    by_level: dict[_Key, list[LevelSummary]] = {}
     for s in levels:
-        held.setdefault(_key(s), []).append(s)
-    repeats = min(map(len, held.values()), default=0)
-    spread, at = _spread(held)
+        by_level.setdefault(_key(s), []).append(s)
+    repeats = min(map(len, by_level.values()), default=0)
+    spread, at = _spread(by_level)
     if not levels:
         return Grade(name=QUICK, missing=["a level that is measured to its end"], repeats=0, spread=None)
 
@@ -62,7 +62,7 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
         missing.append(f"{COMPLETIONS} requests, and {COMPLETIONS_A_SLOT} in each slot, completed at {_where(few)}")
     if unsampled := [s for s in levels if s.ttft_s.n < SAMPLES[99]]:
         missing.append(f"{SAMPLES[99]} requests, which p99 needs, at {_where(unsampled)}")
-    if seldom := [same[0] for same in held.values() if len(same) < REPEATS]:
+    if seldom := [same[0] for same in by_level.values() if len(same) < REPEATS]:
         missing.append(f"{REPEATS} repeats of {_where(seldom)}: --repeat {REPEATS}")
     if (measured := sum(s.window_s for s in levels)) < RUN_S:
         missing.append(f"{RUN_S:g} s of windows, not {measured:.0f}")
@@ -70,10 +70,10 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
     return Grade(name=name, missing=missing, repeats=repeats, spread=spread, spread_at=at)
 
 
-def _spread(held: dict[_Key, list[LevelSummary]]) -> tuple[float | None, int | float | None]:
+def _spread(by_level: dict[_Key, list[LevelSummary]]) -> tuple[float | None, int | float | None]:
     """(largest half-range of one level's repeats as a share of their mean, at which level)."""
     widest: tuple[float | None, int | float | None] = None, None
-    for (at, _), same in held.items():
+    for (at, _), same in by_level.items():
         X = [s.output_tokens_per_s.mean for s in same if s.output_tokens_per_s.mean]
         if len(X) < 2:
             continue

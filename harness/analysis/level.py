@@ -30,7 +30,7 @@ PAUSED = 0.01  # of a window, above which a worker that stood still voids it if 
 class Facts(Conditions, frozen=True, kw_only=True):
     """What of a run's manifest bears on its levels; by default nothing is known, and nothing asked."""
 
-    limits: tuple[slo.Limit, ...] = ()
+    limits: tuple[slo.SloLimit, ...] = ()
     client: ClientSummary = ClientSummary()
 
     @classmethod
@@ -95,7 +95,7 @@ def summarise_level(
     made = msgspec.structs.replace(
         made,
         slo=slo.attainments(facts.limits, table, level, replicas=facts.replicas) if facts.limits else [],
-        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_said(records, level)],
+        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
 
@@ -125,27 +125,27 @@ def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list
     for metric, seconds in sorted(stood.items()):
         worker, _, _ = metric.rpartition("/")
         if metric == "slept_s":
-            said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(invalid(Code.MACHINE_SLEPT, said, "keep it awake, hold the level again", at))
+            message = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
+            out.append(invalid(Code.MACHINE_SLEPT, message, "keep it awake, hold the level again", at))
         elif metric == "parent_paused_s":
-            said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(note(Code.PARENT_PAUSED, said, "the figures of server and GPU have a gap there", at))
+            message = f"the main process stood still for {seconds:.3g} s of the window; load went on"
+            out.append(note(Code.PARENT_PAUSED, message, "the figures of server and GPU have a gap there", at))
         else:
             harm = client.limited or client.timestamp_source == "user"
             judge = invalid if harm and seconds > PAUSED * window else doubt
-            said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(judge(Code.WORKER_PAUSED, said, "give it a processor of its own, hold the level again", at))
+            message = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
+            out.append(judge(Code.WORKER_PAUSED, message, "give it a processor of its own, hold the level again", at))
     return out
 
 
-def _said(records: Sequence[Record], level: Level) -> list[Verdict]:
+def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
     """What was said of the level's errors, once for each kind."""
     words: dict[str, str] = {}
     for record in records:
         if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
-        Verdict(f"{Code.SAID}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
+        Verdict(f"{Code.ERROR_MESSAGE}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
         for kind, text in sorted(words.items())
     ]
 

@@ -153,7 +153,7 @@ class Rise(msgspec.Struct, frozen=True):
         return Value(value, (value - half, value + half))
 
 
-class _Fit(msgspec.Struct, frozen=True):
+class _TtftFit(msgspec.Struct, frozen=True):
     """One form of the curve, fitted."""
 
     rise: Rise
@@ -195,7 +195,7 @@ def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
     return _with_interval(made)
 
 
-def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _Fit:
+def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
     """c + s P + q P² without a flat part, its covariance by the given errors."""
     unit = float(P.max())  # keeps the columns of one size
     x = P / unit
@@ -213,10 +213,10 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _Fit:
     c, s, q = (np.append(found, 0.0)[:3] * scale).tolist()
     covariance = tuple(tuple(row) for row in (inverse * np.outer(scale, scale)).tolist())
     chi2 = float((((A[:, :terms] @ found - t) / se) ** 2).sum())
-    return _Fit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
+    return _TtftFit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
 
 
-def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _Fit | None:
+def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _TtftFit | None:
     """A floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
     low = flat >= P
     weight = 1 / se[low] ** 2
@@ -226,10 +226,10 @@ def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) ->
     if not c + s * flat + q * flat * flat <= floor <= c + s * begins + q * begins * begins:
         return None
     chi2 = float((((t[low] - floor) / se[low]) ** 2).sum())
-    return _Fit(made.rise, made.chi2 + chi2, made.freedom + int(low.sum()) - 1)
+    return _TtftFit(made.rise, made.chi2 + chi2, made.freedom + int(low.sum()) - 1)
 
 
-def _with_interval(made: _Fit) -> Rise:
+def _with_interval(made: _TtftFit) -> Rise:
     if made.freedom < 1:
         return made.rise
     wider = max(1.0, made.chi2 / made.freedom)
@@ -237,9 +237,9 @@ def _with_interval(made: _Fit) -> Rise:
     return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
 
 
-def _prompt(s: LevelSummary, asked: float) -> float:
+def _prompt(s: LevelSummary, requested: float) -> float:
     """Prompt tokens of a level's requests, as they were counted, else as they were asked."""
-    return float(s.input_tokens_mean or s.input_tokens_asked or asked)
+    return float(s.input_tokens_mean or s.input_tokens_asked or requested)
 
 
 def _error(s: LevelSummary) -> float:

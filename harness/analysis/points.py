@@ -40,7 +40,7 @@ class Point(msgspec.Struct, frozen=True):
     assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
 
 
-class Levels(msgspec.Struct, frozen=True):
+class PooledLevels(msgspec.Struct, frozen=True):
     """Distinct levels in order of N, repeats pooled."""
 
     N: Floats
@@ -48,7 +48,7 @@ class Levels(msgspec.Struct, frozen=True):
     X: Floats
     sigma: Floats  # relative error
     assumed: Bools  # the error's scale is by the scatter of the points
-    held: Bools  # as many in flight as were asked for
+    in_flight_ok: Bools  # as many in flight as were asked for
     times: Ints  # how often each was measured
     drift: float  # relative σ between repeats of one level, beyond their own errors
     scale: float  # factor that assumed errors were found to need
@@ -92,7 +92,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
     return out
 
 
-def pool(points: Sequence[Point]) -> Levels:
+def pool(points: Sequence[Point]) -> PooledLevels:
     """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
 
     A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
@@ -111,13 +111,13 @@ def pool(points: Sequence[Point]) -> Levels:
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
-    return Levels(
+    return PooledLevels(
         N=np.bincount(at, w * N, len(C)) / total,
         C=C,
         X=np.bincount(at, w * X, len(C)) / total,
         sigma=np.asarray(total**-0.5, dtype=np.float64),
         assumed=np.bincount(at, w * guessed, len(C)) > total / 2,
-        held=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
+        in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
         drift=drift,
         scale=scale,

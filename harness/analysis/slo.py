@@ -41,7 +41,7 @@ _AGREE = 1.5  # variances of blocks and of independent samples that are closer t
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
 
 
-class Limit(msgspec.Struct, frozen=True):
+class SloLimit(msgspec.Struct, frozen=True):
     """One limit of an SLO: `needed` of all samples have a `figure` of at most `seconds`."""
 
     name: str  # like "ttft_p99"
@@ -58,7 +58,7 @@ class Limit(msgspec.Struct, frozen=True):
         return f"{self.name}={units.duration(self.seconds)}"
 
 
-def limits(slo: Mapping[str, float]) -> list[Limit]:
+def limits(slo: Mapping[str, float]) -> list[SloLimit]:
     """The limits of an SLO, seconds by name, in the order given; without a percentile 0.99 have to meet it.
 
     >>> [(str(limit), limit.figure, limit.needed) for limit in limits({"ttft_p90": 2.0, "e2e": 0.5})]
@@ -67,10 +67,10 @@ def limits(slo: Mapping[str, float]) -> list[Limit]:
     for name in slo:
         units.known_limit(name, "slo")
     named = [(name, *units.LIMITS[name], seconds) for name, seconds in slo.items()]
-    return [Limit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
+    return [SloLimit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
 
 
-def per_request(limits: Sequence[Limit]) -> dict[str, float]:
+def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
     """What goodput asks of one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
 
     >>> per_request(limits({"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}))
@@ -82,7 +82,7 @@ def per_request(limits: Sequence[Limit]) -> dict[str, float]:
     return found
 
 
-def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
+def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
     """How much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
 
     Samples are the requests that began in the window. A limit on a percentile of ITL or ICL has their gaps instead,
@@ -104,7 +104,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
     chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
     chunked = chunked or table.lumped[good].sum() > LUMPED * chunks
 
-    def requests(limit: Limit) -> Attainment:
+    def requests(limit: SloLimit) -> Attainment:
         figure = of_requests[limit.figure]
         met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
         late = np.where(table.ok, np.nan_to_num(figure, nan=0.0), np.inf)  # what a request lacks it has in time
@@ -113,7 +113,7 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))
         return _judged(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
 
-    def gaps(limit: Limit) -> Attainment:
+    def gaps(limit: SloLimit) -> Attainment:
         if limit.figure == "itl" and chunked:
             return Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
         if not good.any():

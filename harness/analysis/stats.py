@@ -205,8 +205,8 @@ def between(values: Floats, errors: Floats, group: Ints) -> float:
     1.0
     """
     counts = np.bincount(group)
-    told = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
-    values, errors, group = values[told], errors[told], group[told]
+    known = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
+    values, errors, group = values[known], errors[known], group[known]
     n, freedom, variance = len(counts), len(values) - len(np.unique(group)), 0.0
     for _ in range(_NEWTON):
         w = 1 / (errors**2 + variance)

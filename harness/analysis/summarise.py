@@ -54,11 +54,11 @@ def summarise(run: Result) -> Summary:
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
-        knee_concurrency=_knee(knees, fitted, asked=bool(facts.limits)),
+        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits)),
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=_beside(run, of_ramp, fitted, phase),
+        prediction=_with_gap(run, of_ramp, fitted, phase),
         cost=_cost(run.manifest, fitted, of_ramp),
         client=facts.client,
         ramp=_ramp(run),
@@ -68,8 +68,8 @@ def summarise(run: Result) -> Summary:
 
 
 def _has_slots(run: Result) -> bool:
-    asked = run.manifest.scenario.ramp
-    return not (asked.rates or asked.search_rate or any(level.rate is not None for level in run.levels))
+    ramp = run.manifest.scenario.ramp
+    return not (ramp.rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
 
 
 def _with_times(fitted: Curve, run: Result) -> Curve:
@@ -91,12 +91,12 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
     return fitted
 
 
-def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
+def _knee(knees: Knees, fitted: Curve | None, *, has_slo: bool) -> float | None:
     """The knee unqualified (docs/definitions.md, The answer): the SLO's if one was `asked`, else the hinge.
 
     That of a curve that is found or provisional.
     """
-    if asked:
+    if has_slo:
         return knees.slo.value if knees.slo else None
     return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None
 
@@ -110,10 +110,10 @@ def _ramp(run: Result) -> list[RampStep]:
 
 
 def _phases(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
-    probe, asked = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
-    if probe is None or asked is UNSET:
+    probe, input_tokens = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
+    if probe is None or input_tokens is UNSET:
         return None, []
-    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=run.manifest.roof)
+    return phases.of_probe(probe, levels, fitted, input_tokens=input_tokens, roof=run.manifest.roof)
 
 
 def lost(run: Result) -> int:
@@ -148,20 +148,20 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen = role_of(s.reason) not in (None, Role.GIVEN)
+        chosen = role_of(s.reason) not in (None, Role.FIXED)
         failed = Code.ERRORS_ABOVE_1_PERCENT in invalid_by(s)
         return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 
     return [s for s in levels if counts(s)]
 
 
-def _beside(
+def _with_gap(
     run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
 ) -> Prediction | None:
     """The prediction made before load with the measurement beside it, and where the two part."""
     if run.manifest.prediction is None:
         return None
-    made = gap.beside(run.manifest.prediction, levels)
+    made = gap.with_ratios(run.manifest.prediction, levels)
     parted = gap.attribute(made, levels, fitted, roof=run.manifest.roof, phases=phase)
     return msgspec.structs.replace(made, gap=parted)
 
@@ -171,9 +171,9 @@ def _of_run(run: Result) -> list[Verdict]:
     sessions = run.manifest.sessions
     void = [level for level in run.levels if "void" in level.notes]
     if not run.complete:
-        begun, held = len(run.levels) - len(void), sum(level.finished for level in run.levels)
+        begun, finished = len(run.levels) - len(void), sum(level.finished for level in run.levels)
         why = sessions[-1].ended if sessions else None
-        message = f"the run ended early: {held} of the {begun} levels begun are finished"
+        message = f"the run ended early: {finished} of the {begun} levels begun are finished"
         advice = "the finished levels stand; `knee run --resume` goes on with the rest"
         out.append(doubt(Code.INCOMPLETE, f"{message} ({why})" if why else message, advice))
     if run.damage:
@@ -197,8 +197,8 @@ def _of_run(run: Result) -> list[Verdict]:
     if not any(level.finished for level in run.levels):
         out.append(invalid(Code.NOTHING_MEASURED, "no level is finished: there is no answer", "give the run more time"))
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
-    said = [*run.manifest.notes, *dict.fromkeys(stops)]
-    return out + [note(Code.RUN_NOTE, text) for text in said]
+    notes = [*run.manifest.notes, *dict.fromkeys(stops)]
+    return out + [note(Code.RUN_NOTE, text) for text in notes]
 
 
 def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:

@@ -18,8 +18,8 @@ from harness.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from harness.predict.question import Answer, Question
-    from harness.predict.step import Workload
+    from harness.predict.question import PredictionResult, Question
+    from harness.predict.step import MeanLengths
     from harness.report.document import Document
     from harness.summary import Prediction, SteppedLevel
 
@@ -141,7 +141,7 @@ def _tokens(text: str, flag: str, least: int) -> int:
     return found
 
 
-def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
+def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     import msgspec
 
     from harness.predict import question as asking
@@ -235,7 +235,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 
-def _asked(asked: Question, name: str, workload: Workload) -> str:
+def _asked(asked: Question, name: str, workload: MeanLengths) -> str:
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in asked.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
     if workload.output_tokens:
@@ -243,7 +243,7 @@ def _asked(asked: Question, name: str, workload: Workload) -> str:
     return f"{name}, {tokens}" + (f", {limits}" if limits else "") + "; each card at its best load"
 
 
-def _plot(found: Answer, where: str) -> None:
+def _plot(found: PredictionResult, where: str) -> None:
     """The two figures, and into a folder the tables too."""
     from harness import files
     from harness.report import markdown, png, prediction, roofs

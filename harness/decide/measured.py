@@ -19,7 +19,7 @@ from harness.predict import served, tune
 from harness.predict.catalog import Gpu
 from harness.predict.model import Model
 from harness.predict.question import Question, short
-from harness.predict.roofline import Deployment, Workload
+from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
 from harness.scenario import Hardware
 from harness.sim import profile as profiles
@@ -40,10 +40,10 @@ def valid(summary: Summary) -> list[LevelSummary]:
     ]
 
 
-def points(summary: Summary) -> list[tune.Measured]:
+def points(summary: Summary) -> list[tune.CalibrationPoint]:
     """The valid levels' means."""
     return [
-        tune.Measured(
+        tune.CalibrationPoint(
             concurrency=level.concurrency or 0,
             output_tokens_per_s=level.output_tokens_per_s.mean or 0.0,
             itl_s=level.itl_s.mean,
@@ -85,18 +85,18 @@ def deployed(
     return msgspec.structs.replace(made, name=short(made.name)), deployment
 
 
-def workload(run: Result, summary: Summary) -> Workload:
+def workload(run: Result, summary: Summary) -> MeanLengths:
     """The mean tokens of its requests, as the server counted them."""
-    asked_for = run.manifest.workload
+    requested = run.manifest.workload
     levels = valid(summary)
 
     def mean(values: Sequence[float | None], otherwise: float) -> float:
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if known else otherwise
 
-    return Workload(
-        mean([level.input_tokens_mean for level in levels], asked_for.input_tokens or 0.0),
-        mean([level.output_tokens_mean for level in levels], asked_for.output_tokens or 0.0),
+    return MeanLengths(
+        mean([level.input_tokens_mean for level in levels], requested.input_tokens or 0.0),
+        mean([level.output_tokens_mean for level in levels], requested.output_tokens or 0.0),
     )
 
 
@@ -108,7 +108,7 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
         summary = summarise(run)
         _same(run, workload(run, summary), question, prediction.model)
         levels += valid(summary)
-    return gap.beside(prediction, levels)
+    return gap.with_ratios(prediction, levels)
 
 
 def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
@@ -131,7 +131,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
     return found
 
 
-def _met(level: LevelSummary, limit: slo.Limit) -> bool:
+def _met(level: LevelSummary, limit: slo.SloLimit) -> bool:
     """Whether the share of requests that the limit asks for is within it; the largest stands in for a lacking one."""
     spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
@@ -140,7 +140,7 @@ def _met(level: LevelSummary, limit: slo.Limit) -> bool:
     return value is not None and value <= limit.seconds
 
 
-def _same(run: Result, served: Workload, question: Question, name: str) -> None:
+def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:
     """Refuse a measurement of something else."""
     pairs = ((served.input_tokens, question.input_tokens), (served.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):

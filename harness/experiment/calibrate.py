@@ -29,7 +29,7 @@ from harness.errors import HarnessError
 from harness.experiment.trial import LONGEST, Load, Trial, errors, held
 from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
-from harness.sim.profile import Pace
+from harness.sim.profile import StreamPace
 
 FORMAT = 1
 OLDEST = timedelta(days=30)
@@ -190,19 +190,19 @@ async def _calibrate(effort: Effort, tell: Callable[[str], object]) -> ClientCal
     asked = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
 
     tell("tokens, one a write")
-    single = await _flood(Pace(flood=1), LONGEST, 256, seconds)
+    single = await _flood(StreamPace(flood=1), LONGEST, 256, seconds)
     tell("tokens in bulk")
-    bulk = await _flood(Pace(flood=_BULK), LONGEST, 64, seconds)
+    bulk = await _flood(StreamPace(flood=_BULK), LONGEST, 64, seconds)
     tell("requests")
-    asking = await _flood(Pace(flood=1), 1, 64, seconds)
+    asking = await _flood(StreamPace(flood=1), 1, 64, seconds)
     tell(f"{asked:,} streams")
-    many = await held(Load(pace=Pace(ttft_s=_TTFT_S, itl_s=1.0), streams=asked, seconds=seconds / 2))
+    many = await held(Load(pace=StreamPace(ttft_s=_TTFT_S, itl_s=1.0), streams=asked, seconds=seconds / 2))
 
     timing, first = [], []
     for streams in effort.loads:
         for groups in (64, 1):
             tell(f"timing of {streams} streams {'in one step' if groups == 1 else 'smooth'}")
-            pace = Pace(ttft_s=_TTFT_S, itl_s=_ITL_S, groups=groups)
+            pace = StreamPace(ttft_s=_TTFT_S, itl_s=_ITL_S, groups=groups)
             seen = await held(Load(pace=pace, streams=streams, seconds=seconds / 2))
             every, starts = errors(seen.records, seen.entries, seen.origin_ns)
             timing.append(_timing(streams, groups, seen, every))
@@ -241,7 +241,7 @@ def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing
     )
 
 
-async def _flood(pace: Pace, output_tokens: int, streams: int, seconds: float) -> Trial:
+async def _flood(pace: StreamPace, output_tokens: int, streams: int, seconds: float) -> Trial:
     """A load that is to bring the client to its limit; by two processes where one is not enough for that."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
     seen = await held(load)

@@ -17,7 +17,7 @@ from harness.predict.tune import Calibration
 from harness.scenario import Hardware
 
 
-def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.Found:
+def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard:
     """The card by its key, else by the drivers; this machine's own cores are measured now."""
     return served.find(hardware, cards, measure)
 

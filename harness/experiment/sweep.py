@@ -37,7 +37,7 @@ from harness.judgement import rank
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.search.budget import Budget, Spent, Usage, dollars
@@ -206,7 +206,7 @@ class _Going(msgspec.Struct):
     manifest: MapManifest
     planned: list[Cell]
     hidden: tuple[str, ...]
-    known: dict[str, Measured] = {}  # by name, of this go and the ones before
+    known: dict[str, MeasuredCell] = {}  # by name, of this go and the ones before
 
     def measure(self) -> Swept:
         """Cell by cell, until the last one or a signal."""
@@ -217,7 +217,7 @@ class _Going(msgspec.Struct):
             begun, so_far = _begun(self.folder / cell.name), spent(self._cells())
             over = Budget(self.scenario.ramp, so_far).over()
             if over is not None and not begun:
-                self._put(Measured(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
+                self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
             self.view.note(f"cell {number} of {len(self.planned)}: {cell.name}")
             try:
@@ -227,7 +227,7 @@ class _Going(msgspec.Struct):
                     raise
                 said = secrecy.redact(" ".join(str(error).split()), self.hidden)
                 self.view.note(f"{cell.name} could not be measured: {said}")
-                self._put(_costed(Measured(name=cell.name, at=cell.at, error=said), self.folder / cell.name, cell))
+                self._put(_costed(MeasuredCell(name=cell.name, at=cell.at, error=said), self.folder / cell.name, cell))
                 continue
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
                 if not self._any():
@@ -280,7 +280,7 @@ class _Going(msgspec.Struct):
         )
         self._put(_costed(measured(cell, outcome), outcome.folder, cell))
 
-    def _put(self, cell: Measured) -> None:
+    def _put(self, cell: MeasuredCell) -> None:
         self.known[cell.name] = cell
         files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
 
@@ -288,7 +288,7 @@ class _Going(msgspec.Struct):
         """Whether some cell of the map has been measured."""
         return any(cell.status is not None for cell in self.known.values())
 
-    def _cells(self) -> list[Measured]:
+    def _cells(self) -> list[MeasuredCell]:
         """What there is of the map, in its order."""
         return [self.known[cell.name] for cell in self.planned if cell.name in self.known]
 
@@ -306,7 +306,7 @@ class _Going(msgspec.Struct):
         )
 
 
-def spent(cells: Sequence[Measured]) -> Spent:
+def spent(cells: Sequence[MeasuredCell]) -> Spent:
     """What so many cells have cost."""
     cost = sum(cell.dollars or 0.0 for cell in cells)
     return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
@@ -328,11 +328,11 @@ def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
     return msgspec.structs.replace(ramp, **left)
 
 
-def measured(cell: Cell, outcome: Outcome) -> Measured:
+def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
     """A cell's run as the map has it; what it cost is not in it yet."""
     summary = outcome.summary
     curve, prediction = summary.curve, summary.prediction
-    return Measured(
+    return MeasuredCell(
         name=cell.name,
         at=cell.at,
         status=outcome.status,
@@ -360,7 +360,7 @@ def _codes(summary: Summary) -> list[str]:
     return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
-def _costed(cell: Measured, folder: Path, planned: Cell) -> Measured:
+def _costed(cell: MeasuredCell, folder: Path, planned: Cell) -> MeasuredCell:
     """The cell with what its folder says that it cost; a run that never came to load anything cost nothing."""
     if not _begun(folder):
         return cell
@@ -383,7 +383,7 @@ def _begun(folder: Path) -> bool:
     return False
 
 
-def _status(cell: Measured) -> int:
+def _status(cell: MeasuredCell) -> int:
     """What a cell does to the status of the whole: one that the bounds left out does nothing."""
     return _FAILED if cell.error else cell.status or 0
 

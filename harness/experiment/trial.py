@@ -33,7 +33,7 @@ from harness.load.workers import Workers
 from harness.observe import server
 from harness.record import Record, arrivals_of
 from harness.sim.process import Served, serving
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import Entry, entries
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
@@ -48,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(list[Record]).decode
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of both sides."""
 
-    pace: Pace
+    pace: StreamPace
     seconds: float  # looked at, once all streams have begun
     streams: int = 0
     rate: float | None = None  # open loop: requests per second, in place of streams

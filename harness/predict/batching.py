@@ -37,7 +37,7 @@ _UNLIMITED = 2**53
 _WORTHWHILE = 4  # steps: fewer are as quick one by one
 
 
-class Request(msgspec.Struct, frozen=True):
+class SimulatedRequest(msgspec.Struct, frozen=True):
     """What a server has to know: how long the prompt is and how many tokens to generate."""
 
     id: int
@@ -93,7 +93,7 @@ class _Sequence:
 
     __slots__ = ("base", "blocks", "computed", "decoding", "done", "end", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: SimulatedRequest) -> None:
         self.request = request
         self.done = 0  # tokens generated, until it decodes
         self.computed = 0  # tokens whose KV is there, until it decodes
@@ -112,7 +112,7 @@ class _Sequence:
         return self.request.prompt_tokens - self.base
 
 
-class Machine:
+class StepMachine:
     """The state of one replica: who waits, who runs, and which KV blocks are free.
 
     `step` plans a step and counts it as done; requests that it finishes hold their slot and blocks until the
@@ -160,11 +160,11 @@ class Machine:
         """Share of the KV blocks in use."""
         return 1 - self.free_blocks / self.num_blocks
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: SimulatedRequest) -> bool:
         """Whether the request could ever finish, with the whole cache to itself."""
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: SimulatedRequest) -> None:
         """Put a request at the end of the queue."""
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
@@ -355,15 +355,15 @@ class Machine:
         """Free what a request holds, and count it no longer."""
         if sequence is self._partial:
             self._partial = None
-        held = sequence.blocks
+        freed = sequence.blocks
         if sequence.decoding:
             if not self._reserve:
-                held = self._blocks(sequence.offset + self._granted)
+                freed = self._blocks(sequence.offset + self._granted)
             self._decoding -= 1
             self._offsets -= sequence.offset
             self._phases[(1 - sequence.offset) % self.block_size] -= 1
             self._ends.get(sequence.end, {}).pop(sequence.request.id, None)
-        self.free_blocks += held
+        self.free_blocks += freed
 
     def _preempt(self) -> _Sequence:
         self.preemptions += 1
@@ -389,7 +389,7 @@ class Machine:
             need += self._phases[each % self.block_size]
         return need
 
-    def _cached(self, request: Request) -> int:
+    def _cached(self, request: SimulatedRequest) -> int:
         """Prompt tokens that need no prefill; the last one always does, for its logits."""
         cached = request.cached_tokens
         if cached is None:

@@ -19,7 +19,7 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.rules import usd_per_million
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import Band
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     model: Model,
     cards: Iterable[Gpu],
-    workload: Workload,
+    workload: MeanLengths,
     *,
     slo: Mapping[str, float] | None = None,
     rank: str = "cost",
@@ -81,7 +81,7 @@ def _order(choice: Choice, rank: str) -> tuple[bool, float]:
 def _sizes(
     model: Model,
     card: Gpu,
-    workload: Workload,
+    workload: MeanLengths,
     slo: Mapping[str, float],
     price: float | None,
     measured: Mapping[tuple[str, int], float],
@@ -111,7 +111,7 @@ def _best(
     model: Model,
     card: Gpu,
     tp: int,
-    workload: Workload,
+    workload: MeanLengths,
     slo: Mapping[str, float],
     price: float | None,
     figures: dict[str, Any],
@@ -139,7 +139,7 @@ def _best(
     )
 
 
-def _replaced(choice: Choice, workload: Workload, rate: float | None) -> Choice:
+def _replaced(choice: Choice, workload: MeanLengths, rate: float | None) -> Choice:
     """The choice with what was measured in the place of what was predicted."""
     if rate is None:
         return choice

@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.predict import catalog, rules
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import Prediction
 
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
@@ -59,7 +59,7 @@ def claims() -> tuple[Claim, ...]:
         )
 
 
-def facts(model: Model, deployment: Deployment, workload: Workload, users: Sequence[int] = ()) -> dict[str, str]:
+def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
     """What conditions are held against."""
     dense = None if model.experts else parameters(model).total
     decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
@@ -77,12 +77,12 @@ def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = No
     have neither `weights` nor `native`.
     """
     has = prediction.assumptions
-    count, held = has.parameters or 0.0, has.weight_bytes or 0.0
+    count, stored_bytes = has.parameters or 0.0, has.weight_bytes or 0.0
     dense = None if any(level.experts_hit for level in prediction.levels) else count
     decodes, drafts = prediction.output_tokens > 0, has.draft_tokens > 0
     tp = int(has.tp)
     found = _facts(prediction.gpu, prediction.gpus, tp, dense, decodes=decodes, drafts=drafts)
-    if count and held / count > _SIXTEEN_BITS:
+    if count and stored_bytes / count > _SIXTEEN_BITS:
         found["weights"] = "none"
     elif dtype in _COMPUTE:
         cards = {card.key: card.flops for card in catalog.gpus()}
@@ -126,7 +126,7 @@ def holding(facts: Mapping[str, str]) -> list[Claim]:
 def notes(
     model: Model,
     deployment: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     users: Sequence[int] = (),
     peak_flops: float | None = None,
 ) -> list[str]:
@@ -172,7 +172,7 @@ def notes(
     return out
 
 
-def _kv_tokens(model: Model, deployment: Deployment, workload: Workload) -> int:
+def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> int:
     """KV tokens of one replica, 0 where the model does not fit."""
     try:
         return kv_capacity(model, deployment, workload.context)

@@ -68,9 +68,9 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
     one = figures.get("tp", 1) * figures.get("pp", 1)
-    asked = figures.get("gpus")
-    if "dp" not in figures and asked is not None and one > 1 and asked % one == 0:
-        figures["dp"] = asked // one
+    gpu_count = figures.get("gpus")
+    if "dp" not in figures and gpu_count is not None and one > 1 and gpu_count % one == 0:
+        figures["dp"] = gpu_count // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
@@ -81,8 +81,8 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     if found.draft_tokens and "acceptance" not in figures:
         fact = f"it is not said what share of {found.draft_tokens} drafted tokens is accepted"
         raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance")
-    for place, given in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
-        if given and not found.draft_tokens:
+    for place, figure in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
+        if figure and not found.draft_tokens:
             raise HarnessError("no tokens are drafted", place=place, way_out="add --draft-tokens, how many a step")
     return found
 
@@ -153,11 +153,11 @@ def divisors(model: Model) -> list[int]:
 
 def weights_per_gpu(model: Model, deployment: Deployment) -> float:
     """Weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
-    held = weights(model)
+    stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp
-    experts = held.experts * held.expert
-    return ((held.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
+    experts = stored.experts * stored.expert
+    return ((stored.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
 
 
 def kv_share(kv_heads: int, tp: int) -> float:

@@ -24,7 +24,7 @@ HOST = "host"  # the key of this machine's own cores
 _MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
     """The card that serves, if it is known, and how it is known."""
 
     card: Gpu | None = None
@@ -32,7 +32,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def find(hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]) -> Found:
+def find(
+    hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
+) -> ServingCard:
     """The card by its key, else by what the drivers say of the GPUs beside a server on this machine.
 
     Where the drivers contradict the data sheet a note says so. `measure` says what cores of this machine reach.
@@ -42,17 +44,17 @@ def find(hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Se
         keys = {catalog.key_of(each.name or "") for each in known}
         key = keys.pop() if len(keys) == 1 else None
         if key is None:
-            return Found()
+            return ServingCard()
         notes.append(f"the GPU is {key} by its driver")
         if len(known) != hardware.gpus:
             notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: say --gpus and --tp")
     if key.lower() == HOST:
         measured = measure(hardware.host_cpus)
-        return Found(card=host(measured), machine=measured)
+        return ServingCard(card=host(measured), machine=measured)
     card = catalog.gpu(key)
     row = catalog.driver_figures(card.key)
     contradicted = dict.fromkeys(text for each in known for text in differs(card.key, row, each))
-    return Found(card=card, notes=[*notes, *contradicted])
+    return ServingCard(card=card, notes=[*notes, *contradicted])
 
 
 def host(measured: Machine) -> Gpu:

@@ -31,7 +31,7 @@ class Axis(msgspec.Struct, frozen=True):
     values: list[int | str]
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of the map: where it lies and what its run said."""
 
     name: str  # of its result folder, beside map.json
@@ -61,9 +61,9 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     complete: bool = False  # every cell was measured, or the budget of the whole ended it
     axes: list[Axis]
-    cells: list[Measured]
+    cells: list[MeasuredCell]
 
-    def cell(self, at: dict[str, int | str]) -> Measured | None:
+    def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
         """The first cell that lies there, by the axes named; None where the map has not come to it."""
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 

@@ -68,9 +68,9 @@ def _given(done: int, search: Search) -> Decision:
     """The next of the given rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
-            return measure_rate(search.rates[done], Reason.GIVEN, Role.GIVEN)
+            return measure_rate(search.rates[done], Reason.GIVEN, Role.FIXED)
         return end(End.ALL_GIVEN, loads="rates")
     levels = search.levels or ()
     if done < len(levels):
-        return measure(levels[done], Reason.GIVEN, Role.GIVEN)
+        return measure(levels[done], Reason.GIVEN, Role.FIXED)
     return end(End.ALL_GIVEN, loads="levels")

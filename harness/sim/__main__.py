@@ -12,7 +12,7 @@ import msgspec
 
 from harness.errors import HarnessError
 from harness.sim.endpoint import serve
-from harness.sim.profile import DEFAULT, Pace, Profile, Reference, profile, reference
+from harness.sim.profile import DEFAULT, Profile, Reference, StreamPace, profile, reference
 from harness.terminal import guard
 
 
@@ -51,14 +51,14 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
         if not key:
             fact = f"the environment variable {arguments.api_key_env} is not set"
             raise HarnessError(fact, place="--api-key-env", way_out="export it first")
-    given = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
-    given = {
+    figures = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
+    figures = {
         name: value
-        for name, value in {**given, "flood": arguments.flood, "lump": arguments.lump}.items()
+        for name, value in {**figures, "flood": arguments.flood, "lump": arguments.lump}.items()
         if value is not None
     }
-    if given:
-        return reference(Pace(**given), seed=arguments.seed, api_key=key)
+    if figures:
+        return reference(StreamPace(**figures), seed=arguments.seed, api_key=key)
     return profile(
         arguments.profile,
         max_num_seqs=arguments.max_num_seqs,

@@ -25,10 +25,10 @@ from time import monotonic_ns
 
 from harness import __version__
 from harness.errors import HarnessError
-from harness.predict.batching import Machine, Request, Step
+from harness.predict.batching import SimulatedRequest, Step, StepMachine
 from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
 from harness.sim.pacer import Flood, Pacer
-from harness.sim.profile import Pace, Profile, Reference
+from harness.sim.profile import Profile, Reference, StreamPace
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
@@ -136,7 +136,7 @@ class Endpoint:
         self.profile = profile
         self._machine = _machine(profile)
         self._flood = self._machine if isinstance(self._machine, Flood) else None
-        pace = profile.pace if isinstance(profile, Reference) else Pace()
+        pace = profile.pace if isinstance(profile, Reference) else StreamPace()
         self._burst = pace.flood or pace.lump  # tokens a write
         self._lump = self._burst > 1 and not pace.flood  # in one chunk
         self._counts = Counts()
@@ -346,7 +346,7 @@ class Endpoint:
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
         writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
         job = _Job(self._issued, name, generation, writer, connection)
-        request = Request(job.id, generation.prompt_tokens, generation.output_tokens)
+        request = SimulatedRequest(job.id, generation.prompt_tokens, generation.output_tokens)
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
             self._machine.submit(request, max(late, 0) / 1e9)
@@ -414,7 +414,7 @@ class Endpoint:
             self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
         connection.outbox.append(piece)
         if self._flood is not None and connection.job is not None:
-            self._flood.hold(connection.job.id)
+            self._flood.pause(connection.job.id)
 
     def _flush(self, connection: _Connection) -> None:
         """Write what has waited, as far as the socket takes it."""
@@ -457,9 +457,9 @@ class Endpoint:
         self._log.append(entry)
 
 
-def _machine(profile: Profile | Reference) -> Machine | Pacer | Flood:
+def _machine(profile: Profile | Reference) -> StepMachine | Pacer | Flood:
     if isinstance(profile, Profile):
-        return Machine(profile.model, profile.deployment)
+        return StepMachine(profile.model, profile.deployment)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)
 

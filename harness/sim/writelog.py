@@ -16,7 +16,7 @@ import msgspec
 from harness import files
 from harness.results import frames
 
-_HOLD_NS = 20_000_000  # well within the promised tenth of a second
+_DELAY_NS = 20_000_000  # well within the promised tenth of a second
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -55,20 +55,20 @@ class WriteLog:
             way_out = "name a file in a folder that exists"
             fd = files.appending(file, new=not file.exists(), way_out=way_out)
             self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
-        self._held: list[Entry] = []
+        self._pending: list[Entry] = []
         self.due: int | None = None  # when the entries held back have to be on disk
 
     def append(self, entry: Entry) -> None:
         if self._file is None:
             return
-        self._held.append(entry)
+        self._pending.append(entry)
         if self.due is None:
-            self.due = entry.end_ns + _HOLD_NS
+            self.due = entry.end_ns + _DELAY_NS
 
     def flush(self) -> None:
-        if self._held:
-            self._file.write(b"".join(map(_frame, self._held)))
-            self._held.clear()
+        if self._pending:
+            self._file.write(b"".join(map(_frame, self._pending)))
+            self._pending.clear()
         self.due = None
 
     def close(self) -> None:
