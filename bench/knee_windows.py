@@ -170,11 +170,11 @@ def fixed(server: Server, C: int, window_s: float | None, times: float, rng: np.
 
 
 class Closed(NamedTuple):
-    """A capped hyperbola with whole seats; `prompt` and `fitted_knee` in steps."""
+    """A capped hyperbola with whole seats; `prompt` and `answer` in steps."""
 
     truth: TrueCurve
     prompt: int
-    fitted_knee: int
+    answer: int
     drift: float = 0.0  # standard deviation of ln(step time) from level to level
 
     @property
@@ -240,7 +240,7 @@ class StepMachineServer(NamedTuple):
     """The step machine with so many seats, answers of so many tokens, all of one length."""
 
     seats: int
-    fitted_knee: int
+    answer: int
 
     @property
     def plateau(self) -> float:
@@ -299,13 +299,13 @@ class StepMachineServer(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _machine_request_s(seats: int, fitted_knee: int, C: int) -> float:
-    return StepMachineServer(seats, fitted_knee)(C, 0.0, np.random.default_rng(0)).request_s
+def _machine_request_s(seats: int, answer: int, C: int) -> float:
+    return StepMachineServer(seats, answer)(C, 0.0, np.random.default_rng(0)).request_s
 
 
 @lru_cache(maxsize=4096)
-def _machine_plateau(seats: int, fitted_knee: int) -> float:
-    return fixed(StepMachineServer(seats, fitted_knee), 2 * seats, None, _LONG, np.random.default_rng(0)).X
+def _machine_plateau(seats: int, answer: int) -> float:
+    return fixed(StepMachineServer(seats, answer), 2 * seats, None, _LONG, np.random.default_rng(0)).X
 
 
 # ---- sweeps and ramps -----------------------------------------------------------------------------------

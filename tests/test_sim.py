@@ -804,7 +804,7 @@ def chosen(monkeypatch):
     def ask(*arguments):
         kept = []
         with monkeypatch.context() as patched:
-            patched.setattr("harness.sim.endpoint.serve", lambda profile, *_, **__: kept.append(profile))
+            patched.setattr("harness.sim.serve.serve", lambda profile, *_, **__: kept.append(profile))
             got = CliRunner().invoke(cli, ["sim", *arguments])
         assert got.exit_code == 0, got.output
         return kept[0]

@@ -34,7 +34,7 @@ def sim(
     --profile names the model and the GPU, or --model-config and --gpu do. By the same options it is one replica of what
     `knee predict` predicts.
     """
-    from harness.sim import endpoint
+    from harness.sim import serve
 
     chosen = _profile(profile, speed, flags)
     if calibration is not None:
@@ -48,11 +48,11 @@ def sim(
 
     def ready(url: str) -> None:
         print(f"ready {url}", flush=True)
-        if endpoint.beyond_this_machine(host):
+        if serve.beyond_this_machine(host):
             note = "it listens beyond this machine, and whoever reaches it may use it; --host 127.0.0.1 keeps it here"
             print(f"note: {note}", file=sys.stderr, flush=True)
 
-    endpoint.serve(chosen, host, port, log=log, ready=ready)
+    serve.serve(chosen, host, port, log=log, ready=ready)
 
 
 def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:

@@ -11,8 +11,8 @@ import sys
 import msgspec
 
 from harness.errors import HarnessError
-from harness.sim.endpoint import serve
 from harness.sim.profile import DEFAULT, Profile, Reference, StreamPace, profile, reference
+from harness.sim.serve import serve
 from harness.terminal import guard
 
 
