@@ -1,6 +1,6 @@
-"""What a level is measured for, and which ends of a ramp are remarks, read from the sentences that result folders hold.
+"""What a level is measured for, and which ends of a ramp are remarks, read from the sentences in result folders.
 
-The sentences are made in `search.decision`, and versions word them differently; a test holds the two together.
+The sentences are made in `search.decision`, and versions word them differently; a test keeps the two in step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Role(enum.StrEnum):
 
 
 def role_of(reason: str) -> Role | None:
-    """What a level was measured for, by the sentence that its result folder holds; None where it holds none.
+    """What a level was measured for, by the sentence in its result folder; None where there is none.
 
     >>> role_of("given"), role_of("31 again: throughput seems to fall past the hinge"), role_of("")
     (<Role.FIXED: 'given'>, <Role.REPEAT: 'repeat'>, None)
@@ -43,5 +43,5 @@ def role_of(reason: str) -> Role | None:
 
 
 def stopped(reason: str) -> bool:
-    """Whether a ramp's end is worth a remark, by the sentence that its result folder holds."""
+    """Whether a ramp's end is worth a remark, by the sentence in its result folder."""
     return reason.startswith("stopped: ")

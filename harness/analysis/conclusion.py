@@ -1,12 +1,12 @@
-"""How much of an answer a fitted curve is: found, provisional, beyond or none, why, and what would settle it.
+"""What a fitted curve shows: whether its knee is found, provisional, beyond or none, why, and what would settle it.
 
     found        the plateau is reached (docs/method.md, The knees)
     provisional  a hinge inside the levels, but its interval is wide or its tail short
     beyond       throughput still rises at the last level, by more than the levels' errors
     none         fewer than two levels
 
-A figure that the levels support is never withheld: what is missing is said beside it. Left out: the figures (`curve`),
-and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
+A figure that the levels support is always given, with the reasons that keep it provisional. Left out: the figures
+(`curve`), and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
 HALF_POINTS = SATURATED / (1 - SATURATED)  # N/(a + bN) has as much of 1/b at so many half-points a/b
 
-_LAST = 2.1  # levels within this factor of the last one tell whether throughput still rises
+_LAST = 2.1  # levels within this factor of the last one show whether throughput still rises
 _APART = 1.4  # least factor between two of them
 _UP = 1.5, 2.5  # levels past the hinge that would settle it, in hinges
-_FAR = 100.0  # an asymptote that is reached so many times further up says nothing of where
+_FAR = 100.0  # an asymptote that is reached so many times further up is not reported
 
 
 class Conclusion(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
-    """The answer that a fitted curve is; `draws` is its bootstrap, `dip` whether a fall past the hinge is confirmed."""
+    """The conclusion from a fitted curve; `draws`: its bootstrap, `dip`: whether a fall past the hinge is confirmed."""
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
         slope, half = last_elasticity(levels)
@@ -63,7 +63,7 @@ def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> C
 
 
 def of_few(levels: PooledLevels) -> Conclusion:
-    """The answer of fewer levels than any family needs."""
+    """The conclusion from fewer levels than any family needs."""
     n = len(levels.N)
     if n < 2:
         few = "no level was measured" if n == 0 else "one level was measured, a curve needs at least two"

@@ -4,12 +4,12 @@ The levels become distinct points (`pool`), the points a curve of one of three f
 its knees. The intervals are a parametric bootstrap's: each draw adds the levels' errors, lack of fit included, to a
 curve and is then fitted, reweighted and selected all over. That curve is of one of the families, as often as its Akaike
 weight says (Buckland et al. 1997): drawn around the chosen one alone, a dip that was narrowly missed would leave no
-trace in the interval of the plateau, and of dips with 5 % noise that looked flat it would hold the truth in 75 %.
+trace in the interval of the plateau, and of dips with 5 % noise that looked flat it would cover the truth in 75 %.
 
-A dip is a family with its own doubts. It takes part only where 3 levels lie past its hinge, which is decided once, on
-the measured levels. Chosen, it still counts as confirmed only where 2 levels past the hinge were held twice and the
-interval of its depth leaves out 0; else there is a verdict and no figure. USL, the other curve that falls, is
-computed beside and never chosen.
+A dip needs more evidence. It takes part only where 3 levels lie past its hinge, which is decided once, on the measured
+levels. Chosen, it is confirmed only where 2 levels past the hinge were measured twice and the interval of its depth
+excludes 0; else there is a verdict and no figure. USL, the other curve that falls, is computed for comparison and never
+chosen.
 
 Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.curve`, which knows the levels).
 """
@@ -35,7 +35,7 @@ from harness.analysis.verdicts.curve import dip_unconfirmed, knee_not_identifiab
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
-DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, held twice, to be confirmed
+DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, measured twice, to be confirmed
 
 _CORNERS = 4  # of so many draws without a corner one has it
 
@@ -139,7 +139,7 @@ def _value(
     """The figure of the fitted curve with its interval; an end that is unbounded is None."""
     lo, hi = interval(all_[name])
     if name == "hinge":
-        lo = min(lo, float(levels.N[-1]))  # "beyond the last level" is all that an infinite hinge says
+        lo = min(lo, float(levels.N[-1]))  # an infinite hinge only means "beyond the last level"
     at = float(one[name][0])
     ends = [_end(levels.concurrency_at(x) if on_c else x) for x in (at, min(lo, at), max(hi, at))]
     return Value(ends[0], (ends[1], ends[2]))
@@ -151,8 +151,8 @@ def _without_corner(
     """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
 
     Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
-    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Nothing
-    tells such a bend from a corner in the last gap, so some draws have one there: a line up to the last throughput.
+    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Such a
+    bend looks like a corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
     one, all_ = (
@@ -176,7 +176,7 @@ def _without_corner(
 
 
 def _bootstrap(levels: PooledLevels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:
-    """So many data sets that the levels might have been, solved."""
+    """`draws` data sets that the levels might have given, each solved."""
     N, n, k = levels.N, len(levels.N), COEFFICIENTS[len(best.fits) - 1]
     # A lack of fit is only known from as many levels as the family leaves.
     unsure = best.tau[0] * t_quantile(0.975, max(n - k, 1)) / Z95
@@ -222,8 +222,8 @@ def _weights(best: Solved) -> Floats:
 def _best(levels: PooledLevels) -> tuple[Solved, list[str]]:
     """The measured levels' own fit, with the families that they admit: n >= k + 3, a dip also by the levels past it.
 
-    With 4 and 5 levels the capped hyperbola takes part too, for a provisional answer. Beside it why a dip that would
-    have been chosen was not admitted.
+    With 4 and 5 levels the capped hyperbola takes part too, for a provisional answer. The second value: why a dip
+    that would have been chosen was not admitted.
     """
     N, Y, n = levels.N, (levels.N / levels.X)[None], len(levels.N)
     richest = max(family for family, k in enumerate(COEFFICIENTS) if n >= k + MORE_LEVELS or family == HYPERBOLA)
@@ -326,7 +326,7 @@ def _unconfirmed(levels: PooledLevels, chosen: Curves, depth: Value) -> list[str
 
 
 def _unfitted(levels: PooledLevels) -> Fit:
-    """The answer of fewer levels than any family needs; what they show of a plateau is theirs."""
+    """The result of fewer levels than any family needs."""
     n, found, nothing = len(levels.N), conclusion.of_few(levels), Value(None)
     bends = found.state == PROVISIONAL
     curve = Curve(

@@ -1,9 +1,9 @@
 """How much a result may be relied on, as MLPerf has it: quick, standard or submission (docs/method.md, Grades).
 
-A level is standard when it carries its own interval and nothing says that it was too short for what it shows; it is
-submission when its window and its requests are as many as a published result needs. A run is what all its levels are,
-and for submission it has to be long enough, and to have shown that it comes out the same again. Left out: whether what
-was measured is valid; a level that is not has the lowest grade.
+A level is standard when it has an interval of its own and no verdict that it was too short. It is submission when its
+window is as long and its requests are as many as a published result needs. A run has the lowest grade of its levels;
+for submission it also has to be long enough and to repeat every level. Left out: whether a level is valid; one that is
+not has the lowest grade.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def of_level(s: LevelSummary) -> GradeName:
 def of_run(levels: Sequence[LevelSummary]) -> Grade:
     """The run's grade by its levels (their own grades filled in), and what the next grade would need, in words.
 
-    Submission: every level at submission grade and held at least 3 times, enough requests at each for a p99, and
+    Submission: every level at submission grade and measured at least 3 times, enough requests at each for a p99, and
     windows of at least 600 s together.
     """
     by_level: dict[_Key, list[LevelSummary]] = {}
@@ -97,7 +97,7 @@ def _key(s: LevelSummary) -> _Key:
 
 
 def _where(levels: Sequence[LevelSummary]) -> str:
-    """Levels by what was held, each once: "1, 4 in flight", "2.5 req/s"."""
+    """Levels by their load, each once: "1, 4 in flight", "2.5 req/s"."""
     closed, open_ = {s.concurrency for s in levels if s.rate is None}, {s.rate for s in levels if s.rate is not None}
     words = [", ".join(f"{C:,}" for C in sorted(filter(None, closed))) + " in flight"] if closed else []
     words += [", ".join(f"{rate:g}" for rate in sorted(filter(None, open_))) + " req/s"] if open_ else []

@@ -35,12 +35,12 @@ from harness.summary import (
 
 
 def summarise(run: Result) -> Summary:
-    """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
+    """The summary of a folder's records, levels, telemetry and manifest; finished levels only."""
     table, facts = Table.of(run.records), Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
-    # Every run with slots ends in an answer; one with a schedule has no curve over concurrency.
+    # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
     fitted = _with_times(fit.curve, run) if fit else None
     knees = msgspec.structs.replace(
@@ -92,7 +92,7 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
 
 
 def _knee(knees: Knees, fitted: Curve | None, *, has_slo: bool) -> float | None:
-    """The knee unqualified (docs/definitions.md, The answer): the SLO's if one was `asked`, else the hinge.
+    """The knee unqualified (docs/definitions.md, The answer): the SLO's with `has_slo`, else the hinge.
 
     That of a curve that is found or provisional.
     """
@@ -102,7 +102,7 @@ def _knee(knees: Knees, fitted: Curve | None, *, has_slo: bool) -> float | None:
 
 
 def _ramp(run: Result) -> list[RampStep]:
-    """The ramp's decisions: as the manifest has them, or of a run that died as its levels tell."""
+    """The ramp's decisions: from the manifest, or of a run that died from its levels."""
     if run.manifest.ramp:
         return run.manifest.ramp
     begun = [level for level in run.levels if "void" not in level.notes]
@@ -117,7 +117,7 @@ def _phases(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -
 
 
 def lost(run: Result) -> int:
-    """Requests that were sent and have no record, by the last that is known of each worker: at least so many."""
+    """Requests that were sent and have no record, by the last count of each worker: a lower bound."""
     sent: dict[str, int] = {}  # by the beginning of their ids
     for sample in run.samples:
         if sample.source == "client" and sample.metric.endswith("/sent"):
@@ -129,7 +129,7 @@ def lost(run: Result) -> int:
 
 
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """0; 3 when the answer rests on an invalid level; else 99 where a miss is to be told and no level met the SLO."""
+    """0; 3 when the answer rests on an invalid level; else 99 with `slo_fail` where no level met the SLO."""
     levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
@@ -142,8 +142,8 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     """The levels that the answer rests on.
 
-    Not those at which a ramp learnt that it must not go on: the last of each repeat if its errors ended it. And where
-    the ramp chose its levels none that is invalid: the curve leaves them out.
+    Left out is the last level of each repeat where its errors ended the ramp. Where the ramp chose its levels, invalid
+    ones are left out too, as in the curve.
     """
     last = {level.repeat: level for level in levels}
 
@@ -158,7 +158,7 @@ def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 def _with_gap(
     run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
 ) -> Prediction | None:
-    """The prediction made before load with the measurement beside it, and where the two part."""
+    """The prediction made before load, with measured over predicted and the gap between them."""
     if run.manifest.prediction is None:
         return None
     made = gap.with_ratios(run.manifest.prediction, levels)

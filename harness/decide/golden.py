@@ -1,8 +1,8 @@
 """The golden cases: figures with a source, and what this package makes of the same inputs.
 
 Each row is worked out by the functions that every prediction and every price uses, never by arithmetic of its own, so
-the table fails with them. Where a source's own figure is rounded or wrong, the expected value is the right one and the
-note says so. docs/method.md, Golden cases, has the table.
+the table fails with them. Where a source's own figure is rounded or wrong, the expected value is the right one, with a
+note. docs/method.md, Golden cases, has the table.
 """
 
 from __future__ import annotations

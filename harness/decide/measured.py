@@ -1,7 +1,6 @@
-"""What a result folder says to a prediction: who served what on which card, and what its valid levels reached.
+"""What a prediction needs of a result folder: the model, its deployment, and what its valid levels reached.
 
-For calibrating on it, for standing beside a prediction, and for taking its place. Open loop and probes are left out:
-they hold no concurrency of the ramp.
+For calibrating on it, for comparing with a prediction, and for replacing one. Open loop and probes are left out.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from harness.scenario import Hardware
 from harness.sim import profile as profiles
 from harness.summary import LevelSummary, Prediction, Summary
 
-_CLOSE = 0.1  # relative: token counts that still are those that were asked for
+_CLOSE = 0.1  # relative: token counts that still count as those requested
 
 
 def valid(summary: Summary) -> list[LevelSummary]:
-    """The levels of the ramp that hold a concurrency and that nothing voids."""
+    """The valid levels of the ramp, in closed loop."""
     return [
         level
         for level in summary.levels
@@ -64,7 +63,7 @@ def deployed(
 ) -> tuple[Model, Deployment]:
     """The model and its deployment by the data sheet, as the manifest has them; `where` is its hardware, filled up.
 
-    `measure` says what cores of this machine reach, where they served and the manifest does not say it.
+    `measure` measures cores of this machine, where they served and the manifest has no figures of them.
     """
     manifest = run.manifest
     if manifest.url == "sim:" and manifest.simulated is not None:
@@ -101,7 +100,7 @@ def workload(run: Result, summary: Summary) -> MeanLengths:
 
 
 def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
-    """The prediction with measured over predicted at every level that the folders hold."""
+    """The prediction with measured over predicted at every level of the folders."""
     levels = []
     for folder in folders:
         run = Result.open(folder)
@@ -112,7 +111,7 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
 
 
 def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
-    """The best output tokens/s that the folders hold within the SLO, by card and GPUs of a replica."""
+    """The best output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
     limits = slo.limits(question.slo)
     found: dict[tuple[str, int], float] = {}
     for folder in folders:
@@ -132,7 +131,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
 
 
 def _met(level: LevelSummary, limit: slo.SloLimit) -> bool:
-    """Whether the share of requests that the limit asks for is within it; the largest stands in for a lacking one."""
+    """Whether the limit's percentile is within it; the largest value replaces a missing percentile."""
     spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)

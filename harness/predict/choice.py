@@ -1,6 +1,6 @@
 """Which GPU: every card of the table, in every size that fits, by what its tokens cost or by how many there are.
 
-Each is judged at its best load: the most users within the SLO, never more than the batch holds. Prices are the
+Each is judged at its best load: the most users within the SLO, never more than fit into the batch. Prices are the
 middle of what renting costs, or the operator's own. A measured rate takes the place of a prediction.
 """
 
@@ -27,7 +27,7 @@ _RANKS = ("cost", "speed")
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One card in one size at its best load; where `why_not` says something, it is out."""
+    """One card in one size at its best load; one with a `why_not` is out."""
 
     gpu: str
     tp: int
@@ -91,7 +91,7 @@ def _sizes(
     if price is None and card.usd_per_hour:
         price = sum(card.usd_per_hour) / 2
     sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or card.link is not None)]
-    deployment(card, **figures)  # a mistake in what was asked is raised here: it is no reason against a card
+    deployment(card, **figures)  # a mistake in the options is raised here: it is no reason against a card
     found: list[Choice] = []
     out: dict[int, str] = {}
     for tp in sizes:

@@ -1,7 +1,7 @@
-"""Figures that go round without a source, as data, and what to say when an input walks into a wrong one.
+"""Figures that are widely quoted without a source, as data, and the notes where an input relies on a wrong one.
 
-A claim is shown only where its condition holds, and marked unsourced; nothing is computed from it. The wrong ones
-come out as notes beside the right figure for what was asked. Conditions are `key=value` pairs that must all hold,
+A claim is shown only where its condition is true, and marked unsourced; nothing is computed from it. The wrong ones
+become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
 with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
 """
 
@@ -30,7 +30,7 @@ _MANY = 1000  # users a GPU that are unlikely to be all in flight
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One quoted figure; an end that is not given is None."""
+    """One quoted figure; a missing end is None."""
 
     id: str
     quote: str
@@ -60,7 +60,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
-    """What conditions are held against."""
+    """What conditions are compared with."""
     dense = None if model.experts else parameters(model).total
     decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
     found = _facts(deployment.gpu.key, deployment.gpus, deployment.tp, dense, decodes=decodes, drafts=drafts)
@@ -73,7 +73,7 @@ def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Se
 def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = None) -> dict[str, str]:
     """The same of a measured run, by what its prediction was made of; `stack` and `dtype` as the manifest has them.
 
-    A prediction keeps the size of the weights but not their format: quantised ones of which `dtype` does not tell it
+    A prediction keeps the size of the weights but not their format: quantised ones whose `dtype` is unknown
     have neither `weights` nor `native`.
     """
     has = prediction.assumptions
@@ -130,9 +130,9 @@ def notes(
     users: Sequence[int] = (),
     peak_flops: float | None = None,
 ) -> list[str]:
-    """The wrong claims that these inputs walk into, each with the right figure.
+    """The wrong claims that these inputs rely on, each with the right figure.
 
-    To be asked before predicting, since some of them end in a model that does not fit. `peak_flops` is the peak
+    To be called before predicting, since in some of these cases the model does not fit. `peak_flops` is the peak
     that the operator believes in, `users` are the levels.
     """
     known = facts(model, deployment, workload, users)

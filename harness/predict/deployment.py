@@ -1,8 +1,8 @@
 """Where and how a model is served: which cards, split in which way, and whether it fits.
 
 A replica is tp · pp GPUs: tensor parallelism cuts every matrix, pipeline parallelism cuts the stack of layers. dp
-replicas stand beside each other. With expert parallelism a GPU holds whole experts instead of slices of all, over
-one replica (ep = tp) or over all of them (ep = tp · dp). What does not divide is refused, with what would.
+replicas serve in parallel. With expert parallelism a GPU has whole experts instead of slices of all, over one replica
+(ep = tp) or over all of them (ep = tp · dp). What does not divide is refused, with what would.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deployment(gpu: Gpu, **figures: Any) -> Deployment:
-    """A deployment with the MFU usual for that card; any field can be given.
+    """A deployment with the MFU usual for that card; any field can be set.
 
-    The number of GPUs follows from tp · pp · dp; where it is given and larger than tp · pp, replicas fill it. The card
+    The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
     has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)

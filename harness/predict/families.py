@@ -19,9 +19,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What a model_type implies without saying so in its config.json."""
 
     matrices: int = 3  # of an MLP: 3 when gated (gate, up, down), else 2
-    tied: bool = False  # embeddings are tied when the config does not say
+    tied: bool = False  # embeddings are tied by default
     generates: bool = True  # False: an encoder, which answers with a vector
-    pattern: int = 0  # every so-manieth layer looks at everything, the others at a window; 0: all alike
+    pattern: int = 0  # one layer in so many attends to everything, the others to a window; 0: all alike
     expert_width: str = "moe_intermediate_size"
     dense_width: str = "intermediate_size"
     defaults: dict[str, int] = {}  # fields that published configs of the family leave out

@@ -26,10 +26,10 @@ def caps(
 ) -> dict[str, float | None]:
     """Limits on the batch of one replica by name; None where that one never binds.
 
-    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's.
-    max_num_batched_tokens: as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it; a queue
-    may hold some of them. kv_traffic, compute and prefill bend the curve where they overtake the weights, memory
-    traffic and decoding; the others stop it.
+    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
+    as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it, some of whom may be queued.
+    kv_traffic, compute and prefill bend the curve where they overtake the weights, memory traffic and decoding; the
+    others stop it.
     """
     cost, G, ctx = step_cost(model, deployment), workload.output_tokens, workload.context
     out = stops_of(model, deployment, workload)
@@ -110,7 +110,7 @@ def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | N
 
 
 def binding_cap(stops: Mapping[str, float], limits: Mapping[str, float | None]) -> str | None:
-    """The least of the hinges, or what was asked where that comes first."""
+    """The least of the hinges, or the SLO where that comes first."""
     slo_limit = limits.get(_SLO)
     each = stops if slo_limit is None or slo_limit == math.inf else {**stops, _SLO: slo_limit}
     return min(each, key=lambda name: each[name], default=None)

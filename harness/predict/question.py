@@ -1,7 +1,7 @@
-"""A whole question and its whole answer: what people type in, and every table that comes out.
+"""From what people type to every table of a prediction.
 
 Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline and
-predict.rules. Distributions of lengths, arrivals and tails are asked of predict.simulate.
+predict.rules. Distributions of lengths, arrivals and tails are predict.simulate's.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: names as people write them, tokens, users, and figures of the Deployment by their own names."""
+    """What to predict: names as people write them, tokens, users, and figures of the Deployment by their own names."""
 
-    model: str  # a shipped name, a config.json, or the folder that holds one
+    model: str  # a shipped name, a config.json, or its folder
     name: str = ""  # what to call it; "": as `model` does
     gpu: str | Gpu
     input_tokens: float
@@ -50,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleComparison(msgspec.Struct, frozen=True):
-    """A rule of thumb beside the whole model's figure for the same thing; None where that one has no such limit."""
+    """A rule of thumb and the whole model's figure for the same thing; None where that one has no such limit."""
 
     name: str
     formula: str
@@ -60,18 +60,18 @@ class RuleComparison(msgspec.Struct, frozen=True):
 
 
 class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The prediction and every table beside it."""
+    """The prediction with all its tables."""
 
     prediction: Prediction
     limits: list[ThroughputLimit]
     rules: list[RuleComparison]
     frontier: list[tuple[float, float, float]]  # (users, tok/s a user, tok/s a GPU)
     roof: Roofline
-    claims: list[Claim]  # unsourced ones whose condition holds
+    claims: list[Claim]  # unsourced ones whose condition is true
 
 
 def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
-    """The model, where it is served, and what it is asked."""
+    """The model, its deployment, and the mean request."""
     name = question.name or short(question.model)
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
@@ -107,7 +107,7 @@ def _predict(question: Question, made: Model, where: Deployment, workload: MeanL
 
 
 def notes(question: Question) -> list[str]:
-    """What is to be said of a question even where it has no answer: nothing fits."""
+    """Remarks that apply even where there is no prediction because the model does not fit."""
     return _notes(question, *setup(question))
 
 
@@ -133,7 +133,7 @@ def answer(question: Question) -> PredictionResult:
 
 
 def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
-    """What a user gets against what a GPU gives, along the levels: (users, tok/s a user, tok/s a GPU)."""
+    """Speed for a user against throughput of a GPU, level by level: (users, tok/s a user, tok/s a GPU)."""
     return [
         (level.concurrency, 1 / level.itl_s, level.output_tokens_per_s.mid / prediction.gpus)
         for level in prediction.levels
@@ -144,7 +144,7 @@ def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
 def rule_comparisons(
     model: Model, where: Deployment, workload: MeanLengths, slo: Mapping[str, float]
 ) -> list[RuleComparison]:
-    """The usual rules of thumb for one replica beside the whole model (docs/method.md, Rules of thumb)."""
+    """The usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
     ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n

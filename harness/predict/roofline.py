@@ -120,7 +120,7 @@ def _level(
 def _evictions(
     cost: StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
 ) -> list[str]:
-    """What a full KV cache costs at `most` users, where it is given out on demand."""
+    """What a full KV cache costs at `most` users, where blocks are assigned on demand."""
     cap, dp = batch_cap(limits), deployment.dp
     if limits["kv_memory"] != cap or deployment.reserve or cap * dp >= most:
         return []
@@ -135,7 +135,7 @@ def _experts_hit(cost: StepCost, B: float) -> float | None:
 
 
 def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
-    """The share of throughput that is left past the `cap` of a KV cache that is given out on demand.
+    """The share of throughput that is left past the `cap` of a KV cache whose blocks are assigned on demand.
 
     There the cache is full, and each new token takes the room of one that has to be computed again: G a request. Those
     who are evicted have any length from P to P + G, so that it is r = ∫ da / (P + a) = ln(1 + G/P) times a request,
@@ -197,7 +197,7 @@ class Roofline(msgspec.Struct, frozen=True):
 
 
 def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: Sequence[float]) -> Roofline:
-    """Where the phases sit under the roofs, by the data sheet, with what the deployment says is reached of it."""
+    """Where the phases sit under the roofs, by the data sheet, with the shares that the deployment reaches of it."""
     card, n = deployment.gpu, deployment.tp * deployment.pp
     cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
     peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
@@ -215,7 +215,7 @@ def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: S
 
 
 def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
-    """Slow, given and fast; a figure given outside the usual range stretches it."""
+    """Slow, as stated, and fast; a stated figure outside the usual range stretches it."""
 
     def bent(edge: dict[str, float], less: Callable[..., float], more: Callable[..., float]) -> Deployment:
         return msgspec.structs.replace(
@@ -248,7 +248,7 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
         "prefill_s": prefill_time(cost, P, cost.cached * P),
         "speed": deployment.speed,
     }
-    if deployment.kv_tokens is not None:  # published: what the card has room for stands beside it, where there is any
+    if deployment.kv_tokens is not None:  # published: what the card has room for is given too, where there is any
         estimated = msgspec.structs.replace(deployment, kv_tokens=None)
         if room(model, estimated) > 0:
             usual["kv_tokens_by_memory"] = kv_capacity(model, estimated, workload.context)

@@ -1,6 +1,6 @@
 """What serves, as far as a run can know it: the card, by its key or by its driver, and the model on it.
 
-A card is a row of the table, or this machine's own cores, which somebody else measures.
+A card is a row of the table, or this machine's own cores, which the caller measures.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
 def find(
     hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
 ) -> ServingCard:
-    """The card by its key, else by what the drivers say of the GPUs beside a server on this machine.
+    """The card by its key, else by the drivers of this machine's GPUs, where the server runs here.
 
-    Where the drivers contradict the data sheet a note says so. `measure` says what cores of this machine reach.
+    Where the drivers contradict the data sheet there is a note. `measure` measures cores of this machine.
     """
     key, notes, known = hardware.gpu, [], cards or ()
     if key is None:
@@ -98,7 +98,7 @@ def deployed(
 ) -> tuple[Model, Deployment] | None:
     """The model and where it runs, by the data sheet; None where either is not known.
 
-    `cache_config` is what the engine says of its own KV blocks: that beats the estimate.
+    `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate.
     """
     if card is None or hardware.model_config is None:
         return None

@@ -1,9 +1,8 @@
-"""Predictions on a clock that jumps from step to step: what the closed form cannot say.
+"""Predictions on a clock that jumps from step to step: what the closed form cannot give.
 
 Requests of any lengths, in a closed loop or as they arrive: queues, bursts, tails, preemption. The step machine of
 predict.batching does the serving, one replica of it; predict.stepped puts replicas together. Lengths and arrival times
-come from outside, and with them all the luck there is. What it knows of hardware is what predict.roofline knows; it
-adds when, not how fast.
+come from outside, and with them all randomness. Step times are those of predict.roofline.
 
 Left out: replicas behind one queue, clients that give up, think time that varies.
 """
@@ -36,7 +35,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in the window of a simulation; seconds and tokens/s.
 
     Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
-    it; None where the server falls behind, for then they only say for how long it was watched.
+    it; None where the server falls behind, since they then grow with the length of the window.
     """
 
     seconds: float  # the window
@@ -65,7 +64,7 @@ def closed_loop(
     turnaround: float = 0.0,
     stepwise: bool = False,
 ) -> Simulation:
-    """C users who each ask again as soon as they are answered.
+    """C users, each of whom sends the next request when the last one is answered.
 
     They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
     window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
@@ -96,9 +95,9 @@ def open_loop(
 ) -> Simulation:
     """Requests that come whether or not others are answered, at `arrivals` seconds: ascending, a trace or endless.
 
-    The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming
-    until those that came in the window have their answers; a server that cannot keep up is not waited for. Growth
-    is told from a queue that still fills, so the warm-up should be several times as long as a request.
+    The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming until
+    those that came in the window have their answers; a server that cannot keep up is not waited for. Growth looks like
+    a queue that still fills, so the warm-up should be several times as long as a request.
     """
     clock = _VirtualClock(machine, lengths, arrivals=iter(arrivals), stepwise=stepwise)
     clock.next_arrival()
@@ -129,7 +128,7 @@ def open_loop(
 
 
 class _RequestTimes(NamedTuple):
-    """What one request saw; seconds."""
+    """When one request was sent and answered; seconds."""
 
     sent: float
     first: float
@@ -160,7 +159,7 @@ class _Totals(NamedTuple):
 
 
 class _VirtualClock:
-    """A machine, whoever asks it, and the time."""
+    """A step machine, its users, and a virtual clock."""
 
     def __init__(
         self,
@@ -174,7 +173,7 @@ class _VirtualClock:
         self.now = 0.0
         self.answers: list[_RequestTimes] = []
         self.gaps: list[_Gaps] = []
-        self.no_queue = 0.0  # when nobody last waited
+        self.no_queue = 0.0  # when the queue was last empty
         self.came: list[float] = []  # when each request was or will be sent
         self.sent: dict[int, float] = {}  # of those not answered
         self.one_by_one = machine.cost.accepted == 1.0  # tokens

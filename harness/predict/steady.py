@@ -22,7 +22,7 @@ from harness.predict.step import (
     work_of,
 )
 
-FAR = 1e7  # requests; what would bind only beyond is said never to bind
+FAR = 1e7  # requests; a limit beyond it counts as none
 
 
 class SteadyState(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) ->
     fused = max(mem(B), comp(B) + B/G comp_pre) + comm + o. A prefill can only fuse with the decoding of others, so
     (B-1)/B of w counts. Speculation gains several tokens a step, but no more than a request has.
 
-    A first token leaves with the step that computes its prompt, which holds B/G prefills like every other where that
+    A first token leaves with the step that computes its prompt, which contains B/G prefills like every other where that
     is more than one. Little's law has the rest: C G / X = TTFT + (G - 1) ITL. So TTFT is t_dec + t_pre + API below
     the cap, for B up to G, and rises by G/X per user above it.
     """

@@ -46,7 +46,7 @@ def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
 
 
 class WindowCost(msgspec.Struct, frozen=True):
-    """Seconds in layers that look back only so many tokens, as their namesakes in StepCost."""
+    """Seconds in layers that attend to only so many tokens, as their namesakes in StepCost."""
 
     tokens: int
     kv: float
@@ -89,7 +89,7 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 def step_cost(model: Model, deployment: Deployment) -> StepCost:
     """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
 
-    Of one replica; tensor parallelism divides all but what each rank has to hold itself, latency and overhead.
+    Of one replica; tensor parallelism divides all but what each rank stores itself, latency and overhead.
     """
     check(model, deployment)
     card, tp, ep, speed = deployment.gpu, deployment.tp, deployment.ep, deployment.speed
@@ -258,7 +258,7 @@ def prefill_compute(cost: StepCost, P: float, cached: float) -> float:
 
 
 def _twice_pairs(P: float, window: float) -> float:
-    """Twice the causal pairs of P tokens that each look back `window` tokens; P² where it never cuts."""
+    """Twice the causal pairs of P tokens that each attend to `window` tokens before; P² where it never cuts."""
     return P * P if window >= P else 2 * P * window - window * window
 
 
@@ -272,7 +272,7 @@ def weights_read(cost: StepCost, tokens: float) -> float:
 def mixed_time(
     cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
 ) -> float:
-    """One step: B decode, `joined` of them for the first time, beside the chunks of prompts; seconds.
+    """One step: B decode, `joined` of them for the first time, together with the chunks of prompts; seconds.
 
     t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
     max(mem, comp + Σ comp_pre), where that is less.

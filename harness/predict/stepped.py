@@ -1,4 +1,4 @@
-"""What the step machine says of the levels of a prediction, or of rates: all replicas of a deployment together.
+"""The step machine at the levels of a prediction, or at rates: all replicas of a deployment together.
 
 dp replicas are as many simulations, each with its share of the users or of the rate.
 """

@@ -2,9 +2,9 @@
 
 MBU, MFU and overheads are fitted to throughput, ITL and TTFT of the levels that are named, by least squares in the
 logarithm: a level at 100 tok/s counts as much as one at 10,000. Two levels carry at most four figures (below the cap
-TTFT and ITL give throughput, by Little's law), and often fewer: a batch that reads its weights says nothing of MFU.
-A figure that they leave open stays as it was assumed, and is named with the reason. The error is told of the levels
-that were not named alone, beside that of the same prediction before, and of a line that turns flat.
+TTFT and ITL give throughput, by Little's law), and often fewer: a batch limited by reading weights shows nothing of
+MFU. A figure that they leave open stays as it was assumed, and is named with the reason. The error is that at the
+levels that were not named, compared with the same prediction before, and with a line that turns flat.
 
 Left out: the caps on the batch, which are configuration and no efficiency, and how long requests wait for the step
 that runs when they arrive.
@@ -46,7 +46,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 # Of the overheads a step's is o_layer's: one model has one number of layers, so that o_step, a tenth of it by the
-# published fit, cannot be told from it. o_req grows with the batch, and o_api delays a request without any step.
+# published fit, cannot be separated from it. o_req grows with the batch, and o_api delays a request without any step.
 RANGES = {
     "mbu": Range(0.01, 1.0, 0.8, 0.3),
     "mfu_prefill": Range(0.01, 1.0, 0.45, 0.5),
@@ -92,7 +92,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     format: int = FORMAT
     model: str
-    weight_bytes: float  # tells one quantisation of a model from another
+    weight_bytes: float  # distinguishes the quantisations of a model
     gpu: str
     mbu: float
     mfu_prefill: float
@@ -298,9 +298,9 @@ def _settled(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The figures that the named levels settle, fitted, and why each of the others is kept.
 
-    All are fitted first, each held near what is assumed by its own width. Of those that the levels leave open the
-    one of which they tell least is put back and the rest fitted again, unless the levels contradict what it goes
-    back to. Those that are left are fitted once more without being held.
+    All are fitted first, each with a prior around what is assumed, of its own width. Of those that the levels leave
+    open, the one they constrain least is set back and the rest fitted again, unless the levels contradict the value it
+    goes back to. Those that are left are fitted once more without priors.
     """
     start = {name: math.log(value or RANGES[name].centre) for name, value in assumed.items()}
     uncertain = [_uncertain(each, G) for each in named]
@@ -335,10 +335,10 @@ def _settled(
 
 
 def _uncertain(measured: CalibrationPoint, G: float) -> dict[str, float]:
-    """Relative error of each figure, as far as the closed form can be held to it.
+    """Relative error of each figure, as far as the closed form can explain it.
 
-    Beside others, a request arrives while a step runs and waits for its end, which the closed form leaves out: up to
-    an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
+    With others in flight, a request arrives while a step runs and waits for its end, which the closed form leaves out:
+    up to an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
     """
     C, X = measured.concurrency, measured.output_tokens_per_s
     wait = max(0.0, 1 - 1 / C) * (measured.itl_s or 0.0) / math.sqrt(3)

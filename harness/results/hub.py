@@ -1,4 +1,4 @@
-"""A model's config.json from the hub, for those who ask for it: the one place where a prediction needs a network."""
+"""A model's config.json from the hub, with `--hub`: the one place where a prediction needs a network."""
 
 from __future__ import annotations
 

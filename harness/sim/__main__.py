@@ -1,4 +1,4 @@
-"""`python -m harness.sim`: one simulated endpoint in this process, until it is told to end."""
+"""`python -m harness.sim`: one simulated endpoint in this process, until a signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--log", help="write log, a frame a request")
     parser.add_argument("--max-num-seqs", type=int, default=16)
-    parser.add_argument("--kv-tokens", type=int, help="KV cache in tokens (default: what the GPU holds)")
+    parser.add_argument("--kv-tokens", type=int, help="KV cache in tokens (default: what fits on the GPU)")
     parser.add_argument("--speed", type=float, default=4.0, help="times faster than the real one")
     parser.add_argument("--seed", type=int, default=0)
     paced = parser.add_argument_group("the reference endpoint (any of these; --profile and its figures are not used)")
@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
     paced.add_argument("--pace-groups", type=int, metavar="N", help="streams in N phases of that (default 64)")
     paced.add_argument("--flood", type=int, metavar="N", help="no pace: N tokens a write, as fast as they are taken")
     paced.add_argument("--lump", type=int, metavar="N", help="N tokens at once, in one chunk, as a proxy that buffers")
-    parser.add_argument("--api-key-env", help="environment variable that holds the key to ask for")
+    parser.add_argument("--api-key-env", help="environment variable with the key to require")
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
     parser.add_argument(

@@ -35,7 +35,7 @@ WORDS = [
 
 
 class RefusalError(Exception):
-    """A request that gets an error for an answer."""
+    """A request that is answered by an error."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)

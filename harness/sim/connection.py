@@ -66,7 +66,7 @@ class ClientConnection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.inbox = bytearray()
-        self.need = 0  # bytes of inbox below which looking at it again is useless
+        self.need = 0  # bytes of inbox below which it cannot contain a whole request
         self.outbox: deque[Piece] = deque()
         self.job: Job | None = None
         self.closing = False  # once the answer is out

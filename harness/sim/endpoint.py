@@ -2,8 +2,8 @@
 
 One thread, one epoll. A step's tokens are written when the step is due; due times are absolute (the next
 step begins when the last one was due, not when its writes were done), so the sum of the step times does not
-drift, and what a step is late the write log tells. The reference endpoint is the same with the machines of
-sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and hold up nobody. A
+drift, and the write log shows by how much a step is late. The reference endpoint is the same with the machines of
+sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and delay no other. A
 client that closes its connection, or its sending half, cancels its request.
 
 Left out: TLS, HTTP/2, chunked request bodies.
@@ -34,10 +34,10 @@ from harness.sim.profile import Profile, Reference, StreamPace
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
-_AT_ONCE = 8  # sockets read before a look at the clock: a request takes some 50 µs
+_AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 50 µs
 _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
-_FLOOD_BUFFER = 131_072  # bytes that the kernel may hold for one socket of a flood, which fills them all
+_FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -175,7 +175,7 @@ class Endpoint:
             except ConnectionAbortedError:
                 continue
             except OSError:
-                return  # nobody is left, or no descriptor is: then the backlog keeps them
+                return  # no client is left, or no descriptor is: then the backlog keeps them
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._flood is not None:
@@ -201,7 +201,7 @@ class Endpoint:
             self._serve(connection)
 
     def _serve(self, connection: ClientConnection) -> None:
-        """Answer what the inbox holds, in order, up to a request that takes time."""
+        """Answer the requests in the inbox, in order, up to one that takes time."""
         while connection.inbox and not (connection.job or connection.outbox or connection.closing):
             if len(connection.inbox) < connection.need or not self._serve_one(connection):
                 return
@@ -335,7 +335,7 @@ class Endpoint:
         self._serve(connection)
 
     def _answered(self, connection: ClientConnection) -> None:
-        """An answer has left whole: log it; whoever called goes on to the next request."""
+        """An answer has left whole: log it; the caller goes on to the next request."""
         job, connection.job = connection.job, None
         if job is not None:
             self._note(job, finished=True)

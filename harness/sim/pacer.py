@@ -25,7 +25,7 @@ class _Stream:
 
 
 class _Unlimited:
-    """What /metrics asks of a machine, answered by one that has room for all."""
+    """The figures that /metrics needs of a machine, of one with room for all."""
 
     waiting = 0
     kv_usage = 0.0
@@ -92,10 +92,10 @@ class Pacer(_Unlimited):
 
 
 class Flood(_Unlimited):
-    """Streams without a pace: each step lasts no time and gives every stream that is not held `burst` tokens.
+    """Streams without a pace: each step lasts no time and gives every stream that is not paused `burst` tokens.
 
-    A token of such a step stands for `burst` of them from its position on, or for what is left. Who owns the
-    sockets holds a stream whose socket is full, and releases it later; all others get equal shares.
+    A token of such a step stands for `burst` of them from its position on, or for what is left. The endpoint pauses a
+    stream whose socket is full, and releases it later; all others get equal shares.
     """
 
     def __init__(self, burst: int) -> None:
@@ -125,7 +125,7 @@ class Flood(_Unlimited):
             self._ready[request_id] = stream
 
     def step(self) -> Step | None:
-        """Plan the next round; None when nobody can take anything."""
+        """Plan the next round; None when no stream is ready."""
         for request_id in self._finished:
             self.cancel(request_id)
         self._finished.clear()

@@ -48,12 +48,12 @@ class StreamPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_field="kind"):
-    """The reference endpoint: it gives every request the tokens it asks for, and takes any number of them."""
+    """The reference endpoint: every request gets the tokens that it requests, and any number of them runs at once."""
 
     pace: StreamPace
     name: str = "reference"
     model_name: str = "reference"
-    max_model_len: int = 2**20  # tokens; the length of an answer that asks for none
+    max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
     seed: int = 0
     api_key: str | None = None
 

@@ -1,4 +1,4 @@
-"""The endpoint's own account of what it wrote and when: the truth that a client's records are held against.
+"""The endpoint's log of what it wrote and when: the truth that a client's records are compared with.
 
 One frame per request, in the spool's own form (results.frames), appended when the request has ended and on disk
 within a tenth of a second; the times as they lie in memory, so that a long answer does not stall the server.
@@ -56,7 +56,7 @@ class WriteLog:
             fd = files.appending(file, new=not file.exists(), way_out=way_out)
             self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
         self._pending: list[Entry] = []
-        self.due: int | None = None  # when the entries held back have to be on disk
+        self.due: int | None = None  # when the pending entries have to be on disk
 
     def append(self, entry: Entry) -> None:
         if self._file is None:
