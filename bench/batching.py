@@ -2,7 +2,7 @@
 
 Speed: a closed loop on the clock that jumps, simulated seconds per second of wall time, with steps taken together
 and one by one. Agreement: throughput, ITL and TTFT of the simulation over those of predict.roofline, below and above
-the cap; the last rows with a KV cache that does not hold max-num-seqs, in an engine that reserves (where they have to
+the cap; the last rows with a KV cache too small for max-num-seqs, in an engine that reserves (where they have to
 agree) and in one that preempts (where the closed form leaves out what is computed again). Exit status 1 where the
 predictor is less than 100 times as fast as real time.
 """
@@ -39,7 +39,7 @@ WORKLOAD = MeanLengths(1000, 200)
 
 
 class Row(NamedTuple):
-    """One simulation beside its closed form."""
+    """One simulation and its closed form."""
 
     seen: Simulation
     point: SteadyState

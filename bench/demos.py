@@ -1,10 +1,11 @@
-"""Does the demo find its knee every time, also on a machine that somebody else uses?
+"""Does the demo find its knee every time, also on a busy machine?
 
-Each run has a home and a state folder of its own, so that no calibration is kept. Every second run is beside a process
-a core that takes it for half of every second, at a higher priority where that is permitted. The simulated endpoint runs
-16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where fewer than
-nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a status is not
-0. At last every command of the README is run beside the same processes and ends as the README says, or the status is 1.
+Each run has a home and a state folder of its own, so that no calibration is kept. Every second run competes with a
+process a core that takes it for half of every second, at a higher priority where that is permitted. The simulated
+endpoint runs 16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where
+fewer than nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a
+status is not 0. At last every command of the README is run with the same processes and ends as the README says, or the
+status is 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Does a disturbed client void what is wrong, and only that? Throughput by Knee against the server's own log.
 
 The simulated endpoint is on the first core, `knee run` on the second; meanwhile a process a core takes both for half
-of every second, at a higher priority where that is permitted. Each level is held against the endpoint's log of what it
+of every second, at a higher priority where that is permitted. Each level is compared with the endpoint's log of what it
 wrote when: its throughput in its window, and the time of its request slots between the last write of an answer and the
 next send. A level that moved by more than 2 % has to be void, and no other may be; else this exits 1.
 """
@@ -82,7 +82,7 @@ class Row(NamedTuple):
     late: float  # share of the slots' time between the last write of an answer and the next send
     late_reported: float | None  # the same by the summary
     invalid: tuple[str, ...]
-    lumps: bool  # said to be the server's
+    lumps: bool  # noted as the server's
     busy: bool  # doubted: processor, ceiling, merged or late reads
 
     @property

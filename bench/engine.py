@@ -2,7 +2,7 @@
 
 Server and client are on different processors; figures are medians of several trials with their spread, errors are
 the client's stamp of a token against the server's own stamp right before it wrote that token. A row that misses what
-it is to reach exits 1, unless docs/engine.md holds its profile under a heading `Profile: ROW`.
+it is to reach exits 1, unless docs/engine.md has its profile under a heading `Profile: ROW`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Row(NamedTuple):
     """One figure: its name, what it is to reach, how it is measured (one trial), and how it reads."""
 
     name: str
-    reach: float | None  # None: told, not asked for
+    reach: float | None  # None: no target
     at_most: bool
     unit: str
-    trial: Callable[[], tuple[float, str]]  # (figure, what stands beside it)
-    trials: int = 0  # 0: as many as asked on the command line
+    trial: Callable[[], tuple[float, str]]  # (figure, remark)
+    trials: int = 0  # 0: as many as --trials
 
 
 def load() -> tuple[float, str]:
@@ -60,7 +60,7 @@ def load() -> tuple[float, str]:
 
 
 def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
-    """CPU seconds per million tokens, with the floor of as many streams beside it."""
+    """CPU seconds per million tokens, with the floor of as many streams as a remark."""
     trial, bare = smooth(streams=streams, **changes), floor(streams)
     off = errors(trial.inside, trial.entries, trial.origin_ns)[0]
     detail = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
@@ -258,7 +258,7 @@ def profiled() -> set[str]:
 
 
 def measured(row: Row, trials: int) -> tuple[list[float], str]:
-    """The figures of every trial, and what stands beside the median one."""
+    """The figures of every trial, and the remark on the median one."""
     found = [row.trial() for _ in range(row.trials or trials)]
     ordered = sorted(found)
     return [value for value, _ in ordered], ordered[len(ordered) // 2][1]

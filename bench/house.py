@@ -1,9 +1,9 @@
-"""The budget of harness/: each figure is counted from the code itself, with its limit beside it.
+"""The budget of harness/: each figure is counted from the code itself, with its limit.
 
 Lines are those of the files, blank ones and comments too. A function's lines go from its `def` to its end; its
 parameters leave out self and cls.
 
-What one request crosses is traced, not read off the code: `knee run` holds a level of one request at a time against
+What one request crosses is traced, not read off the code: `knee run` measures a level of one request at a time against
 the reference endpoint and another one of two, then `knee report` reads the folder.
 
 - Measured: within the first level's window, every file in which the worker enters a function, since it has nothing
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function of harness/, as far as the budget looks at it."""
+    """A function of harness/, as far as the budget needs it."""
 
     file: str
     name: str
@@ -94,7 +94,7 @@ def functions(file: str, source: str) -> Iterator[Function]:
 
 
 def counted() -> tuple[Counter[str], list[Row]]:
-    """Lines by room, and what the sources say of the budget."""
+    """Lines by room, and the figures of the budget that the sources give."""
     sources = {str(path.relative_to(HARNESS)): path.read_text() for path in sorted(HARNESS.rglob("*.py"))}
     lines = {file: len(source.splitlines()) for file, source in sources.items()}
     rooms: Counter[str] = Counter()

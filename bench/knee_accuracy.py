@@ -1,8 +1,8 @@
 """The knee against truths that are known: coverage, bias, cost and speed of the adaptive ramp and its fit.
 
-Every row says what it is to reach, what was found and whether that is met; a no stays a no. Levels come from curves
-with a known error, from the step machine's traces, and at last from the simulated endpoint behind its socket; the
-first two need no clock, so thousands of ramps take minutes. `beside` has what helps to read the figure.
+Every row has its target, the figure found, and whether the target is met. Levels come from curves with a known error,
+from the step machine's traces, and at last from the simulated endpoint behind its socket; the first two need no clock,
+so thousands of ramps take minutes. The last column has what helps to read the figure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from harness.search.precision import window
 from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)
-REACHED, PAST = 0.95, 3.0  # "plateau reached" is to be said in so many ramps that went so many hinges far
+REACHED, PAST = 0.95, 3.0  # "plateau reached" is due in this share of the ramps that went so many hinges far
 BIAS, CHEAPER, FIT_S = 0.02, 0.40, 0.2
 LENGTHS = 1.25  # ratio of two window lengths that the fixed sweep tries
 STEPS, LEVEL_STEPS = 25_000, 250_000  # of a trace, for each replica; of one that the truth of a level is read from
@@ -54,7 +54,7 @@ KNEES = (48.0, 30.0, 75.0, 100.0)  # peers are compared at the first
 
 
 class SweepResult(msgspec.Struct, frozen=True):
-    """What a sweep's fit said, and what the sweep took."""
+    """The fit of a sweep, and what the sweep took."""
 
     hinge: Value
     plateau: Value  # by the bootstrap, whether it is shown or not
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, frozen=True):
     index: int
     truth: TrueCurve
     adaptive: SweepResult
-    doubling: SweepResult | None  # of the first runs only: it is told, not asked for
+    doubling: SweepResult | None  # of the first runs only, for comparison
 
 
 # ---- ramps over curves ----------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def lengthened(noise: float, seed: int, run: Run) -> float | None:
 
 
 class SharedRamps:
-    """The processes, and the ramps that several rows look at, made once."""
+    """The processes, and the ramps that several rows share, made once."""
 
     def __init__(self, options: Options, pool: ProcessPoolExecutor) -> None:
         self.options, self.pool = options, pool
@@ -242,7 +242,7 @@ def _no_hinge(name: str, noise: float, runs: Sequence[Run], counted: str) -> Ite
 
 
 def reached(work: SharedRamps) -> Iterator[Line]:
-    """When the plateau is said to be reached."""
+    """When the plateau counts as reached."""
     for noise in NOISES:
         found = list(work.pool.map(partial(cut_below, noise, work.options.seed), range(work.options.runs), chunksize=8))
         claimed = sum(a.reached for _, a in found)
@@ -361,7 +361,7 @@ def level(work: SharedRamps) -> Iterator[Line]:
 
 
 def grids(work: SharedRamps) -> Iterator[Line]:
-    """Exact min(aN, P) on every grid, beside what the peers' rules make of it."""
+    """Exact min(aN, P) on every grid, and what the peers' rules make of it."""
     for name, grid in GRIDS.items():
         errors, ours = [], 0.0
         for knee in KNEES:

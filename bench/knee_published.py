@@ -1,7 +1,7 @@
-"""Sweeps as people publish them, through a result folder and through a CSV: `knee fit` says the same of both.
+"""Sweeps as people publish them, through a result folder and through a CSV: `knee fit` gives the same for both.
 
 A folder is made of requests that send as many tokens a second as was published, evenly staggered, in a window so short
-that nearly no level has an error of its own. What the sweeps' truth is nobody knows; that a tail is flat anybody sees.
+that nearly no level has an error of its own. Their true knees are unknown; a flat tail is plain to see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.results.spool import Spool, header
 from harness.summary import FOUND, PROVISIONAL, Curve, Value
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "published_sweeps.csv"
-WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; of the others nobody says, and so long it may have been
+WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; those of the others are not published
 WINDOW_S = 60.0
 FLAT = ("sixteen_seats",)  # whose tail is so flat that they are to be found, not only provisional
 SAME = 0.05  # relative difference of the two hinges
@@ -57,7 +57,7 @@ def sweeps() -> dict[str, list[PublishedLevel]]:
 
 
 def folder(path: Path, levels: Sequence[PublishedLevel], window_s: float) -> None:
-    """A result folder in which each level was measured so long; whole, but for what nobody asks here."""
+    """A result folder in which each level was measured so long, with the fields that are needed here."""
     files.write_json(path / "manifest.json", {})
     spool = Spool(path, header(0, 0.0))
     now = 0.0
@@ -101,7 +101,7 @@ def table(levels: Sequence[PublishedLevel]) -> str:
 
 
 def fitted(source: Path) -> Curve:
-    """What `knee fit` says."""
+    """The curve by `knee fit`."""
     command = [sys.executable, "-m", "harness", "fit", str(source), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
     return msgspec.json.decode(done.stdout, type=Curve)

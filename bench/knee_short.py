@@ -1,6 +1,6 @@
 """Rows of the knee's benchmark for short measurements: short windows, ramps that are cut, budgets.
 
-Asked of each: a knee or a bound of it in all but 2 %, intervals that cover, and no plateau where the levels ended far
+The targets: a knee or a bound of it in all but 2 %, intervals that cover, and no plateau where the levels ended far
 below the hinge.
 """
 
@@ -35,7 +35,7 @@ KNOWN, KNOWN_ANSWER_S, KNOWN_LEVELS = TrueCurve(0.01494, 0.000215, 24.0), 2.5, (
 
 
 class SearchOutcome(msgspec.Struct, frozen=True):
-    """One server measured: what is true, what was said, and when."""
+    """One server measured: the truth, the fit, and when it came."""
 
     hinge: float
     plateau: float
@@ -98,7 +98,7 @@ def known_once(seed: int, index: int) -> FittedKnee:
 
 
 def known(work: Bench) -> Iterator[Line]:
-    """One server whose plateau anybody sees, whenever its windows begin."""
+    """One server with an obvious plateau, whenever its windows begin."""
     runs = work.options.short_runs
     found = list(work.pool.map(partial(known_once, work.options.seed), range(runs), chunksize=4))
     found_share = share([answer.state == FOUND for answer in found])
@@ -170,11 +170,11 @@ def _apart(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[
     yield from judged(f"{name}-drift", f"{what}, drift", [o for o in outcomes if o.drift])
 
 
-# ---- what is asked of all -------------------------------------------------------------------------------
+# ---- targets of all rows -------------------------------------------------------------------------------
 
 
 def judged(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[Line]:
-    """An answer, intervals that cover, and no plateau that is none; the plateau found where there is one is told."""
+    """An answer, intervals that cover, and no plateau that is none; how often a true plateau is found has no target."""
     answered = share([o.fitted.has_answer for o in outcomes])
     apart = [
         f"{s:g} s {share([o.fitted.has_answer for o in outcomes if o.answer_s == s]):.0%}"
@@ -213,7 +213,7 @@ def judged(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[
 
 
 def _states(answers: Sequence[FittedKnee]) -> str:
-    """How often each state was said.
+    """How often each state came out.
 
     >>> _states([FittedKnee("found", Value(None), Value(None))])
     '1 found'

@@ -1,4 +1,4 @@
-"""What every row of the knee's benchmark is made of: its line of the table, and intervals held against a truth."""
+"""What every row of the knee's benchmark is made of: its line of the table, and intervals compared with a truth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COVERED, TOO_WIDE = 0.92, 0.98
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the table; `met` None: told, not asked for."""
+    """One line of the table; `met` None: no target."""
 
     row: str
     what: str
@@ -27,7 +27,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Options(NamedTuple):
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     runs: int
     server_runs: int
@@ -37,7 +37,7 @@ class Options(NamedTuple):
 
 
 class Bench(Protocol):
-    """What a row works with: what was asked for, and the processes."""
+    """What a row works with: the options, and the processes."""
 
     options: Options
     pool: ProcessPoolExecutor
@@ -47,7 +47,7 @@ class Bench(Protocol):
 
 
 def covers(value: Value, truth: float) -> bool | None:
-    """Whether the interval holds the truth; None where there is none. An end that is None is unbounded.
+    """Whether the interval covers the truth; None where there is none. An end that is None is unbounded.
 
     >>> covers(Value(48.0, (40.0, None)), math.inf), covers(Value(48.0, (40.0, 60.0)), math.inf), covers(Value(None), 1)
     (True, False, None)
@@ -104,7 +104,7 @@ def tally(values: Sequence[tuple[Value, float]]) -> Tally:
 
 
 def share(holds: Sequence[bool]) -> float:
-    """How many of them hold, 0 to 1; nan of none."""
+    """The share that is true, 0 to 1; nan of none."""
     return sum(holds) / len(holds) if holds else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Servers whose knee is known, and what a level measured on them would have said.
+"""Servers whose knee is known, and the levels that would be measured on them.
 
 Two kinds. Curves: the families of docs/method.md, The curve, with drawn coefficients; a level is the curve's
 throughput with a relative error of known size. Machines: the step machine of predict.batching in a closed loop, which
@@ -31,7 +31,7 @@ from harness.search.ramp import next_level
 from harness.search.state import Search
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-Measure = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the level that was held out
+Measure = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the measured level out
 
 KINDS = ("capped", "hyperbola", "dip")
 HINGES = (4.0, 400.0)  # drawn log-uniform between them
@@ -104,7 +104,7 @@ def measured_level(C: int, X: float, sigma: float, request_s: float, window: flo
 def adaptive(
     measure: Measure, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0
 ) -> list[MeasuredLevel]:
-    """The levels that the ramp asks for, until it says that it is over."""
+    """The levels that the ramp chooses, to its end."""
     search = Search(
         levels=None, rates=None, max_concurrency=max_concurrency, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None,
@@ -184,7 +184,7 @@ SERVERS = {
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What left a server that held C in flight: tokens and when, seconds from the start of the first request."""
+    """What a server with C in flight sent: tokens and when, seconds from the start of the first request."""
 
     at: Floats
     tokens: Floats
@@ -195,7 +195,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
-    """C users who each ask again as soon as they are answered, for so many engine steps.
+    """C users without think time, for so many engine steps.
 
     The first requests are cut to random rests of their length, as if the window had come at a random moment.
     """
@@ -230,7 +230,7 @@ def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
                 spans.append(now - sent.pop(request))
                 submit(replica, now)
         after = machine.step()
-        assert after is not None  # whoever was answered has asked again
+        assert after is not None  # every answered user has sent another request
         heapq.heappush(due, (now + after.duration, replica, after))
     steady = spans[len(spans) // 4 :]
     request_s = sum(steady) / len(steady)
@@ -260,7 +260,7 @@ def whole(name: str, steps: int, C: int) -> MeasuredLevel:
 
 
 def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
-    """What the tokens between two moments say; the fit's own error as a real level has it."""
+    """The level by the tokens between two moments; the fit's own error as a real level has it."""
     rate, times = stats.batches(found.at, found.tokens, start, end, 1), (end - start) / found.request_s
     se, _ = stats.fit_error(found.at, found.tokens, start, end, found.request_s, round(C * times))
     X = float(rate[0])

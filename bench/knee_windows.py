@@ -1,4 +1,4 @@
-"""Servers whose knee is known, seen through windows of any length: what a short level would have said.
+"""Servers whose knee is known, seen through windows of any length: and what a short level shows of it.
 
 A level here is tokens with their times and requests with theirs, cut by a window that begins at a random moment; its
 throughput and its error come from the functions that a real level's do. Nothing is added to them: what a short window
@@ -111,7 +111,7 @@ def _warm_up_s(C: int, had: int, request_s: float, before_s: float, spread_s: fl
 
 
 class ServedTokens(msgspec.Struct, frozen=True):
-    """What a server sent while a level was held: arrivals in order, and its requests, each [n]; seconds."""
+    """What a server sent during a level: arrivals in order, and its requests, each [n]; seconds."""
 
     at: Floats
     tokens: Floats
@@ -124,7 +124,7 @@ class ServedTokens(msgspec.Struct, frozen=True):
 
 
 class WindowSample(msgspec.Struct, frozen=True):
-    """What a window says of a level."""
+    """A level by one window."""
 
     concurrency: int
     X: float
@@ -185,7 +185,7 @@ class Closed(NamedTuple):
         return C * self.answer / self.truth.throughput(C)
 
     def __call__(self, C: int, window_s: float, rng: np.random.Generator, fresh: Fresh | None = None) -> ServedTokens:
-        """C staggered users, each somewhere within its share of a request time, and whoever waits in a queue."""
+        """C staggered users, each somewhere within its share of a request time, and a queue for the others."""
         n, L = min(C, self.seats), self.prompt + self.answer
         step = self.request_s(n) / L * math.exp(self.drift * rng.normal())
         phases = (np.arange(n) + rng.uniform(size=n)) / n
@@ -195,7 +195,7 @@ class Closed(NamedTuple):
             phases = np.concatenate([(np.arange(old) + rng.uniform(size=old)) / max(old, 1), (1 - ages) % 1])
         phases = np.sort((phases * L).astype(np.int64))
         # Requests end in the order of the seats' phases, one round after the other; the one that waited longest takes
-        # the seat, and whoever was answered asks again.
+        # the seat, and its user sends another request.
         waiting = C - n
         request_s = L * step * C / n
         begun = math.ceil(waiting / n) * L  # steps until one that was sent after the start has a seat
@@ -250,7 +250,7 @@ class StepMachineServer(NamedTuple):
         return _machine_request_s(self.seats, self.answer, C)
 
     def __call__(self, C: int, window_s: float, rng: np.random.Generator) -> ServedTokens:
-        """C users who each ask again when they are answered; the first requests are rests, spread evenly."""
+        """C users without think time; the first requests are rests, spread evenly."""
         where = msgspec.structs.replace(
             knee_truths.H100, max_num_seqs=self.seats, kv_tokens=2 * self.seats * (PROMPT + self.answer)
         )
@@ -312,7 +312,7 @@ def _machine_plateau(seats: int, answer: int) -> float:
 
 
 class FittedKnee(msgspec.Struct, frozen=True):
-    """What the fit said of some levels."""
+    """The fit of some levels."""
 
     state: str
     hinge: Value
@@ -344,7 +344,7 @@ def ramped(
     most: int | None = None,
     seed: int = 0,
 ) -> Iterator[RampLevel]:
-    """The levels that the ramp asks for on a virtual clock, until it is over, its time is, or it has held so many.
+    """The levels that the ramp chooses on a virtual clock, until it ends, its time is over, or `most` are measured.
 
     A window that the budget ends counts as far as it came, a warm-up that it ends leaves no level: as search.timing
     has it.
@@ -373,7 +373,7 @@ def ramped(
             looks.append(room)
         level = measured_level(server, C, looks, rng, timing.fresh)
         taken = timing.warm_up_s + level.window_s + timing.cooldown_s
-        if left is not None:  # a budget that is spent waits for nobody
+        if left is not None:  # a spent budget ends at once
             taken = min(taken, max(left, timing.warm_up_s + level.window_s) + BATCH_EVERY_S + PROGRESS_EVERY_S)
         now += taken
         measured.append(_as_measured(level, taken))

@@ -1,7 +1,7 @@
 """knee and its peers, in turn against one reference endpoint: what each costs, and how far its figures are off.
 
 The endpoint gives every stream its tokens at a known pace from core 0 and logs each write; one tool at a time runs
-on core 1. Beside what a tool reports stands what the server's log says of the same requests. How and why:
+on core 1. What a tool reports is printed next to the server's log of the same requests. How and why:
 docs/peers.md.
 """
 
@@ -56,7 +56,7 @@ VOCABULARY = 4096
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What the server's log says of one run; seconds, and times are CLOCK_MONOTONIC in nanoseconds."""
+    """One run by the server's log; seconds, and times are CLOCK_MONOTONIC in nanoseconds."""
 
     first_ns: int  # the first request of any kind
     begin_ns: int  # the first request of the load

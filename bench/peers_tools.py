@@ -1,6 +1,6 @@
-"""The peers in one table: how each is installed, asked for the same load, and read.
+"""The peers in one table: how each is installed, given the same load, and read.
 
-Every command asks for the same thing in the tool's own words: so many requests, so many at a time, prompts of
+Every command sets the same load by the tool's own options: so many requests, so many at a time, prompts of
 PROMPT_TOKENS, answers of ANSWER_TOKENS, streamed from /v1/completions. Where a tool has an option that makes it
 cheaper or more exact, it has it: see docs/peers.md. A reader returns what the tool itself reports, in seconds.
 """
@@ -23,7 +23,7 @@ MODEL = "reference"
 
 
 class ToolLoad(NamedTuple):
-    """What is asked of a tool, and where it may write."""
+    """The load of a tool, and where it may write."""
 
     url: str
     streams: int
@@ -34,7 +34,7 @@ class ToolLoad(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """What a tool says it measured; seconds, None where it does not say."""
+    """What a tool reports; seconds, None where it reports nothing."""
 
     ttft_p50: float | None
     ttft_p99: float | None
@@ -65,9 +65,9 @@ def constraints(tool: Tool) -> Path:
 
 
 def interpreter(version: str) -> str:
-    """A Python of this version or, failing that, a newer one; asked by running it.
+    """A Python of this version or, failing that, a newer one; found by running it.
 
-    pyenv's commands refuse the versions that are not selected, so those are asked where they lie.
+    pyenv's commands refuse the versions that are not selected, so those are run by their paths.
     """
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     script = f"import sys; print(sys.executable); sys.exit(sys.version_info < ({version.replace('.', ', ')}))"
@@ -126,7 +126,7 @@ def _call(command: list[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """The last line that speaks of an error or, without one, the last that says anything.
+    """The last line that speaks of an error or, without one, the last that is not empty.
 
     >>> last_line("Traceback\\nValueError: no\\nlog: a.log\\n\\n")
     'ValueError: no'
@@ -322,7 +322,7 @@ def no_hub(_: ToolLoad) -> dict[str, str]:
 
 
 def just_enough_workers(load: ToolLoad) -> dict[str, str]:
-    """A process of GuideLLM's holds 100 connections; the ten that it would start only share the one core."""
+    """A process of GuideLLM's keeps 100 connections; the ten that it would start only share the one core."""
     return {"GUIDELLM__MAX_WORKER_PROCESSES": str(math.ceil(load.streams / 100))}
 
 

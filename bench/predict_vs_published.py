@@ -1,6 +1,6 @@
-"""The prediction beside published curves: measured over predicted at every level, with nothing fitted to them.
+"""The prediction against published curves: measured over predicted at every level, with nothing fitted to them.
 
-Data-sheet constants and the published setup alone. Beside it stands what the same sheet gives without the model: a
+Data-sheet constants and the published setup alone. For comparison, the same sheet without the model: a
 line, C times the single stream of `BW·MBU/W`, that goes flat at the KV ceiling `BW·MBU/(ctx·kv)`. Errors are
 root-mean-square of the log ratio, so 1.10 is off by 10 % either way. Bad rows stay in.
 """
@@ -24,7 +24,7 @@ from harness.predict.step import MeanLengths
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
 
-# What the publications say of their setup: our model and card, precision, GPUs together, answers' mean length.
+# The published setups: our model and card, precision, GPUs together, answers' mean length.
 SETUPS: dict[str, dict[str, Any]] = {
     # vLLM's default on cards of this size
     "nano30b_b200": {"model": "nemotron-3-nano-30b-a3b", "gpu": "b200-sxm", "dtype": "fp8", "max_num_seqs": 1024},
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the band holds it."""
+        """Whether it lies in the band."""
         return self.low <= self.measured <= self.high
 
 
@@ -74,7 +74,7 @@ def line_then_flat(made: Model, where: Deployment, workload: MeanLengths, C: int
 
 
 def rows() -> list[Row]:
-    """Every published level beside its prediction."""
+    """Every published level and its prediction."""
     with CURVES.open(newline="", encoding="utf-8") as file:
         published = list(csv.DictReader(file))
     out = []

@@ -1,7 +1,7 @@
 """Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them; or what reads files.
 
 Each input is one hostile answer (tests/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth byte
-by byte too; the readings must tell the same record and nothing may be raised. Every other thousand meets limits so
+by byte too; the readings must give the same record and nothing may be raised. Every other thousand meets limits so
 small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
 
 With --readers each input is a damaged manifest, spool, parquet file, scenario, model config or one of the small files

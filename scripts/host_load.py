@@ -1,4 +1,4 @@
-"""Runs a command beside a server and tells what else kept the host busy: a knee measured on a shared machine
+"""Runs a command next to a server and prints what else kept the host busy: a knee measured on a shared machine
 is only worth as much as the cores it had.
 
     python scripts/host_load.py --server PID --out LOAD.json -- COMMAND…
@@ -68,7 +68,7 @@ def text(shares: dict[str, float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run a command and tell how busy the host was meanwhile.")
+    parser = argparse.ArgumentParser(description="Run a command and print how busy the host was meanwhile.")
     parser.add_argument("--server", type=int, required=True, help="process id of the server")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("command", nargs="+")

@@ -29,9 +29,9 @@ ODD = {
 
 
 def declared(component: dict[str, Any]) -> list[str]:
-    """What a component says of its licence: an expression, or names; [''] where it says nothing.
+    """A component's licence by its metadata: an expression, or names; [''] where there is none.
 
-    A classifier beside an SPDX name repeats it, more vaguely.
+    A classifier next to an SPDX name repeats it, more vaguely.
     """
     found = []
     for each in component.get("licenses", []):
@@ -42,7 +42,7 @@ def declared(component: dict[str, Any]) -> list[str]:
 
 
 def allowed(expression: str, names: set[str]) -> bool:
-    """Whether an SPDX expression without parentheses holds: all of AND, one of OR."""
+    """Whether an SPDX expression without parentheses is satisfied: all of AND, one of OR."""
     if expression in names:
         return True
     return any(

@@ -41,7 +41,7 @@ class PlannedRun(NamedTuple):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of one run says besides its summary."""
+    """Facts of one run that are not in its summary."""
 
     server: list[str]  # the command line
     start_to_ready_s: float
@@ -52,7 +52,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(NamedTuple):
-    """How vLLM is started, and what knee is told of it."""
+    """How vLLM is started, and the options of knee that describe it."""
 
     flags: tuple[str, ...]
     facts: tuple[str, ...]

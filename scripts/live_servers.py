@@ -3,7 +3,7 @@
     python scripts/live_servers.py measure llama-4 llama-8 --out results/live
     python scripts/live_servers.py table results/live-*
 
-Every result folder gets a `live.json` beside what knee leaves there: which server, the limit that it was started
+Every result folder gets a `live.json` next to knee's own files: which server, the limit that it was started
 with, the exit status and the seconds. The table needs no more than the folders. scripts/live-servers builds what is
 started here; left out: any choice of levels, which is knee's own.
 """
@@ -55,7 +55,7 @@ READY_WITHIN = 300.0  # seconds; vLLM on a busy core takes half of it
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of one run says besides its summary."""
+    """Facts of one run that are not in its summary."""
 
     name: str
     server: str
@@ -80,7 +80,7 @@ class Target(NamedTuple):
     url: str
     model: str
     options: tuple[str, ...] = ()
-    env: dict[str, str] = {}  # noqa: RUF012  # nobody writes to it
+    env: dict[str, str] = {}  # noqa: RUF012  # never written to
     ca_file: Path | None = None
 
 

@@ -2,7 +2,7 @@
 
     python scripts/live_table.py --knee 16 --subset 1,2,4,8,16,32,64 results/live-vllm-*
 
-Beside the fit that each run printed stands one over a subset of its levels, from the same measurements.
+Each run has a second fit, over a subset of its levels, from the same measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITHIN = 0.25  # both ends of the interval, of the estimate
 
 
 class Judged(NamedTuple):
-    """What one fit says of the knee, and whether it is right and tight."""
+    """One fit's knee, and whether its interval is right and tight."""
 
     text: str
     holds: bool

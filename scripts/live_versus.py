@@ -64,7 +64,7 @@ def row(name: str, folder: Path, knee: float) -> tuple[list[str], Summary, int, 
 
 
 def table(adaptive: Path, fixed: Path, knee: float) -> None:
-    """Both runs, and whether the adaptive one holds the knee with at most half of the requests."""
+    """Both runs, and whether the adaptive one contains the knee with at most half of the requests."""
     head = [
         "run",
         "requests",

@@ -1,4 +1,4 @@
-"""The measurement beside the prediction: one ratio a level, and at the plateau what the difference comes from. Pure.
+"""Measured over predicted: one ratio a level, and at the plateau what the difference comes from. Pure.
 
 A prediction is a curve X = B / y(B), with B = min(C, cap) requests running and y = decoding + prefilling seconds a
 token. Three of its figures are measured by themselves: decoding by ITL and prefilling by TTFT, both at one request in

@@ -27,7 +27,7 @@ _Key = tuple[int | float | None, int | None]  # concurrency or rate, and a probe
 def of_level(s: LevelSummary) -> GradeName:
     """The level's grade by its interval, its verdicts, its length and its requests.
 
-    Standard: valid, with an interval of its own, and no doubt about its length. Submission: besides, a window of at
+    Standard: valid, with an interval of its own, and no doubt about its length. Submission: also a window of at
     least max(30 s, 20 request times) in which at least max(5 C, 100) requests were completed.
     """
     short = SHORT & {verdict.code for verdict in s.verdicts}

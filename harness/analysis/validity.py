@@ -38,8 +38,8 @@ def usable(level: LevelSummary, for_: Purpose) -> bool:
             the headline, an SLO that is met, to compare with, calibrate
             or replace a prediction
     POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: the point is at as many as were
-            the single stream beside its prediction                     in flight
-    TOP     the highest level beside its prediction                     in_flight_low, client_limited,
+            the single stream against its prediction                    in flight
+    TOP     the highest level against its prediction                    in_flight_low, client_limited,
                                                                         worker_paused: the client ended the ramp,
                                                                         and the gap has to name it
     MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
