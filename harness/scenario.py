@@ -274,7 +274,7 @@ def check(scenario: Scenario, *, place: str) -> None:
     )  # fmt: skip
     must(
         hardware.host_cpus is None or hardware.gpu in (None, "host"),
-        "hardware.host_cpus", "it is used with gpu = host only", "say --gpu host",
+        "hardware.host_cpus", "it is used with gpu = host only", "give --gpu host",
     )  # fmt: skip
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)

@@ -39,7 +39,7 @@ def test_gpus_follow_from_the_split_and_replicas_fill_what_is_given():
 @pytest.mark.parametrize(
     ("made", "figures", "message"),
     [
-        (LLAMA, {"gpus": 8}, "8 GPUs, but tp × pp × dp is 1; say --tp 8 for one replica over all, or --dp 8"),
+        (LLAMA, {"gpus": 8}, "8 GPUs, but tp × pp × dp is 1; give --tp 8 for one replica over all, or --dp 8"),
         (LLAMA, {"gpus": 6, "tp": 4}, "6 GPUs, but tp × pp × dp is 4; make them equal"),
         (LLAMA, {"tp": 3}, "3 GPUs cannot share the 32 heads of llama-3.1-8b; these can: 1, 2, 4, 8, 16, 32"),
         (LLAMA, {"tp": 0}, "less than 1 part"),
@@ -71,7 +71,7 @@ def test_a_peak_that_was_measured_can_be_exceeded():
     [
         (
             {"draft_tokens": 3},
-            "--draft-tokens: it is not said what share of 3 drafted tokens is accepted; add --acceptance",
+            "--draft-tokens: 3 drafted tokens, but not the share of them that is accepted; add --acceptance",
         ),
         ({"acceptance": 0.7}, "--acceptance: no tokens are drafted; add --draft-tokens, how many a step"),
         ({"draft_s": 0.001}, "--draft-time: no tokens are drafted; add --draft-tokens, how many a step"),
@@ -186,23 +186,21 @@ def test_a_model_that_does_not_fit_says_what_would():
     message = str(raised.value)
     assert "llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm" in message
     # 71 GB on each of two just fit; in fp8 73 GB on one do not, beside 6 GB for activations
-    assert message.endswith("it has 86 GB: say --tp 2, or take a smaller model")
+    assert message.endswith("it has 86 GB: give --tp 2, or take a smaller model")
     predict(SEVENTY, on(tp=2), MeanLengths(1000, 200), [1])
     big = model(model_config("llama-3.1-405b"), "405b")
-    with pytest.raises(HarnessError, match="does not fit on 8 × h100-sxm; each has 86 GB: say --tp 16, or --dtype fp8"):
+    with pytest.raises(HarnessError, match="does not fit on 8 × h100-sxm; each has 86 GB: give --tp 16"):
         predict(big, on(tp=8), MeanLengths(1000, 200), [1])
 
 
 def test_a_request_that_does_not_fit_says_what_would():
-    with pytest.raises(
-        HarnessError, match=r"does not fit into a KV cache of \d+; ask for shorter requests, or say --tp"
-    ):
+    with pytest.raises(HarnessError, match=r"does not fit into a KV cache of \d+; send shorter requests, or give --tp"):
         predict(SEVENTY, on("mi300x"), MeanLengths(100_000, 30_000), [1])
 
 
 def test_a_card_without_a_link_serves_replicas_only():
     alone = msgspec.structs.replace(gpu("h100-sxm"), link=None)
-    with pytest.raises(HarnessError, match="has no link to others; say --dp"):
+    with pytest.raises(HarnessError, match="has no link to others; give --dp"):
         check(LLAMA, deployment(alone, tp=2))
     check(LLAMA, deployment(alone, dp=2))
 

@@ -78,7 +78,7 @@ def deployed(
     found = served.deployed(where, card, manifest.cache_config)
     if found is None:
         missing = "--gpu" if card is None else "--model-config"
-        fact = f"it does not say {'which card' if card is None else 'which model'} served"
+        fact = f"the {'card' if card is None else 'model'} that served is not recorded"
         raise HarnessError(fact, place=str(run.path), way_out=f"add {missing}")
     made, deployment = found
     return msgspec.structs.replace(made, name=short(made.name)), deployment
@@ -120,7 +120,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
         _same(run, workload(run, summary), question, model.name)
         key, gpus = run.manifest.gpu, run.manifest.gpus
         if key is None or not gpus:
-            raise HarnessError("it does not say on which card it was measured", place=folder, way_out="leave it out")
+            raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
         within = [level for level in valid(summary) if all(_met(level, limit) for limit in limits)]
         best = max((level.output_tokens_per_s.mean or 0.0 for level in within), default=None)
         if best is None:
@@ -144,7 +144,7 @@ def _same(run: Result, served: MeanLengths, question: Question, name: str) -> No
     pairs = ((served.input_tokens, question.input_tokens), (served.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
         fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
-        way_out = f"say --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
+        way_out = f"give --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
         raise HarnessError(fact, place=str(run.path), way_out=way_out)
     measured = run.manifest.prediction.model if run.manifest.prediction else None
     if measured and short(measured).lower() != name.lower():

@@ -97,7 +97,7 @@ _EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that
 def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
     """A MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
     if not gpu.key.startswith(_SLICED):
-        raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"say --gpu {gpu.key}")
+        raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"give --gpu {gpu.key}")
     label = next(float(row["mem_gb"]) for row in _rows() if row["key"].lower() == gpu.key)  # slices share the label
     match = _MIG.fullmatch(text)
     compute, eighths = (int(match[1]), round(8 * int(match[2]) / label)) if match else (0, 0)
@@ -205,7 +205,7 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    way_out = "give the config.json that lies beside the model's weights"
+    way_out = "give the config.json next to the model's weights"
     with decoding.reading(f"{place} {path}", "a model config", way_out):
         return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
 

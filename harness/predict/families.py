@@ -88,7 +88,7 @@ _REFUSED = {
 
 
 def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model inside a multimodal config; what it does not say itself the outer one says for it.
+    """The language model inside a multimodal config; what it lacks the outer one has.
 
     >>> text_of({"torch_dtype": "bfloat16", "text_config": {"hidden_size": 8}})["hidden_size"]
     8
@@ -124,7 +124,7 @@ def figure(config: Mapping[str, Any], field: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
         fact = missing if value is None else f"{wrong}, not a whole number above 0"
-        raise HarnessError(fact, place=PLACE, way_out="give the config.json that lies beside the model's weights")
+        raise HarnessError(fact, place=PLACE, way_out="give the config.json next to the model's weights")
     if value > _MOST.get(field, 10**9):
         shown = f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits"
         raise refused(field, shown, name)

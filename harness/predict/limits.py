@@ -66,7 +66,7 @@ def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> fl
     if longest > capacity:
         fact = f"a request of {longest:.0f} tokens does not fit into a KV cache of {capacity}"
         more = smallest_tp(model, deployment, longest) if deployment.kv_tokens is None else None
-        way_out = "ask for shorter requests" + (f", or say --tp {more}" if more else "")
+        way_out = "send shorter requests" + (f", or give --tp {more}" if more else "")
         raise HarnessError(fact, place="--input-tokens", way_out=way_out)
     return float(blocks(deployment, capacity) // blocks(deployment, ctx))
 

@@ -70,7 +70,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
     text = families.text_of(config)
     family = families.family(text, name)
     if dtype.lower().removeprefix("torch.") in ("float32", "fp32", "float"):
-        way_out = "servers cast such weights down: say --dtype bfloat16"
+        way_out = "servers cast such weights down: give --dtype bfloat16"
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = figure(text, "hidden_size", name)
     n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else families.heads(text, name)

@@ -47,7 +47,7 @@ def find(
             return ServingCard()
         notes.append(f"the GPU is {key} by its driver")
         if len(known) != hardware.gpus:
-            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: say --gpus and --tp")
+            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: give --gpus and --tp")
     if key.lower() == HOST:
         measured = measure(hardware.host_cpus)
         return ServingCard(card=host(measured), machine=measured)
@@ -111,7 +111,7 @@ def deployed(
             fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
             raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
     elif hardware.gpus > 1:
-        way_out = f"say --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
+        way_out = f"give --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
         raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
     if hardware.max_num_seqs is not None:
         figures["max_num_seqs"] = hardware.max_num_seqs

@@ -196,7 +196,7 @@ class _VirtualClock:
         if not self._machine.fits(request):
             fact = f"a request of {sum(lengths)} tokens does not fit into a KV cache of "
             fact += f"{self._machine.num_blocks * self._machine.block_size}"
-            raise HarnessError(fact, place="--input-tokens", way_out="ask for shorter requests")
+            raise HarnessError(fact, place="--input-tokens", way_out="send shorter requests")
         self.came.append(at)
         self.sent[request.id] = at
         self._requests[request.id] = request

@@ -99,7 +99,7 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
         return Manifest()
     way_out = "restore it"
     if (folder / SPOOL).exists() or (folder / REQUESTS).exists():
-        way_out = "what was measured lies beside it: restore it, or move it away and `knee report` reads without it"
+        way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
         return manifest.read(decoding.json(decoding.content(file)))
 
@@ -109,7 +109,7 @@ def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
     if isinstance(about, Manifest) and not about.loaded:
         raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
     if (lacking := manifest.missing(about)) is not None:
-        raise HarnessError(f"it does not say its {lacking}", place=str(folder / MANIFEST), way_out="restore it")
+        raise HarnessError(f"its {lacking} is missing", place=str(folder / MANIFEST), way_out="restore it")
 
 
 def _no_header(found: frames.Spooled) -> str:
