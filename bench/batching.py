@@ -2,7 +2,7 @@
 
 Speed: a closed loop on the clock that jumps, simulated seconds per second of wall time, with steps taken together
 and one by one. Agreement: throughput, ITL and TTFT of the simulation over those of predict.roofline, below and above
-the cap; the last rows with a KV cache that does not hold max-num-seqs, in an engine that reserves (where they have to
+the cap; the last rows with a KV cache too small for max-num-seqs, in an engine that reserves (where they have to
 agree) and in one that preempts (where the closed form leaves out what is computed again). Exit status 1 where the
 predictor is less than 100 times as fast as real time.
 """
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, model
 from harness.predict.simulate import Simulation, closed_loop
-from harness.predict.steady import Point, steady_state
-from harness.predict.step import Workload, step_cost
+from harness.predict.steady import SteadyState, steady_state
+from harness.predict.step import MeanLengths, step_cost
 
 FASTER = 100.0  # times real time, at least
 IN_FLIGHT = (1, 16, 64, 256)
@@ -35,26 +35,26 @@ SERVERS = [
     ("qwen3-30b-a3b", "h200-sxm", {}),
     ("llama-3.1-70b", "h100-sxm", {"tp": 4}),
 ]
-WORKLOAD = Workload(1000, 200)
+WORKLOAD = MeanLengths(1000, 200)
 
 
 class Row(NamedTuple):
-    """One simulation beside its closed form."""
+    """One simulation and its closed form."""
 
     seen: Simulation
-    point: Point
+    point: SteadyState
     cap: float
     wall_s: float
 
 
 def simulate(
-    served: Model, there: Deployment, workload: Workload, C: int, requests: int, stepwise: bool = False
+    served: Model, there: Deployment, workload: MeanLengths, C: int, requests: int, stepwise: bool = False
 ) -> Row:
     """A closed loop staggered over one request time, as a level is."""
     cap = batch_cap(caps(served, there, workload))
     point = steady_state(step_cost(served, there), workload, C, cap)
     over = point.ttft + workload.output_tokens * point.itl
-    machine = Machine(served, there, workload.context)
+    machine = StepMachine(served, there, workload.context)
     began = time.perf_counter()
     seen = closed_loop(machine, workload, C, requests=requests, stagger=over, stepwise=stepwise)
     return Row(seen, point, cap, time.perf_counter() - began)
@@ -99,9 +99,9 @@ def agreement() -> None:
             (seen.itl.mean or 0.0) / point.itl,
             (seen.ttft.mean or 0.0) / point.ttft,
         )
-        told = "  ".join(f"{ratio:>6.3f}" for ratio in ratios)
+        columns = "  ".join(f"{ratio:>6.3f}" for ratio in ratios)
         again = seen.preemptions / seen.requests
-        print(f"{name:<46}  {cap:>5.0f}  {C:>5}  {told}  {seen.running:>7.1f}  {again:>9.3f}")
+        print(f"{name:<46}  {cap:>5.0f}  {C:>5}  {columns}  {seen.running:>7.1f}  {again:>9.3f}")
 
     for which, card, figures in SERVERS:
         served = model(model_config(which), which)
@@ -122,8 +122,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=400, help="in the window, at least 4 a user (default 400)")
     parser.add_argument("--repeats", type=int, default=3, help="the best of so many counts (default 3)")
-    asked = parser.parse_args()
-    enough = speed(asked.requests, asked.repeats)
+    options = parser.parse_args()
+    enough = speed(options.requests, options.repeats)
     agreement()
     if not enough:
         sys.exit(f"error: less than {FASTER:.0f} times as fast as real time")

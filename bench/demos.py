@@ -1,10 +1,11 @@
-"""Does the demo find its knee every time, also on a machine that somebody else uses?
+"""Does the demo find its knee every time, also on a busy machine?
 
-Each run has a home and a state folder of its own, so that no calibration is kept. Every second run is beside a process
-a core that takes it for half of every second, at a higher priority where that is permitted. The simulated endpoint runs
-16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where fewer than
-nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a status is not
-0. At last every command of the README is run beside the same processes and ends as the README says, or the status is 1.
+Each run has a home and a state folder of its own, so that no calibration is kept. Every second run competes with a
+process a core that takes it for half of every second, at a higher priority where that is permitted. The simulated
+endpoint runs 16 sequences at once, and a closed loop fills them with 16 to 16.5 requests in flight. Exit status 1 where
+fewer than nine of ten knees lie within 5 % of that with an interval that meets it, where one is missing, or where a
+status is not 0. At last every command of the README is run with the same processes and ends as the README says, or the
+status is 1.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def demo(folder: Path, *, disturbed: bool) -> Row:
     return Row(disturbed, done.returncode, seconds, curve.state, curve.hinge_concurrency.value, low, high)
 
 
-def beside(nice: int) -> contextlib.AbstractContextManager[object]:
+def competing(nice: int) -> contextlib.AbstractContextManager[object]:
     """A process a core that takes it for half of every second."""
     from disturbed import disturbed
 
@@ -71,10 +72,10 @@ def beside(nice: int) -> contextlib.AbstractContextManager[object]:
 def commands_of_the_readme(nice: int) -> bool:
     """Whether every command of the README ends as it says, while others take the cores."""
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_readme.py"]
-    with beside(nice):
+    with competing(nice):
         done = subprocess.run(test, capture_output=True, text=True, check=False)
-    said = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    print("\n".join(["", "the README's commands, disturbed:", *(said[-1:] if done.returncode == 0 else said)]))
+    output = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    print("\n".join(["", "the README's commands, disturbed:", *(output[-1:] if done.returncode == 0 else output)]))
     return done.returncode == 0
 
 
@@ -88,7 +89,7 @@ def main() -> int:
     rows: list[Row] = []
     print("| run | disturbed | status | s | state | knee [95 %] | right |\n|--:|---|--:|--:|---|---|---|")
     for i in range(arguments.runs):
-        other = beside(arguments.nice) if i % 2 else contextlib.nullcontext()
+        other = competing(arguments.nice) if i % 2 else contextlib.nullcontext()
         with tempfile.TemporaryDirectory() as folder, other:
             row = demo(Path(folder), disturbed=bool(i % 2))
         rows.append(row)
@@ -104,10 +105,10 @@ def main() -> int:
         ]
         print(f"| {i + 1} | " + " | ".join(map(str, words)) + " |", flush=True)
     readme = arguments.skip_readme or commands_of_the_readme(arguments.nice)
-    right, given = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
-    well = right >= SHARE * len(rows) and given == len(rows) and not any(row.status for row in rows) and readme
+    right, answered = sum(row.right for row in rows), sum(row.knee is not None for row in rows)
+    well = right >= SHARE * len(rows) and answered == len(rows) and not any(row.status for row in rows) and readme
     verdict = "as it should" if well else "NOT as it should"
-    print(f"\n{right} of {len(rows)} right, {len(rows) - given} without a knee: {verdict}")
+    print(f"\n{right} of {len(rows)} right, {len(rows) - answered} without a knee: {verdict}")
     return 0 if well else 1
 
 

@@ -1,7 +1,7 @@
 """Does a disturbed client void what is wrong, and only that? Throughput by Knee against the server's own log.
 
 The simulated endpoint is on the first core, `knee run` on the second; meanwhile a process a core takes both for half
-of every second, at a higher priority where that is permitted. Each level is held against the endpoint's log of what it
+of every second, at a higher priority where that is permitted. Each level is compared with the endpoint's log of what it
 wrote when: its throughput in its window, and the time of its request slots between the last write of an answer and the
 next send. A level that moved by more than 2 % has to be void, and no other may be; else this exits 1.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from harness.record import Record
 from harness.results.result import Result
 from harness.sim.process import running
-from harness.sim.profile import Pace, Profile, Reference, profile, reference
+from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
 from harness.sim.writelog import Entry, entries
 from harness.summary import LevelSummary, Summary
 
@@ -69,8 +69,8 @@ _MANY = (1, 4, 8, 16, 32, 48, 64, 96, 128, 192)
 CASES = [
     Case("vLLM's steps", profile(max_num_seqs=16, speed=1.0), (1, 2, 4, 6, 8, 12, 16, 24, 32, 48), (64, 64)),
     Case("short answers", profile(max_num_seqs=16, speed=1.0), (1, 2, 4, 6, 8, 12, 16, 24, 32, 48), (64, 16)),
-    Case("64 phases", reference(Pace(ttft_s=0.05, itl_s=0.01)), _MANY, (32, 64)),
-    Case("four a chunk", reference(Pace(ttft_s=0.05, itl_s=0.01, lump=4)), _MANY, (32, 64)),
+    Case("64 phases", reference(StreamPace(ttft_s=0.05, itl_s=0.01)), _MANY, (32, 64)),
+    Case("four a chunk", reference(StreamPace(ttft_s=0.05, itl_s=0.01, lump=4)), _MANY, (32, 64)),
 ]  # fmt: skip
 
 
@@ -80,9 +80,9 @@ class Row(NamedTuple):
     concurrency: int
     off: float  # throughput over the log's, less one
     late: float  # share of the slots' time between the last write of an answer and the next send
-    said: float | None  # the same by the summary
+    late_reported: float | None  # the same by the summary
     invalid: tuple[str, ...]
-    lumps: bool  # said to be the server's
+    lumps: bool  # noted as the server's
     busy: bool  # doubted: processor, ceiling, merged or late reads
 
     @property
@@ -119,9 +119,9 @@ def compared(folder: Path, log: Path, lump: int) -> list[Row]:
     run = Result.open(folder)
     summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
     origin_ns = run.header.monotonic_ns_origin
-    told = entries(log)
+    log_entries = entries(log)
     stamps, tokens = [], []
-    for entry in told:
+    for entry in log_entries:
         writes = np.frombuffer(entry.writes_ns, dtype=np.int64)
         each = np.full(len(writes), lump)
         if len(writes):
@@ -129,7 +129,7 @@ def compared(folder: Path, log: Path, lump: int) -> list[Row]:
         stamps.append((writes - origin_ns) * 1e-9)
         tokens.append(each)
     at, count = np.concatenate(stamps), np.concatenate(tokens)
-    written = {entry.id: entry for entry in told}
+    written = {entry.id: entry for entry in log_entries}
     rows = []
     for s in summary.levels:
         start, end = s.window
@@ -139,7 +139,7 @@ def compared(folder: Path, log: Path, lump: int) -> list[Row]:
                 concurrency=s.concurrency or 0,
                 off=(s.output_tokens_per_s.mean or 0.0) / true - 1,
                 late=late_by_log(run.records, written, s, origin_ns),
-                said=s.client.late_fraction,
+                late_reported=s.client.late_fraction,
                 invalid=tuple(v.code for v in s.verdicts if v.level == "invalid"),
                 lumps=any(v.code == "server_lumps" for v in s.verdicts),
                 busy=any(v.code == "client_busy" for v in s.verdicts),
@@ -183,31 +183,31 @@ def line(name: str, rows: list[Row], exits: Counter[int]) -> str:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--levels", type=int, default=120, help="at least so many in all (default %(default)s)")
-    asked.add_argument("--seconds", type=float, default=1.2, help="of a window (default %(default)s)")
-    asked.add_argument("--nice", type=int, default=-5, help="of the disturbing process (default %(default)s)")
-    asked.add_argument("--calm", action="store_true", help="without the disturbing process")
-    asked.add_argument("--each", action="store_true", help="print every level")
-    asked.add_argument("--only", default="", metavar="WORDS", help="servers whose name has these words")
-    given = asked.parse_args()
-    cases = [case for case in CASES if given.only in case.name]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, default=120, help="at least so many in all (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.2, help="of a window (default %(default)s)")
+    parser.add_argument("--nice", type=int, default=-5, help="of the disturbing process (default %(default)s)")
+    parser.add_argument("--calm", action="store_true", help="without the disturbing process")
+    parser.add_argument("--each", action="store_true", help="print every level")
+    parser.add_argument("--only", default="", metavar="WORDS", help="servers whose name has these words")
+    options = parser.parse_args()
+    cases = [case for case in CASES if options.only in case.name]
     if not cases:
-        asked.error(f"no server {given.only!r}; there are {', '.join(case.name for case in CASES)}")
+        parser.error(f"no server {options.only!r}; there are {', '.join(case.name for case in CASES)}")
     cpus = sorted(os.sched_getaffinity(0))[:2]
     found: dict[str, list[Row]] = {case.name: [] for case in CASES}
     exits: dict[str, Counter[int]] = {case.name: Counter() for case in CASES}
     began, load = time.monotonic(), os.getloadavg()[0]
-    with disturbed([] if given.calm else cpus, given.nice) as priorities:
-        while sum(map(len, found.values())) < given.levels:
+    with disturbed([] if options.calm else cpus, options.nice) as priorities:
+        while sum(map(len, found.values())) < options.levels:
             for case in cases:
-                if sum(map(len, found.values())) >= given.levels:
+                if sum(map(len, found.values())) >= options.levels:
                     break
                 with tempfile.TemporaryDirectory(prefix="knee-") as folder:
-                    rows, status = measured(case, given.seconds, cpus, Path(folder))
+                    rows, status = measured(case, options.seconds, cpus, Path(folder))
                 found[case.name] += rows
                 exits[case.name][status] += 1
-                for row in rows if given.each else ():
+                for row in rows if options.each else ():
                     print(json.dumps({"case": case.name, **row._asdict()}), file=sys.stderr, flush=True)
     rows = [row for each in found.values() for row in each]
     print(f"bench/disturbed {' '.join(sys.argv[1:])}".rstrip())
@@ -227,7 +227,7 @@ def main() -> None:
     print(f"\ninvalid: {', '.join(f'{code} {n}' for code, n in codes.most_common()) or 'none'}")
     doubted = [row for row in rows if row.busy]
     print(f"doubted as busy: {len(doubted)}, of these moved by more than 2 %: {sum(r.moved for r in doubted)}")
-    apart = [abs(row.said - row.late) for row in rows if row.said is not None]
+    apart = [abs(row.late_reported - row.late) for row in rows if row.late_reported is not None]
     print(
         f"share sent late, by the summary against the log: at most {max(apart, default=0.0):.2%} of the slots' time "
         "apart"

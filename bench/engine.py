@@ -2,7 +2,7 @@
 
 Server and client are on different processors; figures are medians of several trials with their spread, errors are
 the client's stamp of a token against the server's own stamp right before it wrote that token. A row that misses what
-it is to reach exits 1, unless docs/engine.md holds its profile under a heading `Profile: ROW`.
+it is to reach exits 1, unless docs/engine.md has its profile under a heading `Profile: ROW`.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from harness.dialects import DIALECTS
 from harness.experiment.trial import Load, Trial, errors, pairs, run_trial
 from harness.load.http1 import request, request_head
 from harness.sim.process import serving
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import entries
 from harness.workload.request import Request
 from harness.workload.words import COMMON
 
 DOCS = Path("docs/engine.md")
 STREAMS, ANSWER = 512, 120  # 40 tok/s a stream: requests of 3.2 s
-FAST, LONG = Pace(ttft_s=0.2, itl_s=0.005, groups=64), 500
-SMOOTH, ONE_STEP = Pace(ttft_s=0.2, itl_s=0.025, groups=64), Pace(ttft_s=0.2, itl_s=0.025, groups=1)
+FAST, LONG = StreamPace(ttft_s=0.2, itl_s=0.005, groups=64), 500
+SMOOTH, ONE_STEP = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64), StreamPace(ttft_s=0.2, itl_s=0.025, groups=1)
 
 
 class Row(NamedTuple):
     """One figure: its name, what it is to reach, how it is measured (one trial), and how it reads."""
 
     name: str
-    reach: float | None  # None: told, not asked for
+    reach: float | None  # None: no target
     at_most: bool
     unit: str
-    trial: Callable[[], tuple[float, str]]  # (figure, what stands beside it)
-    trials: int = 0  # 0: as many as asked on the command line
+    trial: Callable[[], tuple[float, str]]  # (figure, remark)
+    trials: int = 0  # 0: as many as --trials
 
 
 def load() -> tuple[float, str]:
@@ -60,14 +60,14 @@ def load() -> tuple[float, str]:
 
 
 def cost(streams: int = STREAMS, **changes: object) -> tuple[float, str]:
-    """CPU seconds per million tokens, with the floor of as many streams beside it."""
+    """CPU seconds per million tokens, with the floor of as many streams as a remark."""
     trial, bare = smooth(streams=streams, **changes), floor(streams)
     off = errors(trial.inside, trial.entries, trial.origin_ns)[0]
-    beside = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
-    return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {beside}"
+    detail = f"{trial.tokens_per_s:,.0f} tok/s, arrival error p99 {1e6 * p99(off):.1f} µs"
+    return trial.cpu_s_per_million, f"floor {bare:.1f}, × {trial.cpu_s_per_million / bare:.2f}; {detail}"
 
 
-def floor(streams: int = STREAMS, answer: int = ANSWER, pace: Pace = SMOOTH) -> float:
+def floor(streams: int = STREAMS, answer: int = ANSWER, pace: StreamPace = SMOOTH) -> float:
     """What receiving alone costs on this machine now (bench/engine_floor.py); CPU seconds per million tokens."""
     script = Path(__file__).with_name("engine_floor.py")
     with serving(reference(pace), cpu=processors()[0]) as served:
@@ -91,7 +91,7 @@ def smooth(**changes: object) -> Trial:
     return run_trial(Load(**(fields | changes)))  # type: ignore[arg-type]
 
 
-def arrival_error(pace: Pace) -> tuple[float, str]:
+def arrival_error(pace: StreamPace) -> tuple[float, str]:
     trial = smooth(pace=pace)
     off = np.abs(errors(trial.inside, trial.entries, trial.origin_ns)[0]) * 1e6
     p50, high, most = np.percentile(off, [50, 99, 100])
@@ -101,8 +101,9 @@ def arrival_error(pace: Pace) -> tuple[float, str]:
 def ttft_error() -> tuple[float, str]:
     trial = smooth()
     first = errors(trial.inside, trial.entries, trial.origin_ns)[1]
-    told = [r.first_token_s - r.sent_s for r in trial.inside if r.first_token_s is not None and r.sent_s is not None]
-    return p99(first) * 1e3, f"reported TTFT p99 {np.percentile(told, 99) * 1e3:.1f} ms of {len(told):,} requests"
+    ttft = [r.first_token_s - r.sent_s for r in trial.inside if r.first_token_s is not None and r.sent_s is not None]
+    remark = f"reported TTFT p99 {np.percentile(ttft, 99) * 1e3:.1f} ms of {len(ttft):,} requests"
+    return p99(first) * 1e3, remark
 
 
 def fast() -> Trial:
@@ -196,7 +197,7 @@ def first_request() -> tuple[float, str]:
     """Seconds from the command to the first request that the server sees, and to the first of the load."""
     with tempfile.TemporaryDirectory() as kept:
         log = Path(kept, "log")
-        with serving(reference(Pace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
+        with serving(reference(StreamPace(ttft_s=0.005, itl_s=0.002)), log=log, cpu=processors()[0]) as served:
             command = [
                 sys.executable, "-m", "harness", "run", "--url", served.url, "--levels", "1", "--level-seconds", "0.3",
                 "--input-tokens", "32", "--output-tokens", "16", "--out", str(Path(kept, "out")), "--quiet",
@@ -257,7 +258,7 @@ def profiled() -> set[str]:
 
 
 def measured(row: Row, trials: int) -> tuple[list[float], str]:
-    """The figures of every trial, and what stands beside the median one."""
+    """The figures of every trial, and the remark on the median one."""
     found = [row.trial() for _ in range(row.trials or trials)]
     ordered = sorted(found)
     return [value for value, _ in ordered], ordered[len(ordered) // 2][1]
@@ -268,7 +269,7 @@ def table(chosen: Iterable[Row], trials: int) -> bool:
     print("| row | what | to reach | median | spread | met | beside it |\n|---|---|---|---|---|---|---|", flush=True)
     unexplained, explained = False, profiled()
     for row in chosen:
-        values, beside = measured(row, trials)
+        values, detail = measured(row, trials)
         middle = statistics.median(values)
         spread = "–" if len(values) == 1 else f"{shown(row, values[0])} … {shown(row, values[-1])} of {len(values)}"
         reach, met = "–", "–"
@@ -277,18 +278,18 @@ def table(chosen: Iterable[Row], trials: int) -> bool:
             good = middle <= row.reach if row.at_most else middle >= row.reach
             met = "yes" if good else "no, profile in the docs" if row.name in explained else "no"
             unexplained |= met == "no"
-        print(f"| {row.name} | {row.unit} | {reach} | {shown(row, middle)} | {spread} | {met} | {beside} |", flush=True)
+        print(f"| {row.name} | {row.unit} | {reach} | {shown(row, middle)} | {spread} | {met} | {detail} |", flush=True)
     return unexplained
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("row", nargs="*", help="only these rows")
-    asked.add_argument("--trials", type=int, default=3)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="*", help="only these rows")
+    parser.add_argument("--trials", type=int, default=3)
+    options = parser.parse_args()
     known = {row.name: row for row in rows()}
-    if unknown := set(given.row) - set(known):
-        asked.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if unknown := set(options.row) - set(known):
+        parser.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     print(f"bench/engine {' '.join(sys.argv[1:])}".rstrip())
@@ -296,8 +297,8 @@ def main() -> None:
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {len(processors())} processors "
         f"(server on the first, client on the last), load {os.getloadavg()[0]:.2f}\n"
     )
-    chosen = [known[name] for name in given.row] if given.row else list(known.values())
-    sys.exit(1 if table(chosen, given.trials) else 0)
+    chosen = [known[name] for name in options.row] if options.row else list(known.values())
+    sys.exit(1 if table(chosen, options.trials) else 0)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ _TOKENS = re.compile(rb"^vllm:generation_tokens_total\S* (\S+)", re.MULTILINE)
 
 def request(host: str, answer: int) -> bytes:
     """One request for a stream of so many tokens."""
-    asked = {
+    message = {
         "model": "reference", "messages": [{"role": "user", "content": "one two three four five six seven eight"}],
         "max_tokens": answer, "stream": True, "ignore_eos": True,
     }  # fmt: skip
-    body = json.dumps(asked).encode()
+    body = json.dumps(message).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
 
@@ -93,16 +93,16 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=3.2, help="seconds over which the streams begin")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds after that, before counting")
     parser.add_argument("--cpu", type=int, required=True, help="the processor to run on")
-    asked = parser.parse_args()
-    os.sched_setaffinity(0, {asked.cpu})
-    where = urlsplit(asked.url)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {options.cpu})
+    where = urlsplit(options.url)
     host, port = where.hostname or "", where.port or 80
-    streams = Streams(host, port, asked.streams, asked.answer)
-    streams.receive(asked.spread, asked.spread / asked.streams)
-    streams.begin(asked.streams)
-    streams.receive(asked.settle)
+    streams = Streams(host, port, options.streams, options.answer)
+    streams.receive(options.spread, options.spread / options.streams)
+    streams.begin(options.streams)
+    streams.receive(options.settle)
     before, spent = tokens(host, port), cpu_s()
-    streams.receive(asked.seconds)
+    streams.receive(options.seconds)
     spent = cpu_s() - spent
     print(json.dumps({"cpu_s": spent, "tokens": tokens(host, port) - before}))
 

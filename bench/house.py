@@ -1,9 +1,9 @@
-"""The budget of harness/: each figure is counted from the code itself, with its limit beside it.
+"""The budget of harness/: each figure is counted from the code itself, with its limit.
 
 Lines are those of the files, blank ones and comments too. A function's lines go from its `def` to its end; its
 parameters leave out self and cls.
 
-What one request crosses is traced, not read off the code: `knee run` holds a level of one request at a time against
+What one request crosses is traced, not read off the code: `knee run` measures a level of one request at a time against
 the reference endpoint and another one of two, then `knee report` reads the folder.
 
 - Measured: within the first level's window, every file in which the worker enters a function, since it has nothing
@@ -36,7 +36,7 @@ import house_trace
 import pyarrow.parquet as pq
 
 from harness.sim.process import running
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from tests.test_rooms import circle, modules
 
 HARNESS = house_trace.HARNESS
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function of harness/, as far as the budget looks at it."""
+    """A function of harness/, as far as the budget needs it."""
 
     file: str
     name: str
@@ -85,16 +85,16 @@ def functions(file: str, source: str) -> Iterator[Function]:
     """Every function of a file, those within classes and functions too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            asked = node.args
-            names = [each.arg for each in (*asked.posonlyargs, *asked.args, *asked.kwonlyargs)]
+            signature = node.args
+            names = [each.arg for each in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)]
             parameters = len(
-                [*filter(None, [asked.vararg, asked.kwarg]), *(n for n in names if n not in ("self", "cls"))]
+                [*filter(None, [signature.vararg, signature.kwarg]), *(n for n in names if n not in ("self", "cls"))]
             )
             yield Function(file, node.name, (node.end_lineno or node.lineno) - node.lineno + 1, parameters)
 
 
 def counted() -> tuple[Counter[str], list[Row]]:
-    """Lines by room, and what the sources say of the budget."""
+    """Lines by room, and the figures of the budget that the sources give."""
     sources = {str(path.relative_to(HARNESS)): path.read_text() for path in sorted(HARNESS.rglob("*.py"))}
     lines = {file: len(source.splitlines()) for file, source in sources.items()}
     rooms: Counter[str] = Counter()
@@ -163,7 +163,7 @@ def crossed() -> list[Row]:
     """What one request crosses, from a run and a report that are traced."""
     with tempfile.TemporaryDirectory() as place:
         result = Path(place) / "result"
-        with running(reference(Pace(ttft_s=0.02, itl_s=0.002))) as url:
+        with running(reference(StreamPace(ttft_s=0.02, itl_s=0.002))) as url:
             one = measured(result, *traced(Path(place) / "run", "run", "--url", url, *LEVEL, "--out", result))
         pid, traces = traced(Path(place) / "report", "report", result, "--no-plots", "--quiet")
         other = reading(result, traces[pid])
@@ -176,9 +176,9 @@ def crossed() -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--static", action="store_true", help="without the files that one request crosses")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rooms, rows = counted()
-    if not asked.static:
+    if not options.static:
         rows += crossed()
     print("| room | lines |\n|---|--:|")
     for name, lines in rooms.most_common():

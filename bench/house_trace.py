@@ -24,7 +24,7 @@ HARNESS = Path(__file__).resolve().parents[1] / "harness"
 STARTS = "import sys; sys.path.append({bench!r}); import house_trace; house_trace.begin()\n"
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """A function of harness/ that was entered."""
 
     time_ns: int  # on CLOCK_MONOTONIC
@@ -36,7 +36,7 @@ class Trace(NamedTuple):
     """What one process did."""
 
     pid: int
-    entries: list[Entry]
+    entries: list[TraceEntry]
     opened: list[tuple[int, str, list[str]]]  # when which file was opened, and the files of harness/ on the stack
     levels: dict[tuple[float, ...], int]  # windows of levels, and when a LevelSummary of them was first handed back
 
@@ -50,7 +50,7 @@ def environment(folder: Path) -> dict[str, str]:
 def read(folder: Path) -> dict[int, Trace]:
     """The traces that lie in the folder, by process."""
     traces = [pickle.loads(path.read_bytes()) for path in folder.glob("*.trace")]
-    return {pid: Trace(pid, [Entry(*entry) for entry in entries], *more) for pid, entries, *more in traces}
+    return {pid: Trace(pid, [TraceEntry(*entry) for entry in entries], *more) for pid, entries, *more in traces}
 
 
 def begin() -> None:

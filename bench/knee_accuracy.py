@@ -1,8 +1,8 @@
 """The knee against truths that are known: coverage, bias, cost and speed of the adaptive ramp and its fit.
 
-Every row says what it is to reach, what was found and whether that is met; a no stays a no. Levels come from curves
-with a known error, from the step machine's traces, and at last from the simulated endpoint behind its socket; the
-first two need no clock, so thousands of ramps take minutes. `beside` has what helps to read the figure.
+Every row has its target, the figure found, and whether the target is met. Levels come from curves with a known error,
+from the step machine's traces, and at last from the simulated endpoint behind its socket; the first two need no clock,
+so thousands of ramps take minutes. The last column has what helps to read the figure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import knee_sockets
 import knee_truths
 import msgspec
 import numpy as np
-from knee_table import COVERED, Given, Line, Tally, covers, kept, promise, share, tally, width
-from knee_truths import KINDS, SERVERS, Curve
+from knee_table import COVERED, Line, Options, Tally, covers, kept, promise, share, tally, width
+from knee_truths import KINDS, SERVERS, TrueCurve
 
 from harness.analysis import stats
 from harness.analysis.curve import Point, fit
@@ -36,7 +36,7 @@ from harness.search.precision import window
 from harness.summary import Value
 
 NOISES = (0.01, 0.03, 0.05)
-SAID, PAST = 0.95, 3.0  # "plateau reached" is to be said in so many ramps that went so many hinges far
+REACHED, PAST = 0.95, 3.0  # "plateau reached" is due in this share of the ramps that went so many hinges far
 BIAS, CHEAPER, FIT_S = 0.02, 0.40, 0.2
 LENGTHS = 1.25  # ratio of two window lengths that the fixed sweep tries
 STEPS, LEVEL_STEPS = 25_000, 250_000  # of a trace, for each replica; of one that the truth of a level is read from
@@ -53,8 +53,8 @@ GRIDS = {
 KNEES = (48.0, 30.0, 75.0, 100.0)  # peers are compared at the first
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a sweep's fit said, and what the sweep took."""
+class SweepResult(msgspec.Struct, frozen=True):
+    """The fit of a sweep, and what the sweep took."""
 
     hinge: Value
     plateau: Value  # by the bootstrap, whether it is shown or not
@@ -70,9 +70,9 @@ class Run(msgspec.Struct, frozen=True):
     """One truth, measured by the adaptive ramp and by doubling."""
 
     index: int
-    truth: Curve
-    adaptive: Answer
-    doubling: Answer | None  # of the first runs only: it is told, not asked for
+    truth: TrueCurve
+    adaptive: SweepResult
+    doubling: SweepResult | None  # of the first runs only, for comparison
 
 
 # ---- ramps over curves ----------------------------------------------------------------------------------
@@ -89,11 +89,11 @@ def of_draws(draws: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Value:
     return Value(value, (low, high))
 
 
-def answer(levels: Sequence[MeasuredLevel], seed: int = 0) -> Answer:
+def sweep_result(levels: Sequence[MeasuredLevel], seed: int = 0) -> SweepResult:
     """The fit through the levels, and what they took."""
     fitted = fit(knee_truths.points(levels), seed=seed)
     found = fitted.curve
-    return Answer(
+    return SweepResult(
         hinge=found.hinge_concurrency,
         plateau=Value(None) if fitted.draws is None else of_draws(fitted.draws.plateau),
         shown=found.plateau_tokens_per_s,
@@ -111,7 +111,7 @@ def streams(seed: int, kind: str, noise: float, index: int, n: int) -> list[np.r
     return [np.random.default_rng(child) for child in root.spawn(n)]
 
 
-def scale(truth: Curve) -> float:
+def scale(truth: TrueCurve) -> float:
     """The concurrency at which the curve bends: its hinge, or a hyperbola's half-point."""
     return truth.B if math.isfinite(truth.B) else truth.a / truth.b
 
@@ -120,20 +120,20 @@ def ramped(kind: str, noise: float, seed: int, doubled: int, index: int) -> Run:
     """One drawn truth under the adaptive ramp, and for the first `doubled` of them under doubling."""
     drawing, first, second = streams(seed, kind, noise, index, 3)
     truth = knee_truths.drawn(kind, drawing)
-    hold = knee_truths.noisy(truth, noise)
-    adaptive = answer(knee_truths.adaptive(hold, first, seed=index), index)
+    measure = knee_truths.noisy(truth, noise)
+    adaptive = sweep_result(knee_truths.adaptive(measure, first, seed=index), index)
     if index >= doubled:
         return Run(index, truth, adaptive, None)
-    doubling = knee_truths.fixed(hold, knee_truths.doubling(scale(truth)), second)
-    return Run(index, truth, adaptive, answer(doubling, index))
+    doubling = knee_truths.fixed(measure, knee_truths.doubling(scale(truth)), second)
+    return Run(index, truth, adaptive, sweep_result(doubling, index))
 
 
-def cut_below(noise: float, seed: int, index: int) -> tuple[Curve, Answer]:
+def cut_below(noise: float, seed: int, index: int) -> tuple[TrueCurve, SweepResult]:
     """A capped hyperbola whose ramp --max-concurrency ends at 50 to 100 % of the hinge."""
     drawing, first, where = streams(seed + 1, "capped", noise, index, 3)
     truth = knee_truths.drawn("capped", drawing)
     most = max(1, math.ceil(truth.B * where.uniform(0.5, 1.0)) - 1)
-    return truth, answer(knee_truths.adaptive(knee_truths.noisy(truth, noise), first, most, index), index)
+    return truth, sweep_result(knee_truths.adaptive(knee_truths.noisy(truth, noise), first, most, index), index)
 
 
 def lengthened(noise: float, seed: int, run: Run) -> float | None:
@@ -148,11 +148,13 @@ def lengthened(noise: float, seed: int, run: Run) -> float | None:
     levels = knee_truths.doubling(scale(run.truth))
     most = math.ceil(math.log((noise / stats.FLOOR) ** 2, LENGTHS))
 
-    def swept(rung: int) -> Answer:
-        hold = knee_truths.noisy(run.truth, noise, knee_truths.WINDOW * LENGTHS**rung)
-        return answer(knee_truths.fixed(hold, levels, streams(seed, "capped", noise, run.index, 3)[2]), run.index)
+    def swept(rung: int) -> SweepResult:
+        measure = knee_truths.noisy(run.truth, noise, knee_truths.WINDOW * LENGTHS**rung)
+        return sweep_result(
+            knee_truths.fixed(measure, levels, streams(seed, "capped", noise, run.index, 3)[2]), run.index
+        )
 
-    def narrow(found: Answer) -> bool:
+    def narrow(found: SweepResult) -> bool:
         return width(found.hinge) <= goal
 
     low, high, best = -1, most, swept(most)
@@ -168,30 +170,30 @@ def lengthened(noise: float, seed: int, run: Run) -> float | None:
     return best.seconds
 
 
-class Work:
-    """The processes, and the ramps that several rows look at, made once."""
+class SharedRamps:
+    """The processes, and the ramps that several rows share, made once."""
 
-    def __init__(self, given: Given, pool: ProcessPoolExecutor) -> None:
-        self.given, self.pool = given, pool
+    def __init__(self, options: Options, pool: ProcessPoolExecutor) -> None:
+        self.options, self.pool = options, pool
         self._runs: dict[tuple[str, float], list[Run]] = {}
 
     def runs(self, kind: str, noise: float) -> list[Run]:
         key = kind, noise
         if key not in self._runs:
-            todo = partial(ramped, kind, noise, self.given.seed, self.given.cost_runs)
-            self._runs[key] = list(self.pool.map(todo, range(self.given.runs), chunksize=8))
+            todo = partial(ramped, kind, noise, self.options.seed, self.options.cost_runs)
+            self._runs[key] = list(self.pool.map(todo, range(self.options.runs), chunksize=8))
         return self._runs[key]
 
 
-def coverage(kind: str, work: Work) -> Iterator[Line]:
+def coverage(kind: str, work: SharedRamps) -> Iterator[Line]:
     """Intervals of hinge and plateau, by ramps that choose their own levels."""
     for noise in NOISES:
         runs = work.runs(kind, noise)
         name, strict = f"coverage-{kind}-{noise:.0%}".replace("%", ""), noise == NOISES[0]
         counts = sorted(run.adaptive.levels for run in runs)
-        told = f"{counts[len(counts) // 2]} levels (median; {counts[0]} … {counts[-1]})"
+        counted = f"{counts[len(counts) // 2]} levels (median; {counts[0]} … {counts[-1]})"
         if kind == "hyperbola":
-            yield from _no_hinge(name, noise, runs, told)
+            yield from _no_hinge(name, noise, runs, counted)
             continue
         reached = share([run.adaptive.reached for run in runs])
         for figure, what in FIGURES.items():
@@ -199,7 +201,7 @@ def coverage(kind: str, work: Work) -> Iterator[Line]:
             yield Line(
                 f"{name}-{figure}", f"95 % intervals of the {what} that cover, {kind}, {noise:.0%} noise",
                 promise(strict), str(ramp), kept(ramp, strict),
-                f"{told}; plateau said in {reached:.1%}; doubling: {grid}",
+                f"{counted}; plateau said in {reached:.1%}; doubling: {grid}",
             )  # fmt: skip
 
 
@@ -207,28 +209,29 @@ def coverage(kind: str, work: Work) -> Iterator[Line]:
 FIGURES = {"hinge": "hinge", "plateau": "plateau", "shown": "plateau where it is said to be reached"}
 
 
-def _both(runs: Sequence[Run]) -> Iterator[list[tuple[Curve, Answer]]]:
+def _both(runs: Sequence[Run]) -> Iterator[list[tuple[TrueCurve, SweepResult]]]:
     """What the adaptive ramps answered, with their truths, and then what the doubling sweeps did."""
     yield [(run.truth, run.adaptive) for run in runs]
     yield [(run.truth, run.doubling) for run in runs if run.doubling is not None]
 
 
-def _read(found: Answer, figure: str) -> Value:
+def _read(found: SweepResult, figure: str) -> Value:
     return {"hinge": found.hinge, "plateau": found.plateau, "shown": found.shown}[figure]
 
 
-def _truth(truth: Curve, figure: str) -> float:
+def _truth(truth: TrueCurve, figure: str) -> float:
     return truth.B if figure == "hinge" else truth.plateau
 
 
-def _no_hinge(name: str, noise: float, runs: Sequence[Run], told: str) -> Iterator[Line]:
+def _no_hinge(name: str, noise: float, runs: Sequence[Run], counted: str) -> Iterator[Line]:
     """A hyperbola has no hinge, and an asymptote in place of the plateau."""
     ramp, grid = (share([a.hinge.value is None or covers(a.hinge, math.inf) is not False for _, a in of])
                   for of in _both(runs))  # fmt: skip
     reached = share([run.adaptive.reached for run in runs])
     yield Line(
         f"{name}-hinge", f"hinge null or unbounded, hyperbola, {noise:.0%} noise", f"≥ {COVERED:.0%}",
-        f"{ramp:.1%} of {len(runs)}", ramp >= COVERED, f"{told}; plateau said in {reached:.1%}; doubling: {grid:.1%}",
+        f"{ramp:.1%} of {len(runs)}", ramp >= COVERED,
+        f"{counted}; plateau said in {reached:.1%}; doubling: {grid:.1%}",
     )  # fmt: skip
     strict = noise == NOISES[0]
     found, doubled = (tally([(a.asymptote, truth.plateau) for truth, a in of]) for of in _both(runs))
@@ -238,32 +241,32 @@ def _no_hinge(name: str, noise: float, runs: Sequence[Run], told: str) -> Iterat
     )  # fmt: skip
 
 
-def reached(work: Work) -> Iterator[Line]:
-    """When the plateau is said to be reached."""
+def reached(work: SharedRamps) -> Iterator[Line]:
+    """When the plateau counts as reached."""
     for noise in NOISES:
-        found = list(work.pool.map(partial(cut_below, noise, work.given.seed), range(work.given.runs), chunksize=8))
-        said = sum(a.reached for _, a in found)
+        found = list(work.pool.map(partial(cut_below, noise, work.options.seed), range(work.options.runs), chunksize=8))
+        claimed = sum(a.reached for _, a in found)
         enough = sum(a.levels >= 6 for _, a in found)
         yield Line(
             f"below-{noise:.0%}".replace("%", ""), f"ramps ended below the hinge that say plateau, {noise:.0%} noise",
-            "0", f"{said} of {len(found)}", said == 0, f"{enough} of them have 6 levels or more",
+            "0", f"{claimed} of {len(found)}", claimed == 0, f"{enough} of them have 6 levels or more",
         )  # fmt: skip
     for noise in NOISES:
         far = [run.adaptive for run in work.runs("capped", noise) if run.adaptive.highest >= PAST * run.truth.B]
         share = sum(a.reached for a in far) / len(far) if far else math.nan
-        asked = noise == NOISES[0]
+        required = noise == NOISES[0]
         yield Line(
             f"past-{noise:.0%}".replace("%", ""), f"ramps {PAST:g} times past the hinge that say so, {noise:.0%} noise",
-            f"≥ {SAID:.0%}" if asked else "–", f"{share:.1%}", share >= SAID if asked else None,
-            f"{len(far)} of {work.given.runs} ramps went that far",
+            f"≥ {REACHED:.0%}" if required else "–", f"{share:.1%}", share >= REACHED if required else None,
+            f"{len(far)} of {work.options.runs} ramps went that far",
         )  # fmt: skip
 
 
-def cost(work: Work) -> Iterator[Line]:
+def cost(work: SharedRamps) -> Iterator[Line]:
     """Measuring time of the adaptive ramp against a doubling sweep whose hinge is as narrow."""
     for noise in NOISES:
-        runs = work.runs("capped", noise)[: work.given.cost_runs]
-        seconds = list(work.pool.map(partial(lengthened, noise, work.given.seed), runs, chunksize=2))
+        runs = work.runs("capped", noise)[: work.options.cost_runs]
+        seconds = list(work.pool.map(partial(lengthened, noise, work.options.seed), runs, chunksize=2))
         ratio, never, unknown = ratios(runs, seconds)
         widths = statistics.median(width(run.adaptive.hinge) for run in runs)
         yield Line(
@@ -286,20 +289,20 @@ def ratios(runs: Sequence[Run], seconds: Sequence[float | None]) -> tuple[float,
 # ---- servers that no family describes -------------------------------------------------------------------
 
 
-def misfit(seed: int, runs: int, name: str) -> tuple[str, float, Value, list[Answer]]:
+def misfit(seed: int, runs: int, name: str) -> tuple[str, float, Value, list[SweepResult]]:
     """Ramps over one server's traces, its mean running batch at saturation, and its hinge by whole traces."""
-    hold = partial(knee_truths.windowed, name, STEPS)
+    measure = partial(knee_truths.windowed, name, STEPS)
     found = []
     for index in range(runs):
         rng = np.random.default_rng([seed, 17, list(SERVERS).index(name), index])
-        found.append(answer(knee_truths.adaptive(hold, rng, seed=index), index))
-    long = answer([knee_truths.whole(name, STEPS, C) for C in LONG])
+        found.append(sweep_result(knee_truths.adaptive(measure, rng, seed=index), index))
+    long = sweep_result([knee_truths.whole(name, STEPS, C) for C in LONG])
     return name, knee_truths.saturated(name, STEPS), long.hinge, found
 
 
-def machine(work: Work) -> Iterator[Line]:
+def machine(work: SharedRamps) -> Iterator[Line]:
     """Coverage where the truth is the step machine's."""
-    servers = work.pool.map(partial(misfit, work.given.seed, work.given.server_runs), SERVERS)
+    servers = work.pool.map(partial(misfit, work.options.seed, work.options.server_runs), SERVERS)
     for name, truth, long, found in servers:
         ramp = tally([(a.hinge, truth) for a in found])
         middle = statistics.median(a.hinge.value or math.inf for a in found)
@@ -343,10 +346,10 @@ def one_level(seed: int, runs: int, name: str) -> tuple[str, Tally, float, float
     return name, tally(intervals), statistics.median(lengths), share(precise)
 
 
-def level(work: Work) -> Iterator[Line]:
+def level(work: SharedRamps) -> Iterator[Line]:
     """A level's own interval, where the window ends as soon as it is precise."""
     for name, found, length, precise in work.pool.map(
-        partial(one_level, work.given.seed, 2 * work.given.runs), ONE_LEVEL
+        partial(one_level, work.options.seed, 2 * work.options.runs), ONE_LEVEL
     ):
         yield Line(
             f"level-{name}", "95 % intervals of one level that cover its throughput", promise(strict=True), str(found),
@@ -357,8 +360,8 @@ def level(work: Work) -> Iterator[Line]:
 # ---- any grid -------------------------------------------------------------------------------------------
 
 
-def grids(work: Work) -> Iterator[Line]:
-    """Exact min(aN, P) on every grid, beside what the peers' rules make of it."""
+def grids(work: SharedRamps) -> Iterator[Line]:
+    """Exact min(aN, P) on every grid, and what the peers' rules make of it."""
     for name, grid in GRIDS.items():
         errors, ours = [], 0.0
         for knee in KNEES:
@@ -385,10 +388,10 @@ def _or_none(value: float | None) -> str:
 # ---- the rest -------------------------------------------------------------------------------------------
 
 
-def fit_speed(work: Work) -> Iterator[Line]:
+def fit_speed(work: SharedRamps) -> Iterator[Line]:
     """Seconds of one fit with 400 draws on 12 levels, here, while nothing else of this benchmark runs."""
-    hold = knee_truths.noisy(Curve(0.02, 0.0002, 48.0), 0.02)
-    levels = knee_truths.fixed(hold, [1, 2, 4, 8, 16, 32, 40, 48, 56, 64, 128, 256], np.random.default_rng(0))
+    measure = knee_truths.noisy(TrueCurve(0.02, 0.0002, 48.0), 0.02)
+    levels = knee_truths.fixed(measure, [1, 2, 4, 8, 16, 32, 40, 48, 56, 64, 128, 256], np.random.default_rng(0))
     points, taken = knee_truths.points(levels), []
     for _ in range(11):
         began = time.perf_counter()
@@ -401,7 +404,7 @@ def fit_speed(work: Work) -> Iterator[Line]:
     )  # fmt: skip
 
 
-ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
+ROWS: dict[str, Callable[[SharedRamps], Iterator[Line]]] = {
     "fit": fit_speed,
     "grids": grids,
     **{f"coverage-{kind}": partial(coverage, kind) for kind in KINDS},
@@ -417,32 +420,36 @@ ROWS: dict[str, Callable[[Work], Iterator[Line]]] = {
 def shown(line: Line) -> str:
     """A line of the table in Markdown."""
     met = "–" if line.met is None else "yes" if line.met else "no"
-    return f"| {line.row} | {line.what} | {line.reach} | {line.found} | {met} | {line.beside} |"
+    return f"| {line.row} | {line.what} | {line.reach} | {line.found} | {met} | {line.remark} |"
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)}")
-    asked.add_argument("--runs", type=int, default=500, help="ramps for each kind and noise")
-    asked.add_argument("--server-runs", type=int, default=200, help="ramps for each server")
-    asked.add_argument("--cost-runs", type=int, default=150, help="of the ramps, those that doubling is lengthened for")
-    asked.add_argument("--short-runs", type=int, default=120, help="sweeps or ramps for each row of short ones")
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--json", action="store_true", help="the lines as JSON, at the end")
-    given = asked.parse_args()
-    chosen = given.rows.split(",")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)}")
+    parser.add_argument("--runs", type=int, default=500, help="ramps for each kind and noise")
+    parser.add_argument("--server-runs", type=int, default=200, help="ramps for each server")
+    parser.add_argument(
+        "--cost-runs", type=int, default=150, help="of the ramps, those that doubling is lengthened for"
+    )
+    parser.add_argument("--short-runs", type=int, default=120, help="sweeps or ramps for each row of short ones")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="the lines as JSON, at the end")
+    options = parser.parse_args()
+    chosen = options.rows.split(",")
     if unknown := set(chosen) - set(ROWS):
-        asked.error(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+        parser.error(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     command = f"bench/knee_accuracy {' '.join(sys.argv[1:])}".rstrip()
     about = f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
     cores = sorted(os.sched_getaffinity(0))
-    talk = sys.stderr if given.json else sys.stdout
+    talk = sys.stderr if options.json else sys.stdout
     print(f"{command}\n{about}, {len(cores)} processes\n", file=talk)
     print("| row | what | to reach | found | met | beside it |\n|---|---|---|---|---|---|", flush=True, file=talk)
     lines, walls = [], {}
     began = time.monotonic()
     with ProcessPoolExecutor(len(cores), mp_context=get_context("spawn")) as pool:
-        work = Work(Given(given.runs, given.server_runs, given.cost_runs, given.short_runs, given.seed), pool)
+        work = SharedRamps(
+            Options(options.runs, options.server_runs, options.cost_runs, options.short_runs, options.seed), pool
+        )
         for name in chosen:
             since = time.monotonic()
             for line in ROWS[name](work):
@@ -451,9 +458,9 @@ def main() -> None:
             walls[name] = round(time.monotonic() - since, 1)
     wall = time.monotonic() - began
     print(f"\n{wall:.0f} s: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in walls.items()), file=talk)
-    if given.json:
-        told = {"command": command, "about": about, "wall_s": wall, "rows_s": walls, "lines": lines}
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    if options.json:
+        document = {"command": command, "about": about, "wall_s": wall, "rows_s": walls, "lines": lines}
+        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
 
 
 if __name__ == "__main__":

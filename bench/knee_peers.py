@@ -1,4 +1,4 @@
-"""Two rules by which a knee is found elsewhere, written out from what they do, to set beside the fit.
+"""Two rules by which a knee is found elsewhere, written out from what they do, to compare with the fit.
 
 Both read levels of a sweep and nothing else, and both can only answer near a level that was measured. Facts from the
 sources of the tools that have them (GuideLLM 0.8, AIPerf 0.13); neither gives an interval.

@@ -1,7 +1,7 @@
-"""Sweeps as people publish them, through a result folder and through a CSV: `knee fit` says the same of both.
+"""Sweeps as people publish them, through a result folder and through a CSV: `knee fit` gives the same for both.
 
 A folder is made of requests that send as many tokens a second as was published, evenly staggered, in a window so short
-that nearly no level has an error of its own. What the sweeps' truth is nobody knows; that a tail is flat anybody sees.
+that nearly no level has an error of its own. Their true knees are unknown; a flat tail is plain to see.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from harness.results.spool import Spool, header
 from harness.summary import FOUND, PROVISIONAL, Curve, Value
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "published_sweeps.csv"
-WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; of the others nobody says, and so long it may have been
+WINDOWS_S = {"sixteen_seats": 3.0}  # the window as it was; those of the others are not published
 WINDOW_S = 60.0
 FLAT = ("sixteen_seats",)  # whose tail is so flat that they are to be found, not only provisional
 SAME = 0.05  # relative difference of the two hinges
 _CHUNKS = 512  # that an answer comes in, at most
 
 
-class Measured(NamedTuple):
+class PublishedLevel(NamedTuple):
     """One published level; `waits` is the share of a request before its first token."""
 
     concurrency: int
@@ -42,9 +42,9 @@ class Measured(NamedTuple):
     waits: float
 
 
-def sweeps() -> dict[str, list[Measured]]:
+def sweeps() -> dict[str, list[PublishedLevel]]:
     """The published levels by the name of their sweep."""
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[PublishedLevel]] = {}
     for row in csv.DictReader(DATA.read_text(encoding="utf-8").splitlines()):
         C, X, answer = int(row["c"]), float(row["out_tok_s"]), int(row["osl"])
         if row["ttft_ms"]:
@@ -52,12 +52,12 @@ def sweeps() -> dict[str, list[Measured]]:
             waits = ttft / (ttft + decode)
         else:
             waits = max(0.03, 1 - 16 / C)
-        found.setdefault(row["id"], []).append(Measured(C, X, answer, waits))
+        found.setdefault(row["id"], []).append(PublishedLevel(C, X, answer, waits))
     return found
 
 
-def folder(path: Path, levels: Sequence[Measured], window_s: float) -> None:
-    """A result folder in which each level was measured so long; whole, but for what nobody asks here."""
+def folder(path: Path, levels: Sequence[PublishedLevel], window_s: float) -> None:
+    """A result folder in which each level was measured so long, with the fields that are needed here."""
     files.write_json(path / "manifest.json", {})
     spool = Spool(path, header(0, 0.0))
     now = 0.0
@@ -94,14 +94,14 @@ def _record(level: int, C: int, name: str, sent: float, arrivals: list[float], t
     )  # fmt: skip
 
 
-def table(levels: Sequence[Measured]) -> str:
+def table(levels: Sequence[PublishedLevel]) -> str:
     """The same levels as a CSV."""
     lines = [f"{level.concurrency},{level.output_tokens_per_s:g}" for level in levels]
     return "\n".join(["concurrency,output_tokens_per_s", *lines, ""])
 
 
 def fitted(source: Path) -> Curve:
-    """What `knee fit` says."""
+    """The curve by `knee fit`."""
     command = [sys.executable, "-m", "harness", "fit", str(source), "--json"]
     done = subprocess.run(command, capture_output=True, check=True)
     return msgspec.json.decode(done.stdout, type=Curve)
@@ -131,16 +131,16 @@ def published(work: Bench) -> Iterator[Line]:
         yield Line(
             f"published-{name}", f"{len(sweeps()[name])} levels through folder and CSV",
             f"both {' or '.join(enough)}, hinges ± {SAME:.0%}",
-            f"{states[0]} {_said(hinges[0])}; {states[1]} {_said(hinges[1])}",
+            f"{states[0]} {_text(hinges[0])}; {states[1]} {_text(hinges[1])}",
             same and states[0] in enough,
-            f"plateau {_said(of_folder.plateau_tokens_per_s)}; {_said(of_csv.plateau_tokens_per_s)}",
+            f"plateau {_text(of_folder.plateau_tokens_per_s)}; {_text(of_csv.plateau_tokens_per_s)}",
         )  # fmt: skip
 
 
-def _said(value: Value) -> str:
+def _text(value: Value) -> str:
     """A value and its interval.
 
-    >>> _said(Value(16.2, (15.0, None))), _said(Value(None))
+    >>> _text(Value(16.2, (15.0, None))), _text(Value(None))
     ('16.2 [15, ∞]', 'none')
     """
     if value.value is None:

@@ -1,6 +1,6 @@
 """Rows of the knee's benchmark for short measurements: short windows, ramps that are cut, budgets.
 
-Asked of each: a knee or a bound of it in all but 2 %, intervals that cover, and no plateau where the levels ended far
+The targets: a knee or a bound of it in all but 2 %, intervals that cover, and no plateau where the levels ended far
 below the hinge.
 """
 
@@ -16,8 +16,8 @@ import knee_windows
 import msgspec
 import numpy as np
 from knee_table import COVERED, Bench, Line, share, tally
-from knee_truths import Curve, doubling
-from knee_windows import Answer, Closed, Machine
+from knee_truths import TrueCurve, doubling
+from knee_windows import Closed, FittedKnee, StepMachineServer
 
 from harness.summary import FOUND, PROVISIONAL, Value
 
@@ -31,18 +31,18 @@ CUT_HINGES = 24.0  # least hinge of such a sweep: four levels lie below it
 SEATS = (4.0, 128.0)  # of the step machine, log-uniform
 
 # A server as it was measured with windows of 3 s: 66, 130, …, 871, 1,207, 1,214 tok/s at 1 … 64.
-KNOWN, KNOWN_ANSWER_S, KNOWN_LEVELS = Curve(0.01494, 0.000215, 24.0), 2.5, (1, 2, 4, 8, 16, 32, 64)
+KNOWN, KNOWN_ANSWER_S, KNOWN_LEVELS = TrueCurve(0.01494, 0.000215, 24.0), 2.5, (1, 2, 4, 8, 16, 32, 64)
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """One server measured: what is true, what was said, and when."""
+class SearchOutcome(msgspec.Struct, frozen=True):
+    """One server measured: the truth, the fit, and when it came."""
 
     hinge: float
     plateau: float
     answer_s: float
     last: int  # highest level
     levels: int
-    said: Answer
+    fitted: FittedKnee
     drift: float = 0.0
     seconds: float = math.nan
     provisional_s: float = math.inf  # until the first answer with a hinge, provisional or found
@@ -56,7 +56,7 @@ def generator(seed: int, *which: int) -> np.random.Generator:
 # ---- sweeps ---------------------------------------------------------------------------------------------
 
 
-def swept(truth: str, window_s: float | None, seed: int, index: int) -> Outcome:
+def swept(truth: str, window_s: float | None, seed: int, index: int) -> SearchOutcome:
     """A doubling sweep with windows of so many seconds, or None: of half a request time each.
 
     Every other one ends below its hinge, the others four times past it.
@@ -64,10 +64,10 @@ def swept(truth: str, window_s: float | None, seed: int, index: int) -> Outcome:
     rng = generator(seed, TRUTHS.index(truth), 0 if window_s is None else 1, index)
     answer_s, below = ANSWERS_S[index // 2 % len(ANSWERS_S)], index % 2 == 1
     least = CUT_HINGES if below else 0.0
-    server: Closed | Machine
+    server: Closed | StepMachineServer
     if truth == "machine":
         seats = round(math.exp(rng.uniform(math.log(max(SEATS[0], least)), math.log(SEATS[1]))))
-        server = Machine(seats, round(answer_s / knee_windows.STEP_ITL))
+        server = StepMachineServer(seats, round(answer_s / knee_windows.STEP_ITL))
         plateau = server.plateau
     else:
         server = knee_windows.drawn(answer_s, rng, least=least, drifts=truth == "drift")
@@ -77,8 +77,8 @@ def swept(truth: str, window_s: float | None, seed: int, index: int) -> Outcome:
         end = server.seats * math.exp(rng.uniform(*np.log(CUT_AT)))
         levels = [C for C in levels if end >= C]
     found = [knee_windows.fixed(server, C, window_s, 0.5, rng) for C in levels]
-    said = knee_windows.answer(found, index)
-    return Outcome(float(server.seats), plateau, answer_s, levels[-1], len(levels), said)
+    fitted = knee_windows.fitted_knee(found, index)
+    return SearchOutcome(float(server.seats), plateau, answer_s, levels[-1], len(levels), fitted)
 
 
 def windows(window_s: float | None, work: Bench) -> Iterator[Line]:
@@ -86,33 +86,35 @@ def windows(window_s: float | None, work: Bench) -> Iterator[Line]:
     name = "window-half" if window_s is None else f"window-{window_s:g}s"
     what = "half a request time" if window_s is None else f"{window_s:g} s"
     for truth in TRUTHS:
-        todo = partial(swept, truth, window_s, work.given.seed)
-        outcomes = list(work.pool.map(todo, range(work.given.short_runs), chunksize=4))
+        todo = partial(swept, truth, window_s, work.options.seed)
+        outcomes = list(work.pool.map(todo, range(work.options.short_runs), chunksize=4))
         yield from judged(f"{name}-{truth}", f"doubling sweeps, windows of {what}, {truth}", outcomes)
 
 
-def known_once(seed: int, index: int) -> Answer:
+def known_once(seed: int, index: int) -> FittedKnee:
     rng = generator(seed, 7, index)
     server = knee_windows.closed(KNOWN_ANSWER_S, KNOWN, rng)
-    return knee_windows.answer([knee_windows.fixed(server, C, 3.0, 0.0, rng) for C in KNOWN_LEVELS], index)
+    return knee_windows.fitted_knee([knee_windows.fixed(server, C, 3.0, 0.0, rng) for C in KNOWN_LEVELS], index)
 
 
 def known(work: Bench) -> Iterator[Line]:
-    """One server whose plateau anybody sees, whenever its windows begin."""
-    runs = work.given.short_runs
-    found = list(work.pool.map(partial(known_once, work.given.seed), range(runs), chunksize=4))
-    said = share([answer.state == FOUND for answer in found])
+    """One server with an obvious plateau, whenever its windows begin."""
+    runs = work.options.short_runs
+    found = list(work.pool.map(partial(known_once, work.options.seed), range(runs), chunksize=4))
+    found_share = share([answer.state == FOUND for answer in found])
     hinge = tally([(a.hinge, KNOWN.B) for a in found if a.state in (FOUND, PROVISIONAL)])
     yield Line(
         "known-24", "sweeps 1 … 64 of 24 seats, answers of 2.5 s, windows of 3 s: found", f"≥ {ANSWERED:.0%}",
-        f"{said:.1%} of {runs}", said >= ANSWERED, f"states: {_states(found)}; hinge: {hinge}",
+        f"{found_share:.1%} of {runs}", found_share >= ANSWERED, f"states: {_states(found)}; hinge: {hinge}",
     )  # fmt: skip
 
 
 # ---- ramps ----------------------------------------------------------------------------------------------
 
 
-def ramped(max_seconds: float | None, most: int | None, answers_s: Sequence[float], seed: int, index: int) -> Outcome:
+def ramped(
+    max_seconds: float | None, most: int | None, answers_s: Sequence[float], seed: int, index: int
+) -> SearchOutcome:
     """An adaptive ramp that a budget or a number of levels ends, with the answer after every level."""
     answer_s = answers_s[index % len(answers_s)]
     rng = generator(seed, 11, round(max_seconds or 0), most or 0, index)
@@ -120,103 +122,103 @@ def ramped(max_seconds: float | None, most: int | None, answers_s: Sequence[floa
     steps = list(knee_windows.ramped(server, rng, max_seconds=max_seconds, most=most, seed=index))
     levels = [step.level for step in steps]
     provisional_s = found_s = math.inf
-    said = Answer("none", Value(None), Value(None))
+    fitted = FittedKnee("none", Value(None), Value(None))
     for i, step in enumerate(steps):
         whole = i == len(steps) - 1
         if max_seconds is None and not whole:
             continue
-        said = knee_windows.answer(levels[: i + 1], index, 400 if whole else 100)
-        if said.state in (FOUND, PROVISIONAL):
+        fitted = knee_windows.fitted_knee(levels[: i + 1], index, 400 if whole else 100)
+        if fitted.state in (FOUND, PROVISIONAL):
             provisional_s = min(provisional_s, step.seconds)
-        if said.state == FOUND:
+        if fitted.state == FOUND:
             found_s = min(found_s, step.seconds)
-    return Outcome(
+    return SearchOutcome(
         float(server.seats), server.truth.plateau, answer_s, max((level.concurrency for level in levels), default=0),
-        len(levels), said, server.drift, steps[-1].seconds if steps else 0.0, provisional_s, found_s,
+        len(levels), fitted, server.drift, steps[-1].seconds if steps else 0.0, provisional_s, found_s,
     )  # fmt: skip
 
 
 def cut(most: int, work: Bench) -> Iterator[Line]:
     """Adaptive ramps that ended after so many levels."""
-    todo = partial(ramped, None, most, ANSWERS_S, work.given.seed)
-    outcomes = list(work.pool.map(todo, range(work.given.short_runs), chunksize=4))
+    todo = partial(ramped, None, most, ANSWERS_S, work.options.seed)
+    outcomes = list(work.pool.map(todo, range(work.options.short_runs), chunksize=4))
     yield from _apart(f"cut-{most}", f"ramps cut after {most} levels", outcomes)
 
 
 def budget(max_seconds: float, work: Bench) -> Iterator[Line]:
     """Adaptive ramps that have so many seconds."""
-    runs = 2 * len(BUDGET_ANSWERS_S) * math.ceil(work.given.short_runs / 6)
-    todo = partial(ramped, max_seconds, None, BUDGET_ANSWERS_S, work.given.seed)
+    runs = 2 * len(BUDGET_ANSWERS_S) * math.ceil(work.options.short_runs / 6)
+    todo = partial(ramped, max_seconds, None, BUDGET_ANSWERS_S, work.options.seed)
     outcomes = list(work.pool.map(todo, range(runs), chunksize=4))
     name, what = f"budget-{max_seconds:g}", f"ramps of {max_seconds:g} s"
     for answer_s in BUDGET_ANSWERS_S:
         some = [o for o in outcomes if o.answer_s == answer_s]
-        answered = share([o.said.given for o in some])
+        answered = share([o.fitted.has_answer for o in some])
         yield Line(
             f"{name}-answers-{answer_s:g}s", f"{what}, answers of {answer_s:g} s: with an answer", f"≥ {ANSWERED:.0%}",
             f"{answered:.1%} of {len(some)}", answered >= ANSWERED,
-            f"{_states([o.said for o in some])}; {statistics.median(o.levels for o in some):.0f} levels; provisional "
+            f"{_states([o.fitted for o in some])}; {statistics.median(o.levels for o in some):.0f} levels; provisional "
             f"after {_median_s([o.provisional_s for o in some])}, found after {_median_s([o.found_s for o in some])} "
             "(medians)",
         )  # fmt: skip
     yield from _apart(name, what, outcomes)
 
 
-def _apart(name: str, what: str, outcomes: Sequence[Outcome]) -> Iterator[Line]:
+def _apart(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[Line]:
     """Servers that keep their speed, and those that drift from level to level by 1 to 5 %."""
     yield from judged(f"{name}-closed", f"{what}, closed", [o for o in outcomes if not o.drift])
     yield from judged(f"{name}-drift", f"{what}, drift", [o for o in outcomes if o.drift])
 
 
-# ---- what is asked of all -------------------------------------------------------------------------------
+# ---- targets of all rows -------------------------------------------------------------------------------
 
 
-def judged(name: str, what: str, outcomes: Sequence[Outcome]) -> Iterator[Line]:
-    """An answer, intervals that cover, and no plateau that is none; the plateau found where there is one is told."""
-    answered = share([o.said.given for o in outcomes])
+def judged(name: str, what: str, outcomes: Sequence[SearchOutcome]) -> Iterator[Line]:
+    """An answer, intervals that cover, and no plateau that is none; how often a true plateau is found has no target."""
+    answered = share([o.fitted.has_answer for o in outcomes])
     apart = [
-        f"{s:g} s {share([o.said.given for o in outcomes if o.answer_s == s]):.0%}"
+        f"{s:g} s {share([o.fitted.has_answer for o in outcomes if o.answer_s == s]):.0%}"
         for s in sorted({o.answer_s for o in outcomes})
     ]
     yield Line(
         f"{name}-answer", f"{what}: with an answer", f"≥ {ANSWERED:.0%}", f"{answered:.1%} of {len(outcomes)}",
-        answered >= ANSWERED, f"{_states([o.said for o in outcomes])}; by answer: {', '.join(apart)}",
+        answered >= ANSWERED, f"{_states([o.fitted for o in outcomes])}; by answer: {', '.join(apart)}",
     )  # fmt: skip
-    valued = [o for o in outcomes if o.said.state in (FOUND, PROVISIONAL)]
+    valued = [o for o in outcomes if o.fitted.state in (FOUND, PROVISIONAL)]
     for figure, values in (
-        ("hinge", [(o.said.hinge, o.hinge) for o in valued]),
-        ("plateau", [(o.said.plateau, o.plateau) for o in valued]),
+        ("hinge", [(o.fitted.hinge, o.hinge) for o in valued]),
+        ("plateau", [(o.fitted.plateau, o.plateau) for o in valued]),
     ):
         found = tally(values)
         off = [abs(value.value / truth - 1) for value, truth in values if value.value]
         yield Line(
             f"{name}-{figure}", f"{what}: 95 % intervals of the {figure} that cover, found and provisional",
-            f"≥ {COVERED:.0%}", str(found), found.given > 0 and found.covered >= COVERED,
+            f"≥ {COVERED:.0%}", str(found), found.intervals > 0 and found.covered >= COVERED,
             f"off by {statistics.median(off):.1%} (median)" if off else "",
         )  # fmt: skip
     below = [o for o in outcomes if o.last < FAR_BELOW * o.hinge]
-    false = [o for o in below if o.said.state == FOUND]
+    false = [o for o in below if o.fitted.state == FOUND]
     yield Line(
         f"{name}-false", f"{what}: ended below {FAR_BELOW:g} of the hinge and say found", f"≤ {FALSE:.0%}",
         f"{len(false)} of {len(below)}", len(false) <= FALSE * len(below) if below else None,
-        f"{_states([o.said for o in below])}",
+        f"{_states([o.fitted for o in below])}",
     )  # fmt: skip
     past = [o for o in outcomes if o.last >= FAR_PAST * o.hinge]
     if past:
         yield Line(
             f"{name}-found", f"{what}: ended {FAR_PAST:g} times past the hinge and say found", "–",
-            f"{share([o.said.state == FOUND for o in past]):.1%} of {len(past)}", None,
-            f"{_states([o.said for o in past])}",
+            f"{share([o.fitted.state == FOUND for o in past]):.1%} of {len(past)}", None,
+            f"{_states([o.fitted for o in past])}",
         )  # fmt: skip
 
 
-def _states(said: Sequence[Answer]) -> str:
-    """How often each state was said.
+def _states(answers: Sequence[FittedKnee]) -> str:
+    """How often each state came out.
 
-    >>> _states([Answer("found", Value(None), Value(None))])
+    >>> _states([FittedKnee("found", Value(None), Value(None))])
     '1 found'
     """
-    counts = {state: sum(a.state == state for a in said) for state in ("found", "provisional", "beyond", "none")}
+    counts = {state: sum(a.state == state for a in answers) for state in ("found", "provisional", "beyond", "none")}
     return ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "no run"
 
 

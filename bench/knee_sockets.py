@@ -35,7 +35,7 @@ SHORT = {
 }
 
 
-class Ended(NamedTuple):
+class FinishedRun(NamedTuple):
     """A run that is over; `summary` None where it failed."""
 
     summary: Summary | None
@@ -44,28 +44,28 @@ class Ended(NamedTuple):
     errors: str
 
 
-def run(asked: str) -> Ended:
+def run(command_line: str) -> FinishedRun:
     """`knee run …` in a process of its own, with a result folder that goes away."""
     with tempfile.TemporaryDirectory() as out:
         quiet = ["--json", "--quiet", "--no-plots", "--out", f"{out}/run"]
-        command = [sys.executable, "-m", "harness", *asked.split()[1:], *quiet]
+        command = [sys.executable, "-m", "harness", *command_line.split()[1:], *quiet]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         taken = time.monotonic() - began
     whole = done.returncode in (0, 3)
     summary = msgspec.json.decode(done.stdout, type=Summary) if whole else None
-    return Ended(summary, done.returncode, taken, done.stderr[-300:].replace("\n", " "))
+    return FinishedRun(summary, done.returncode, taken, done.stderr[-300:].replace("\n", " "))
 
 
 def end_to_end(work: Bench) -> Iterator[Line]:
     """Ramps that take as long as they take."""
     for cap, tokens, speed in BEHIND_SOCKET:
-        asked = (
+        command_line = (
             f"knee run --url sim: --max-num-seqs {cap} --max-concurrency 512 --input-tokens 64 "
-            f"--output-tokens {tokens} --speed {speed} --seed {work.given.seed}"
+            f"--output-tokens {tokens} --speed {speed} --seed {work.options.seed}"
         )
-        what, reach = f"hinge of `{asked}`", "± 5 %, in its interval"
-        ended = run(asked)
+        what, reach = f"hinge of `{command_line}`", "± 5 %, in its interval"
+        ended = run(command_line)
         if ended.summary is None:
             yield Line(f"socket-{cap}", what, reach, "failed", False, ended.errors)
             continue
@@ -73,7 +73,7 @@ def end_to_end(work: Bench) -> Iterator[Line]:
         hinge = found.hinge_concurrency if found is not None else Value(None)
         off = abs(hinge.value / cap - 1) if hinge.value else math.inf
         yield Line(
-            f"socket-{cap}", what, reach, said(hinge), off <= OFF and covers(hinge, cap) is True,
+            f"socket-{cap}", what, reach, text(hinge), off <= OFF and covers(hinge, cap) is True,
             f"{len(ended.summary.levels)} levels in {ended.seconds:.0f} s, exit {ended.status}, plateau "
             f"{'reached' if found is not None and found.plateau_reached else 'not reached'}{_invalid(ended.summary)}",
         )  # fmt: skip
@@ -82,12 +82,12 @@ def end_to_end(work: Bench) -> Iterator[Line]:
 def short(name: str, work: Bench) -> Iterator[Line]:
     """A sweep with windows of 3 s, or a ramp with a budget."""
     cap, tokens, how, states = SHORT[name]
-    asked = (
+    command_line = (
         f"knee run --url sim: --max-num-seqs {cap} --input-tokens 64 --output-tokens {tokens} --speed 0.5 {how} "
-        f"--seed {work.given.seed}"
+        f"--seed {work.options.seed}"
     )
-    what, reach = f"`{asked}`", f"{' or '.join(states)}, a hinge's interval holds {cap}"
-    ended = run(asked)
+    what, reach = f"`{command_line}`", f"{' or '.join(states)}, a hinge's interval holds {cap}"
+    ended = run(command_line)
     if ended.summary is None:
         yield Line(name, what, reach, "failed", False, ended.errors)
         return
@@ -96,7 +96,7 @@ def short(name: str, work: Bench) -> Iterator[Line]:
     right = state == "beyond" or covers(hinge, cap) is True
     provisional, at = (_first(ended.summary.levels, some) for some in ((FOUND, PROVISIONAL), (FOUND,)))
     yield Line(
-        name, what, reach, f"{state}, hinge {said(hinge)}", state in states and right,
+        name, what, reach, f"{state}, hinge {text(hinge)}", state in states and right,
         f"levels {' '.join(str(level.concurrency) for level in ended.summary.levels)} in {ended.seconds:.0f} s, "
         f"provisional {provisional}, found {at}, exit {ended.status}{_invalid(ended.summary)}",
     )  # fmt: skip
@@ -116,10 +116,10 @@ def _invalid(summary: Summary) -> str:
     return f"; invalid: {', '.join(invalid)}" if invalid else ""
 
 
-def said(value: Value) -> str:
+def text(value: Value) -> str:
     """A value with its interval.
 
-    >>> said(Value(16.21, (15.0, None))), said(Value(None))
+    >>> text(Value(16.21, (15.0, None))), text(Value(None))
     ('16.21 [15.00 … ∞]', 'none')
     """
     if value.value is None:

@@ -1,4 +1,4 @@
-"""What every row of the knee's benchmark is made of: its line of the table, and intervals held against a truth."""
+"""What every row of the knee's benchmark is made of: its line of the table, and intervals compared with a truth."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ COVERED, TOO_WIDE = 0.92, 0.98
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the table; `met` None: told, not asked for."""
+    """One line of the table; `met` None: no target."""
 
     row: str
     what: str
     reach: str
     found: str
     met: bool | None
-    beside: str = ""
+    remark: str = ""
 
 
-class Given(NamedTuple):
-    """What was asked for on the command line."""
+class Options(NamedTuple):
+    """The options of the command line."""
 
     runs: int
     server_runs: int
@@ -37,9 +37,9 @@ class Given(NamedTuple):
 
 
 class Bench(Protocol):
-    """What a row works with: what was asked for, and the processes."""
+    """What a row works with: the options, and the processes."""
 
-    given: Given
+    options: Options
     pool: ProcessPoolExecutor
 
 
@@ -47,7 +47,7 @@ class Bench(Protocol):
 
 
 def covers(value: Value, truth: float) -> bool | None:
-    """Whether the interval holds the truth; None where there is none. An end that is None is unbounded.
+    """Whether the interval covers the truth; None where there is none. An end that is None is unbounded.
 
     >>> covers(Value(48.0, (40.0, None)), math.inf), covers(Value(48.0, (40.0, 60.0)), math.inf), covers(Value(None), 1)
     (True, False, None)
@@ -75,40 +75,42 @@ def width(value: Value) -> float:
 class Tally(msgspec.Struct, frozen=True):
     """Of many intervals: how many there are; of those the shares that cover and that are unbounded, and the width."""
 
-    given: int
+    intervals: int
     of: int
     covered: float
     unbounded: float
     median_width: float
 
     def __str__(self) -> str:
-        if not self.given:
+        if not self.intervals:
             return f"none of {self.of} has an interval"
         return (
-            f"{self.covered:.1%} of {self.given}/{self.of} intervals, median width {self.median_width:.1%}, "
+            f"{self.covered:.1%} of {self.intervals}/{self.of} intervals, median width {self.median_width:.1%}, "
             f"{self.unbounded:.1%} unbounded"
         )
 
 
 def tally(values: Sequence[tuple[Value, float]]) -> Tally:
     """The intervals against their truths."""
-    given = [(value, truth) for value, truth in values if value.ci95 is not None]
-    if not given:
+    intervals = [(value, truth) for value, truth in values if value.ci95 is not None]
+    if not intervals:
         return Tally(0, len(values), math.nan, math.nan, math.nan)
-    widths = [width(value) for value, _ in given]
-    covered = sum(covers(value, truth) is True for value, truth in given)
+    widths = [width(value) for value, _ in intervals]
+    covered = sum(covers(value, truth) is True for value, truth in intervals)
     unbounded = sum(math.isinf(w) for w in widths)
-    return Tally(len(given), len(values), covered / len(given), unbounded / len(given), statistics.median(widths))
+    return Tally(
+        len(intervals), len(values), covered / len(intervals), unbounded / len(intervals), statistics.median(widths)
+    )
 
 
 def share(holds: Sequence[bool]) -> float:
-    """How many of them hold, 0 to 1; nan of none."""
+    """The share that is true, 0 to 1; nan of none."""
     return sum(holds) / len(holds) if holds else math.nan
 
 
 def kept(found: Tally, strict: bool) -> bool:
     """Whether the intervals keep their promise: at least 92 %, and where it is strict at most 98 %."""
-    return found.given > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
+    return found.intervals > 0 and found.covered >= COVERED and not (strict and found.covered > TOO_WIDE)
 
 
 def promise(strict: bool) -> str:

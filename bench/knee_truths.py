@@ -1,4 +1,4 @@
-"""Servers whose knee is known, and what a level measured on them would have said.
+"""Servers whose knee is known, and the levels that would be measured on them.
 
 Two kinds. Curves: the families of docs/method.md, The curve, with drawn coefficients; a level is the curve's
 throughput with a relative error of known size. Machines: the step machine of predict.batching in a closed loop, which
@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.analysis import stats
 from harness.analysis.curve import Point
-from harness.predict.batching import Machine, Request
+from harness.predict.batching import SimulatedRequest, StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
 from harness.predict.roofline import Deployment, deployment
@@ -31,7 +31,7 @@ from harness.search.ramp import next_level
 from harness.search.state import Search
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-Hold = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the level that was held out
+Measure = Callable[[int, np.random.Generator], MeasuredLevel]  # a concurrency in, the measured level out
 
 KINDS = ("capped", "hyperbola", "dip")
 HINGES = (4.0, 400.0)  # drawn log-uniform between them
@@ -42,7 +42,7 @@ TOKENS = 128  # G
 WARM_UP, WINDOW, COOLDOWN = 2.0, float(precision.REQUEST_TIMES), 1.0  # request times; the shortest window
 
 
-class Curve(NamedTuple):
+class TrueCurve(NamedTuple):
     """y = max(a + bN, N/P) + d·N·ln(N/B)₊ with 1/P = a/B + b; B = inf is the hyperbola."""
 
     a: float
@@ -58,40 +58,40 @@ class Curve(NamedTuple):
     def throughput(self, N: float) -> float:
         """Output tok/s with N in flight.
 
-        >>> Curve(0.02, 0.0, 48.0).throughput(64)
+        >>> TrueCurve(0.02, 0.0, 48.0).throughput(64)
         2400.0
         """
         y = max(self.a + self.b * N, N / self.plateau)
         return N / (y + self.d * N * math.log(max(N / self.B, 1.0)))
 
 
-def drawn(kind: str, rng: np.random.Generator) -> Curve:
+def drawn(kind: str, rng: np.random.Generator) -> TrueCurve:
     """A curve of that kind with a random hinge; of a hyperbola it is the half-point a/b that is drawn so."""
     scale = math.exp(rng.uniform(*np.log(HINGES)))
     if kind == "hyperbola":
-        return Curve(SINGLE, SINGLE / scale, math.inf)
+        return TrueCurve(SINGLE, SINGLE / scale, math.inf)
     bend = math.exp(rng.uniform(*np.log(BENDS)))
-    capped = Curve(SINGLE, bend * SINGLE / scale, scale)
+    capped = TrueCurve(SINGLE, bend * SINGLE / scale, scale)
     if kind == "capped":
         return capped
     return capped._replace(d=rng.uniform(*DIPS) / capped.plateau)
 
 
-def noisy(truth: Curve, noise: float, window: float = WINDOW) -> Hold:
+def noisy(truth: TrueCurve, noise: float, window: float = WINDOW) -> Measure:
     """Levels of a curve with the relative error `noise` in the shortest window; in f times as long 1/√f of it.
 
     No level is known better than stats.FLOOR.
     """
 
-    def hold(C: int, rng: np.random.Generator) -> MeasuredLevel:
+    def measure(C: int, rng: np.random.Generator) -> MeasuredLevel:
         X = truth.throughput(C)
         sigma = max(noise * math.sqrt(WINDOW / window), stats.FLOOR)
-        return held(C, X * (1 + sigma * rng.normal()), sigma, C * TOKENS / X, window)
+        return measured_level(C, X * (1 + sigma * rng.normal()), sigma, C * TOKENS / X, window)
 
-    return hold
+    return measure
 
 
-def held(C: int, X: float, sigma: float, request_s: float, window: float) -> MeasuredLevel:
+def measured_level(C: int, X: float, sigma: float, request_s: float, window: float) -> MeasuredLevel:
     """A level of which nothing is wrong; `sigma` relative, `window` in request times."""
     times = WARM_UP + window + COOLDOWN
     return MeasuredLevel(
@@ -101,8 +101,10 @@ def held(C: int, X: float, sigma: float, request_s: float, window: float) -> Mea
     )  # fmt: skip
 
 
-def adaptive(hold: Hold, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0) -> list[MeasuredLevel]:
-    """The levels that the ramp asks for, until it says that it is over."""
+def adaptive(
+    measure: Measure, rng: np.random.Generator, max_concurrency: int = 1024, seed: int = 0
+) -> list[MeasuredLevel]:
+    """The levels that the ramp chooses, to its end."""
     search = Search(
         levels=None, rates=None, max_concurrency=max_concurrency, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=seed, seconds_left=None, requests_left=None,
@@ -110,7 +112,7 @@ def adaptive(hold: Hold, rng: np.random.Generator, max_concurrency: int = 1024, 
     levels: list[MeasuredLevel] = []
     while not (step := next_level(levels, search)).over:
         assert step.concurrency is not None
-        levels.append(hold(step.concurrency, rng))
+        levels.append(measure(step.concurrency, rng))
     return levels
 
 
@@ -124,9 +126,9 @@ def doubling(scale: float) -> list[int]:
     return [2**i for i in range(last + 1)]
 
 
-def fixed(hold: Hold, levels: Sequence[int], rng: np.random.Generator) -> list[MeasuredLevel]:
+def fixed(measure: Measure, levels: Sequence[int], rng: np.random.Generator) -> list[MeasuredLevel]:
     """Those levels, one after another."""
-    return [hold(C, rng) for C in levels]
+    return [measure(C, rng) for C in levels]
 
 
 def points(levels: Sequence[MeasuredLevel]) -> list[Point]:
@@ -182,7 +184,7 @@ SERVERS = {
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What left a server that held C in flight: tokens and when, seconds from the start of the first request."""
+    """What a server with C in flight sent: tokens and when, seconds from the start of the first request."""
 
     at: Floats
     tokens: Floats
@@ -193,12 +195,12 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
-    """C users who each ask again as soon as they are answered, for so many engine steps.
+    """C users without think time, for so many engine steps.
 
     The first requests are cut to random rests of their length, as if the window had come at a random moment.
     """
     rng = np.random.default_rng([seed, C])
-    machines = [Machine(MODEL, server.deployment) for _ in server.shares]
+    machines = [StepMachine(MODEL, server.deployment) for _ in server.shares]
     pins = [replica for replica, share in enumerate(server.shares) for _ in range(share)]
     order = rng.permutation(len(pins))  # the same mixture for every number of users, as even as it can be
     lengths, sent, spans, issued = server.lengths, dict[int, float](), list[float](), 0
@@ -206,7 +208,7 @@ def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
     def submit(replica: int, now: float, rest: float = 1.0) -> None:
         nonlocal issued
         answer = max(1, round(lengths.draw(lengths.answer, rng) * rest))
-        machines[replica].submit(Request(issued, lengths.draw(lengths.prompt, rng), answer))
+        machines[replica].submit(SimulatedRequest(issued, lengths.draw(lengths.prompt, rng), answer))
         sent[issued] = now
         issued += 1
 
@@ -228,7 +230,7 @@ def trace(server: Server, C: int, steps: int, seed: int = 0) -> Trace:
                 spans.append(now - sent.pop(request))
                 submit(replica, now)
         after = machine.step()
-        assert after is not None  # whoever was answered has asked again
+        assert after is not None  # every answered user has sent another request
         heapq.heappush(due, (now + after.duration, replica, after))
     steady = spans[len(spans) // 4 :]
     request_s = sum(steady) / len(steady)
@@ -258,12 +260,12 @@ def whole(name: str, steps: int, C: int) -> MeasuredLevel:
 
 
 def _level(found: Trace, C: int, start: float, end: float) -> MeasuredLevel:
-    """What the tokens between two moments say; the fit's own error as a real level has it."""
+    """The level by the tokens between two moments; the fit's own error as a real level has it."""
     rate, times = stats.batches(found.at, found.tokens, start, end, 1), (end - start) / found.request_s
     se, _ = stats.fit_error(found.at, found.tokens, start, end, found.request_s, round(C * times))
     X = float(rate[0])
     assert se is not None
-    return held(C, X, se / X, found.request_s, times)
+    return measured_level(C, X, se / X, found.request_s, times)
 
 
 def saturated(name: str, steps: int) -> float:

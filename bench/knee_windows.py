@@ -1,4 +1,4 @@
-"""Servers whose knee is known, seen through windows of any length: what a short level would have said.
+"""Servers whose knee is known, seen through windows of any length: and what a short level shows of it.
 
 A level here is tokens with their times and requests with theirs, cut by a window that begins at a random moment; its
 throughput and its error come from the functions that a real level's do. Nothing is added to them: what a short window
@@ -21,13 +21,13 @@ from typing import NamedTuple
 import knee_truths
 import msgspec
 import numpy as np
-from knee_truths import Curve, Floats
+from knee_truths import Floats, TrueCurve
 
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
-from harness.predict.batching import Machine as StepMachine
-from harness.predict.batching import Request
+from harness.predict.batching import SimulatedRequest
+from harness.predict.batching import StepMachine as StepMachine
 from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision, timing
@@ -48,7 +48,7 @@ _STEADY = 2.0  # request times after which the step machine is steady, as it sta
 # ---- what a level costs ---------------------------------------------------------------------------------
 
 
-class Timing(NamedTuple):
+class LevelTiming(NamedTuple):
     """What one level takes, seconds."""
 
     warm_up_s: float
@@ -65,13 +65,13 @@ class Fresh(NamedTuple):
     spread_s: float
 
 
-def level_timing(step: Decision, held: Sequence[MeasuredLevel], request_s: float, search: Search) -> Timing:
+def level_timing(step: Decision, measured: Sequence[MeasuredLevel], request_s: float, search: Search) -> LevelTiming:
     """How long the ramp's next level lasts by the time of a request there: the product's policy (search.timing).
 
     Everything that the virtual ramps know of the time of a level stands here.
     """
-    C, had = step.concurrency or 1, held[-1].users if held else 0
-    before = held[-1].request_s or request_s if held else request_s
+    C, had = step.concurrency or 1, measured[-1].users if measured else 0
+    before = measured[-1].request_s or request_s if measured else request_s
     warming = _pace(step.role, before, search.seconds_left)
     spread = warming.spread_s * (1 - 1 / max(C - had, 1))
     warm_up = _warm_up_s(C, had, request_s, before, spread, warming.warm_up)
@@ -85,7 +85,7 @@ def level_timing(step: Decision, held: Sequence[MeasuredLevel], request_s: float
     else:
         looks = (max(measuring.window_s, before if single else 0.0),)
     last = 0.0 if single else request_s
-    return Timing(warm_up, looks, last + BATCH_EVERY_S + PROGRESS_EVERY_S, last, fresh)
+    return LevelTiming(warm_up, looks, last + BATCH_EVERY_S + PROGRESS_EVERY_S, last, fresh)
 
 
 def _pace(role: Role, request_s: float, left: float | None) -> pace.Pace:
@@ -110,8 +110,8 @@ def _warm_up_s(C: int, had: int, request_s: float, before_s: float, spread_s: fl
 # ---- a level --------------------------------------------------------------------------------------------
 
 
-class Series(msgspec.Struct, frozen=True):
-    """What a server sent while a level was held: arrivals in order, and its requests, each [n]; seconds."""
+class ServedTokens(msgspec.Struct, frozen=True):
+    """What a server sent during a level: arrivals in order, and its requests, each [n]; seconds."""
 
     at: Floats
     tokens: Floats
@@ -123,8 +123,8 @@ class Series(msgspec.Struct, frozen=True):
     cycle_s: float  # and within so much after it
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """What a window says of a level."""
+class WindowSample(msgspec.Struct, frozen=True):
+    """A level by one window."""
 
     concurrency: int
     X: float
@@ -140,10 +140,10 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 # C in flight for the longest window of so many seconds; `factor` is by how much every step is slower.
-Server = Callable[[int, float, np.random.Generator], Series]
+Server = Callable[[int, float, np.random.Generator], ServedTokens]
 
 
-def sample(series: Series, C: int, start: float, window_s: float) -> Sample:
+def sample(series: ServedTokens, C: int, start: float, window_s: float) -> WindowSample:
     """The window [start, start + window_s), by the functions that judge a real one (analysis.metrics)."""
     end = start + window_s
     low, high = np.searchsorted(series.at, (start, end))
@@ -154,10 +154,10 @@ def sample(series: Series, C: int, start: float, window_s: float) -> Sample:
     completions = int(np.count_nonzero((series.done >= start) & (series.done < end)))
     se, assumed = stats.fit_error(at, tokens, start, end, request_s, completions, answer_s)
     X = float(stats.batches(at, tokens, start, end, 1)[0])
-    return Sample(C, X, se, assumed, window_s, request_s, int(np.count_nonzero(began)))
+    return WindowSample(C, X, se, assumed, window_s, request_s, int(np.count_nonzero(began)))
 
 
-def fixed(server: Server, C: int, window_s: float | None, times: float, rng: np.random.Generator) -> Sample:
+def fixed(server: Server, C: int, window_s: float | None, times: float, rng: np.random.Generator) -> WindowSample:
     """A level whose window is so long, or where that is None so many request times."""
     series = server(C, window_s or 0.0, rng)
     if window_s is None:
@@ -172,7 +172,7 @@ def fixed(server: Server, C: int, window_s: float | None, times: float, rng: np.
 class Closed(NamedTuple):
     """A capped hyperbola with whole seats; `prompt` and `answer` in steps."""
 
-    truth: Curve
+    truth: TrueCurve
     prompt: int
     answer: int
     drift: float = 0.0  # standard deviation of ln(step time) from level to level
@@ -184,8 +184,8 @@ class Closed(NamedTuple):
     def request_s(self, C: int) -> float:
         return C * self.answer / self.truth.throughput(C)
 
-    def __call__(self, C: int, window_s: float, rng: np.random.Generator, fresh: Fresh | None = None) -> Series:
-        """C staggered users, each somewhere within its share of a request time, and whoever waits in a queue."""
+    def __call__(self, C: int, window_s: float, rng: np.random.Generator, fresh: Fresh | None = None) -> ServedTokens:
+        """C staggered users, each somewhere within its share of a request time, and a queue for the others."""
         n, L = min(C, self.seats), self.prompt + self.answer
         step = self.request_s(n) / L * math.exp(self.drift * rng.normal())
         phases = (np.arange(n) + rng.uniform(size=n)) / n
@@ -195,7 +195,7 @@ class Closed(NamedTuple):
             phases = np.concatenate([(np.arange(old) + rng.uniform(size=old)) / max(old, 1), (1 - ages) % 1])
         phases = np.sort((phases * L).astype(np.int64))
         # Requests end in the order of the seats' phases, one round after the other; the one that waited longest takes
-        # the seat, and whoever was answered asks again.
+        # the seat, and its user sends another request.
         waiting = C - n
         request_s = L * step * C / n
         begun = math.ceil(waiting / n) * L  # steps until one that was sent after the start has a seat
@@ -209,20 +209,20 @@ class Closed(NamedTuple):
         for late in range(1, self.prompt + 1):
             np.add.at(of_round, (phases + late) % L, -1.0)
         m = np.arange(begun, steps)
-        return Series(
+        return ServedTokens(
             at=m * step, tokens=of_round[m % L], sent=sent * step, first=(seated + self.prompt + 1) * step,
             done=done * step, request_s=request_s, steady_s=(begun + (0.5 if fresh else 0.0)) * step,
             cycle_s=0.0 if fresh else L * step,
         )  # fmt: skip
 
 
-def closed(answer_s: float, truth: Curve, rng: np.random.Generator, drift: float = 0.0) -> Closed:
+def closed(answer_s: float, truth: TrueCurve, rng: np.random.Generator, drift: float = 0.0) -> Closed:
     """A server of that shape whose answers take so long alone."""
     seats = round(truth.B)
     steps = max(20, round(answer_s / ITL))
     prompt = max(1, round(steps * rng.uniform(*PROMPTS)))
     scale = answer_s / (steps - prompt) / (truth.a + truth.b)
-    return Closed(Curve(truth.a * scale, truth.b * scale, float(seats)), prompt, steps - prompt, drift)
+    return Closed(TrueCurve(truth.a * scale, truth.b * scale, float(seats)), prompt, steps - prompt, drift)
 
 
 def drawn(answer_s: float, rng: np.random.Generator, *, least: float, drifts: bool) -> Closed:
@@ -236,7 +236,7 @@ def drawn(answer_s: float, rng: np.random.Generator, *, least: float, drifts: bo
 # ---- the step machine -----------------------------------------------------------------------------------
 
 
-class Machine(NamedTuple):
+class StepMachineServer(NamedTuple):
     """The step machine with so many seats, answers of so many tokens, all of one length."""
 
     seats: int
@@ -249,8 +249,8 @@ class Machine(NamedTuple):
     def request_s(self, C: int) -> float:
         return _machine_request_s(self.seats, self.answer, C)
 
-    def __call__(self, C: int, window_s: float, rng: np.random.Generator) -> Series:
-        """C users who each ask again when they are answered; the first requests are rests, spread evenly."""
+    def __call__(self, C: int, window_s: float, rng: np.random.Generator) -> ServedTokens:
+        """C users without think time; the first requests are rests, spread evenly."""
         where = msgspec.structs.replace(
             knee_truths.H100, max_num_seqs=self.seats, kv_tokens=2 * self.seats * (PROMPT + self.answer)
         )
@@ -259,7 +259,7 @@ class Machine(NamedTuple):
         rng.shuffle(rests)
         sent, first, done = [0.0] * C, [math.nan] * C, [math.nan] * C
         for user, rest in enumerate(rests):
-            machine.submit(Request(user, PROMPT, int(rest) if user < self.seats else self.answer))
+            machine.submit(SimulatedRequest(user, PROMPT, int(rest) if user < self.seats else self.answer))
         at: list[Floats] = []
         tokens: list[Floats] = []
         now, steady, start, finish, due = 0.0, 0, math.inf, math.inf, 0
@@ -276,7 +276,7 @@ class Machine(NamedTuple):
                 first[request] = float(ends[0])
             for request in stride.finished:
                 done[request] = now
-                machine.submit(Request(len(sent), PROMPT, self.answer))
+                machine.submit(SimulatedRequest(len(sent), PROMPT, self.answer))
                 sent.append(now)
                 first.append(math.nan)
                 done.append(math.nan)
@@ -292,7 +292,7 @@ class Machine(NamedTuple):
         began = np.array(sent)[over]
         spans = np.array(done)[over] - began
         late = began > 0
-        return Series(
+        return ServedTokens(
             at=np.concatenate(at), tokens=np.concatenate(tokens), sent=began, first=np.array(first)[over],
             done=np.array(done)[over], request_s=float(spans[late].mean()), steady_s=start, cycle_s=request_s,
         )  # fmt: skip
@@ -300,39 +300,39 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _machine_request_s(seats: int, answer: int, C: int) -> float:
-    return Machine(seats, answer)(C, 0.0, np.random.default_rng(0)).request_s
+    return StepMachineServer(seats, answer)(C, 0.0, np.random.default_rng(0)).request_s
 
 
 @lru_cache(maxsize=4096)
 def _machine_plateau(seats: int, answer: int) -> float:
-    return fixed(Machine(seats, answer), 2 * seats, None, _LONG, np.random.default_rng(0)).X
+    return fixed(StepMachineServer(seats, answer), 2 * seats, None, _LONG, np.random.default_rng(0)).X
 
 
 # ---- sweeps and ramps -----------------------------------------------------------------------------------
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the fit said of some levels."""
+class FittedKnee(msgspec.Struct, frozen=True):
+    """The fit of some levels."""
 
     state: str
     hinge: Value
     plateau: Value
 
     @property
-    def given(self) -> bool:
+    def has_answer(self) -> bool:
         return self.state != NONE
 
 
-def answer(levels: Sequence[Sample], seed: int = 0, draws: int = 400) -> Answer:
+def fitted_knee(levels: Sequence[WindowSample], seed: int = 0, draws: int = 400) -> FittedKnee:
     """The fit through the levels."""
     found = curve.fit([level.point for level in levels], seed=seed, draws=draws).curve
-    return Answer(found.state, found.hinge_concurrency, found.plateau_tokens_per_s)
+    return FittedKnee(found.state, found.hinge_concurrency, found.plateau_tokens_per_s)
 
 
-class Step(NamedTuple):
+class RampLevel(NamedTuple):
     """A level of a ramp, and when it was over."""
 
-    level: Sample
+    level: WindowSample
     seconds: float
 
 
@@ -343,26 +343,26 @@ def ramped(
     max_seconds: float | None = None,
     most: int | None = None,
     seed: int = 0,
-) -> Iterator[Step]:
-    """The levels that the ramp asks for on a virtual clock, until it is over, its time is, or it has held so many.
+) -> Iterator[RampLevel]:
+    """The levels that the ramp chooses on a virtual clock, until it ends, its time is over, or `most` are measured.
 
     A window that the budget ends counts as far as it came, a warm-up that it ends leaves no level: as search.timing
     has it.
     """
-    held: list[MeasuredLevel] = []
+    measured: list[MeasuredLevel] = []
     now = 0.0
-    while most is None or len(held) < most:
+    while most is None or len(measured) < most:
         left = None if max_seconds is None else max_seconds - now
         search = Search(
             levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
             predicted_hinge=None, seed=seed, seconds_left=left, requests_left=None, seconds=max_seconds, paced=True,
         )  # fmt: skip
-        step = next_level(held, search)
+        step = next_level(measured, search)
         if step.over:
             return
         C = step.concurrency
         assert C is not None
-        timing = level_timing(step, held, server.request_s(C), search)
+        timing = level_timing(step, measured, server.request_s(C), search)
         room = math.inf if left is None else left - timing.warm_up_s
         if room <= 0:
             return
@@ -371,18 +371,20 @@ def ramped(
         looks = [length for length in timing.looks_s if length < room]
         if len(looks) < len(timing.looks_s):
             looks.append(room)
-        level = looked_at(server, C, looks, rng, timing.fresh)
+        level = measured_level(server, C, looks, rng, timing.fresh)
         taken = timing.warm_up_s + level.window_s + timing.cooldown_s
-        if left is not None:  # a budget that is spent waits for nobody
+        if left is not None:  # a spent budget ends at once
             taken = min(taken, max(left, timing.warm_up_s + level.window_s) + BATCH_EVERY_S + PROGRESS_EVERY_S)
         now += taken
-        held.append(_held(level, taken))
-        yield Step(level, now)
+        measured.append(_as_measured(level, taken))
+        yield RampLevel(level, now)
         if max_seconds is not None and now >= max_seconds:
             return
 
 
-def looked_at(server: Closed, C: int, looks: Sequence[float], rng: np.random.Generator, fresh: Fresh | None) -> Sample:
+def measured_level(
+    server: Closed, C: int, looks: Sequence[float], rng: np.random.Generator, fresh: Fresh | None
+) -> WindowSample:
     """A level whose window ends at the first look at which it is precise, or at the last."""
     entropy = int(rng.integers(2**63))  # the same level, for as long as it is wanted
     where = rng.uniform()
@@ -398,7 +400,7 @@ def looked_at(server: Closed, C: int, looks: Sequence[float], rng: np.random.Gen
     return sample(series, C, start, length)
 
 
-def _held(level: Sample, seconds: float) -> MeasuredLevel:
+def _as_measured(level: WindowSample, seconds: float) -> MeasuredLevel:
     return MeasuredLevel(
         concurrency=level.concurrency, rate=None, in_flight=float(level.concurrency), output_tokens_per_s=level.X,
         se=level.se, error_rate=0.0, seconds=seconds, requests=round(level.requests * seconds / level.window_s),

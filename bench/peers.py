@@ -1,7 +1,7 @@
 """knee and its peers, in turn against one reference endpoint: what each costs, and how far its figures are off.
 
 The endpoint gives every stream its tokens at a known pace from core 0 and logs each write; one tool at a time runs
-on core 1. Beside what a tool reports stands what the server's log says of the same requests. How and why:
+on core 1. What a tool reports is printed next to the server's log of the same requests. How and why:
 docs/peers.md.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from peers_measure import Measured
+from peers_measure import ToolRun
 from peers_tools import (
     ANSWER_TOKENS,
     KNEE,
@@ -34,9 +34,9 @@ from peers_tools import (
     ROOT,
     TOOLS,
     InstallError,
-    Load,
     Reported,
     Tool,
+    ToolLoad,
     environment,
     last_line,
     version,
@@ -46,17 +46,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from harness import units
 from harness.sim.api import WORDS
 from harness.sim.process import running
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import Entry, entries
 
-PACE = Pace(ttft_s=0.2, itl_s=0.025, groups=64)
+PACE = StreamPace(ttft_s=0.2, itl_s=0.025, groups=64)
 REQUEST_S = PACE.ttft_s + (ANSWER_TOKENS - 1) * PACE.itl_s
 SERVER_CPU, TOOL_CPU = 0, 1
 VOCABULARY = 4096
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What the server's log says of one run; seconds, and times are CLOCK_MONOTONIC in nanoseconds."""
+    """One run by the server's log; seconds, and times are CLOCK_MONOTONIC in nanoseconds."""
 
     first_ns: int  # the first request of any kind
     begin_ns: int  # the first request of the load
@@ -126,7 +126,7 @@ def truth_of(log: Sequence[Entry], streams: int) -> Truth | None:
     every = np.concatenate(writes)
     last = int(every.max())
     low, high = begin + (last - begin) / 4, last - (last - begin) / 4
-    held = sum(max(0.0, min(each.end_ns, high) - max(each.received_ns, low)) for each in load)
+    busy_ns = sum(max(0.0, min(each.end_ns, high) - max(each.received_ns, low)) for each in load)
     ttft = [w[0] - each.received_ns for each, w in zip(load, writes, strict=True) if len(w)]
     ttft_p50, ttft_p99 = np.percentile(ttft, [50, 99]) / 1e9
     itl_p50, itl_p99 = np.percentile(np.concatenate([np.diff(w) for w in writes]), [50, 99]) / 1e9
@@ -138,7 +138,7 @@ def truth_of(log: Sequence[Entry], streams: int) -> Truth | None:
         tokens=len(every),
         all_tokens=sum(each.tokens for each in log),
         tokens_per_s=int(((every >= low) & (every < high)).sum()) / (high - low) * 1e9,
-        in_flight=held / (high - low),
+        in_flight=busy_ns / (high - low),
         ttft_p50=float(ttft_p50),
         ttft_p99=float(ttft_p99),
         itl_p50=float(itl_p50),
@@ -181,30 +181,30 @@ def run(tool: Tool, streams: int, seconds: float, repeat: int, tokenizer: Path) 
     out.mkdir(parents=True)
     requests, limit_s = streams * math.ceil(seconds / REQUEST_S), 120 + 10 * seconds
     with running(reference(PACE), log=log, cpu=SERVER_CPU) as url:
-        load = Load(url, streams, requests, seconds, tokenizer, out)
+        load = ToolLoad(url, streams, requests, seconds, tokenizer, out)
         command = tool.command(tool.home / "bin", load)
         measured = measure(command, environment(tool, load), folder, limit_s)
     shown = shlex.join([Path(command[0]).name, *command[1:]])
     for name, value in (("OUT", str(out)), ("URL", url), ("TOKENIZER", str(tokenizer))):
         shown = shown.replace(value, name)
-    said = last_line((folder / "output.txt").read_text(errors="replace"))
+    last_output = last_line((folder / "output.txt").read_text(errors="replace"))
     truth = truth_of(entries(log), streams)
     failed, reported = None, None
     if measured.timed_out:
-        failed = f"killed after {limit_s:.0f} s: {said}"
+        failed = f"killed after {limit_s:.0f} s: {last_output}"
     elif measured.status:
-        failed = f"exit status {measured.status}: {said}"
+        failed = f"exit status {measured.status}: {last_output}"
     elif truth is None:
-        failed = f"never had {streams / 2:.0f} requests in flight: {said}"
+        failed = f"never had {streams / 2:.0f} requests in flight: {last_output}"
     else:
         try:
             reported = tool.read(load)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            failed = f"its result cannot be read ({type(error).__name__}: {error}): {said}"
+            failed = f"its result cannot be read ({type(error).__name__}: {error}): {last_output}"
     return completed(msgspec.structs.replace(row, command=shown), measured, truth, reported, failed)
 
 
-def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> Measured:
+def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: float) -> ToolRun:
     """The command's cost, taken by a process of its own that stays on the server's core."""
     meter = [
         *(sys.executable, str(ROOT / "bench" / "peers_measure.py"), "--cpu", str(TOOL_CPU)),
@@ -212,12 +212,12 @@ def measure(command: list[str], env: dict[str, str], folder: Path, limit_s: floa
     ]
     pinned = ["taskset", "-c", str(SERVER_CPU), *meter, *command]
     subprocess.run(pinned, check=True, env=env, cwd=folder / "out", timeout=limit_s + 60)
-    return msgspec.json.decode((folder / "measured.json").read_bytes(), type=Measured)
+    return msgspec.json.decode((folder / "measured.json").read_bytes(), type=ToolRun)
 
 
 def completed(
     row: Row,
-    measured: Measured,
+    measured: ToolRun,
     truth: Truth | None,
     reported: Reported | None,
     failed: str | None,
@@ -287,23 +287,23 @@ def cells(rows: Sequence[Row], knee: Sequence[Row]) -> list[str]:
     ]
 
 
-def tables(rows: Sequence[Row], asked: argparse.Namespace) -> str:
+def tables(rows: Sequence[Row], options: argparse.Namespace) -> str:
     """All that is printed: what was run, a table for each number of streams, and what failed."""
     by_tool: dict[str, list[Row]] = {}
     for row in rows:
         by_tool.setdefault(row.tool, []).append(row)
     loads = [row.load_average for row in rows if row.load_average is not None]
     lines = [
-        f"`{shlex.join(['bench/peers', *asked.line])}`, {time.strftime('%Y-%m-%d')}, {_processor()}, "
+        f"`{shlex.join(['bench/peers', *options.line])}`, {time.strftime('%Y-%m-%d')}, {_processor()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}; load average before the runs "
         f"{_text(min(loads, default=None), digits=2)} … {_text(max(loads, default=None), digits=2)}. "
         f"The endpoint on core {SERVER_CPU}, the tool on core {TOOL_CPU}; TTFT {1e3 * PACE.ttft_s:g} ms and up to one "
         f"ITL more, ITL {1e3 * PACE.itl_s:g} ms; {PROMPT_TOKENS} tokens in, {ANSWER_TOKENS} out; medians of "
-        f"{asked.repeat}.",
+        f"{options.repeat}.",
         "",
         "Versions: " + ", ".join(f"{name} {of[0].version}" for name, of in by_tool.items()) + ".",
     ]
-    for streams in asked.streams:
+    for streams in options.streams:
         knee = [row for row in by_tool.get(KNEE.name, []) if row.streams == streams and row.failed is None]
         lines += ["", f"{streams} streams:", "", _line(HEAD), _line(["---"] * len(HEAD))]
         for of in by_tool.values():
@@ -345,13 +345,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, in turn; default 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also keep every run's figures there")
     parser.add_argument("--install-only", action="store_true", help="install the tools and stop")
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.tools if name not in (*names, KNEE.name)]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.tools if name not in (*names, KNEE.name)]:
         parser.error(f"unknown tool {unknown[0]!r}; there are {', '.join(names)}")
     if (os.cpu_count() or 1) < 2:
         parser.error("the endpoint and the tool need a core each")
-    asked.line = sys.argv[1:]
-    return asked
+    options.line = sys.argv[1:]
+    return options
 
 
 def installed(tools: Sequence[Tool]) -> tuple[list[Tool], list[tuple[Tool, str]]]:
@@ -370,27 +370,27 @@ def installed(tools: Sequence[Tool]) -> tuple[list[Tool], list[tuple[Tool, str]]
 
 
 def main() -> None:
-    asked = parsed()
-    wanted = [tool for tool in TOOLS if not asked.tools or tool.name in asked.tools]
+    options = parsed()
+    wanted = [tool for tool in TOOLS if not options.tools or tool.name in options.tools]
     there, missing = installed([KNEE, *wanted])
-    if asked.install_only:
+    if options.install_only:
         return
     rows = []
     with tempfile.TemporaryDirectory(prefix="peers-tokenizer-") as scratch:
         tokenizer = Path(scratch) / "words"
         make_tokenizer(tokenizer)
-        for repeat in range(1, asked.repeat + 1):
-            for streams in asked.streams:
+        for repeat in range(1, options.repeat + 1):
+            for streams in options.streams:
                 for tool in there:
-                    print(f"{tool.name}, {streams} streams, run {repeat} of {asked.repeat} …", file=sys.stderr)
-                    rows.append(run(tool, streams, asked.seconds, repeat, tokenizer))
+                    print(f"{tool.name}, {streams} streams, run {repeat} of {options.repeat} …", file=sys.stderr)
+                    rows.append(run(tool, streams, options.seconds, repeat, tokenizer))
                     if rows[-1].failed:
                         print(f"{tool.name}: failed: {rows[-1].failed}", file=sys.stderr)
-    print(tables(rows, asked))
+    print(tables(rows, options))
     for tool, reason in missing:
         print(f"\n{tool.name} is not in the tables, since it could not be installed: {reason}")
-    if asked.json:
-        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     if any(row.failed for row in rows if row.tool.startswith(KNEE.name)):
         sys.exit(1)
 

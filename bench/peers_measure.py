@@ -2,10 +2,10 @@
 
     python bench/peers_measure.py --cpu 1 --limit 300 --log OUTPUT --out MEASURED.json -- COMMAND…
 
-CPU is the kernel's account of each process when it is reaped. This process is the reaper of all orphans below it,
-so a worker that its tool never waited for is counted too. The samples beside it, 50 a second in ticks of 10 ms, only
-tell when the CPU was spent. Resident memory is summed over the processes: what two of them share counts twice.
-Linux only.
+CPU is the kernel's account of each process when it is reaped. This process is the reaper of all orphans below it, so a
+worker that its tool never waited for is counted too. Besides, samples are taken, 50 a second in ticks of 10 ms, only to
+see when the CPU was spent. Resident memory is summed over the processes: what two of them share counts twice. Linux
+only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pathlib import Path
 import msgspec
 
 _SAMPLE_S = 0.02
-_SCAN_EVERY = 10  # samples between two looks for new processes
+_SCAN_EVERY = 10  # samples between two scans for new processes
 _GRACE_S = 10.0  # for what is left when the command itself has ended
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Measured(msgspec.Struct, frozen=True):
+class ToolRun(msgspec.Struct, frozen=True):
     """What one command cost. Times are CLOCK_MONOTONIC in nanoseconds."""
 
     start_ns: int
@@ -52,7 +52,7 @@ class Stat(msgspec.Struct, frozen=True):
 
 
 def read_stat(line: str) -> Stat:
-    """The fields after the command's name, which may itself hold spaces and brackets (proc(5)).
+    """The fields after the command's name, which may itself contain spaces and brackets (proc(5)).
 
     >>> read_stat("7 (a) b) S 3 " + "0 " * 9 + "150 50 " + "0 " * 8 + "2 0").parent
     3
@@ -61,7 +61,7 @@ def read_stat(line: str) -> Stat:
     return Stat(int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S, int(fields[21]) * _PAGE)
 
 
-def look(pids: Iterable[int]) -> dict[int, Stat]:
+def stats_of(pids: Iterable[int]) -> dict[int, Stat]:
     """Those of the processes that are still there."""
     seen = {}
     for pid in pids:
@@ -73,9 +73,9 @@ def look(pids: Iterable[int]) -> dict[int, Stat]:
 
 
 def descendants(root: int) -> set[int]:
-    """All processes below `root`, by one look through /proc."""
+    """All processes below `root`, by one scan of /proc."""
     children: dict[int, list[int]] = {}
-    for pid, stat in look(int(each) for each in os.listdir("/proc") if each.isdecimal()).items():
+    for pid, stat in stats_of(int(each) for each in os.listdir("/proc") if each.isdecimal()).items():
         children.setdefault(stat.parent, []).append(pid)
     found, ahead = set(), [root]
     while ahead:
@@ -104,13 +104,13 @@ class _Tree:
     def sample(self) -> None:
         if len(self.samples) % _SCAN_EVERY == 0:
             self.known = descendants(os.getpid())
-        seen = look(self.known)
+        seen = stats_of(self.known)
         self.spent.update((pid, stat.cpu_s) for pid, stat in seen.items())
         self.peak_bytes = max(self.peak_bytes, sum(stat.resident for stat in seen.values()))
         self.samples.append((time.monotonic_ns(), sum(self.spent.values())))
 
 
-def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> Measured:
+def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> ToolRun:
     """Run the command on one core until it ends or its time is over; nothing of it is left behind."""
     if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -151,7 +151,7 @@ def measure(command: list[str], *, cpu: int, limit_s: float, log: Path) -> Measu
     os.close(watch)
     assert status is not None
     assert end_ns is not None
-    return Measured(start_ns, end_ns, status, timed_out, cpu_s, tree.peak_bytes, tree.samples)
+    return ToolRun(start_ns, end_ns, status, timed_out, cpu_s, tree.peak_bytes, tree.samples)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The peers in one table: how each is installed, asked for the same load, and read.
+"""The peers in one table: how each is installed, given the same load, and read.
 
-Every command asks for the same thing in the tool's own words: so many requests, so many at a time, prompts of
+Every command sets the same load by the tool's own options: so many requests, so many at a time, prompts of
 PROMPT_TOKENS, answers of ANSWER_TOKENS, streamed from /v1/completions. Where a tool has an option that makes it
 cheaper or more exact, it has it: see docs/peers.md. A reader returns what the tool itself reports, in seconds.
 """
@@ -22,8 +22,8 @@ PROMPT_TOKENS, ANSWER_TOKENS = 64, 100
 MODEL = "reference"
 
 
-class Load(NamedTuple):
-    """What is asked of a tool, and where it may write."""
+class ToolLoad(NamedTuple):
+    """The load of a tool, and where it may write."""
 
     url: str
     streams: int
@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """What a tool says it measured; seconds, None where it does not say."""
+    """What a tool reports; seconds, None where it reports nothing."""
 
     ttft_p50: float | None
     ttft_p99: float | None
@@ -46,10 +46,10 @@ class Tool(NamedTuple):
     name: str
     package: str  # whose version is the tool's
     home: Path  # its environment
-    command: Callable[[Path, Load], list[str]]  # from the environment's bin and the load
-    read: Callable[[Load], Reported]
+    command: Callable[[Path, ToolLoad], list[str]]  # from the environment's bin and the load
+    read: Callable[[ToolLoad], Reported]
     install: Callable[[Tool], None]
-    settings: Callable[[Load], Mapping[str, str]] = lambda load: {}  # of its process environment
+    settings: Callable[[ToolLoad], Mapping[str, str]] = lambda load: {}  # of its process environment
 
 
 class InstallError(Exception):
@@ -65,16 +65,16 @@ def constraints(tool: Tool) -> Path:
 
 
 def interpreter(version: str) -> str:
-    """A Python of this version or, failing that, a newer one; asked by running it.
+    """A Python of this version or, failing that, a newer one; found by running it.
 
-    pyenv's commands refuse the versions that are not selected, so those are asked where they lie.
+    pyenv's commands refuse the versions that are not selected, so those are run by their paths.
     """
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    asked = f"import sys; print(sys.executable); sys.exit(sys.version_info < ({version.replace('.', ', ')}))"
+    script = f"import sys; print(sys.executable); sys.exit(sys.version_info < ({version.replace('.', ', ')}))"
     selected = [str(each) for each in versions.glob(f"{version}.*/bin/python3")]
     for name in [f"python{version}", *selected, "python3.12", "python3.13", "python3"]:
         try:
-            answer = subprocess.run([name, "-c", asked], capture_output=True, text=True, timeout=20, check=False)
+            answer = subprocess.run([name, "-c", script], capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if answer.returncode == 0:
@@ -126,7 +126,7 @@ def _call(command: list[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """The last line that speaks of an error or, without one, the last that says anything.
+    """The last line that speaks of an error or, without one, the last that is not empty.
 
     >>> last_line("Traceback\\nValueError: no\\nlog: a.log\\n\\n")
     'ValueError: no'
@@ -137,16 +137,16 @@ def last_line(text: str) -> str:
 
 
 def version(tool: Tool) -> str:
-    asked = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    script = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     python = str(tool.home / "bin" / "python")
-    done = subprocess.run([python, "-c", asked, tool.package], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", script, tool.package], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 # ---- asking -----------------------------------------------------------------------------------------------------
 
 
-def knee_command(bin: Path, load: Load) -> list[str]:
+def knee_command(bin: Path, load: ToolLoad) -> list[str]:
     return [
         *(str(bin / "knee"), "run", "--url", load.url, "--api", "completions"),
         *("--levels", str(load.streams), "--level-seconds", f"{load.seconds:g}"),
@@ -155,12 +155,12 @@ def knee_command(bin: Path, load: Load) -> list[str]:
     ]
 
 
-def knee_burst_command(bin: Path, load: Load) -> list[str]:
+def knee_burst_command(bin: Path, load: ToolLoad) -> list[str]:
     """All streams at once, as the others begin; knee's own way is to spread them over a request's time."""
     return [*knee_command(bin, load), "--start", "burst"]
 
 
-def vllm_command(bin: Path, load: Load) -> list[str]:
+def vllm_command(bin: Path, load: ToolLoad) -> list[str]:
     return [
         *(str(bin / "vllm"), "bench", "serve", "--base-url", load.url, "--backend", "openai", "--model", MODEL),
         *("--endpoint", "/v1/completions", "--tokenizer", str(load.tokenizer), "--ignore-eos"),
@@ -172,7 +172,7 @@ def vllm_command(bin: Path, load: Load) -> list[str]:
     ]
 
 
-def aiperf_command(bin: Path, load: Load) -> list[str]:
+def aiperf_command(bin: Path, load: ToolLoad) -> list[str]:
     return [
         *(str(bin / "aiperf"), "profile", "--url", load.url, "--model", MODEL, "--endpoint-type", "completions"),
         *("--streaming", "--tokenizer", str(load.tokenizer), "--use-server-token-count", "--prompt-corpus", "random"),
@@ -183,7 +183,7 @@ def aiperf_command(bin: Path, load: Load) -> list[str]:
     ]
 
 
-def guidellm_command(bin: Path, load: Load) -> list[str]:
+def guidellm_command(bin: Path, load: ToolLoad) -> list[str]:
     endpoint = f"target={load.url},model={MODEL},request_format=/v1/completions,http2=false"
     return [
         *(str(bin / "guidellm"), "run", "--backend", f"kind=openai_http,{endpoint}"),
@@ -195,7 +195,7 @@ def guidellm_command(bin: Path, load: Load) -> list[str]:
     ]
 
 
-def inference_perf_command(bin: Path, load: Load) -> list[str]:
+def inference_perf_command(bin: Path, load: ToolLoad) -> list[str]:
     def always(tokens: int) -> dict[str, Any]:
         return {"type": "fixed", "min": tokens, "max": tokens, "mean": tokens, "std_dev": 0}
 
@@ -222,7 +222,7 @@ def inference_perf_command(bin: Path, load: Load) -> list[str]:
     return [str(bin / "inference-perf"), "-c", str(path), "--log-level", "WARNING"]
 
 
-def evalscope_command(bin: Path, load: Load) -> list[str]:
+def evalscope_command(bin: Path, load: ToolLoad) -> list[str]:
     return [
         *(str(bin / "evalscope"), "perf", "--url", f"{load.url}/v1/completions", "--model", MODEL, "--api", "openai"),
         *("--tokenizer-path", str(load.tokenizer), "--dataset", "random", "--no-apply-chat-template"),
@@ -234,7 +234,7 @@ def evalscope_command(bin: Path, load: Load) -> list[str]:
     ]
 
 
-def sglang_options(load: Load) -> list[str]:
+def sglang_options(load: ToolLoad) -> list[str]:
     return [
         *("--base-url", load.url, "--backend", "vllm", "--model", MODEL, "--tokenizer", str(load.tokenizer)),
         *("--dataset-name", "random-ids", "--random-input-len", str(PROMPT_TOKENS)),
@@ -244,11 +244,11 @@ def sglang_options(load: Load) -> list[str]:
     ]
 
 
-def sglang_command(bin: Path, load: Load) -> list[str]:
+def sglang_command(bin: Path, load: ToolLoad) -> list[str]:
     return [str(bin / "python"), "-m", "sglang.bench_serving", *sglang_options(load)]
 
 
-def sglang_rust_command(bin: Path, load: Load) -> list[str]:
+def sglang_rust_command(bin: Path, load: ToolLoad) -> list[str]:
     return [str(bin / "python"), "-m", "sglang.benchmark.rust_client", *sglang_options(load), "--disable-retokenize"]
 
 
@@ -260,35 +260,35 @@ def _number(value: object, unit: float = 1.0) -> float | None:
     return value * unit if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _json(load: Load, name: str) -> Any:
+def _json(load: ToolLoad, name: str) -> Any:
     return json.loads((load.out / name).read_text())
 
 
-def read_knee(load: Load) -> Reported:
+def read_knee(load: ToolLoad) -> Reported:
     level = _json(load, "result/summary.json")["levels"][0]
     ttft, itl = level["ttft_s"] or {}, level["itl_s"] or {}
     return Reported(*(_number(each.get(name)) for each in (ttft, itl) for name in ("p50", "p99")))
 
 
-def read_vllm(load: Load) -> Reported:
-    told = _json(load, "result.json")
+def read_vllm(load: ToolLoad) -> Reported:
+    result = _json(load, "result.json")
     keys = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms")
-    return Reported(*(_number(told.get(key), 1e-3) for key in keys))
+    return Reported(*(_number(result.get(key), 1e-3) for key in keys))
 
 
-def read_sglang(load: Load) -> Reported:
-    told = _json(load, "result.json")
+def read_sglang(load: ToolLoad) -> Reported:
+    result = _json(load, "result.json")
     keys = ("median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p99_itl_ms")
-    return Reported(*(_number(told.get(key), 1e-3) for key in keys))
+    return Reported(*(_number(result.get(key), 1e-3) for key in keys))
 
 
-def read_aiperf(load: Load) -> Reported:
-    told = _json(load, "profile_export_aiperf.json")
-    found = [told.get(name, {}) for name in ("time_to_first_token", "inter_chunk_latency")]
+def read_aiperf(load: ToolLoad) -> Reported:
+    result = _json(load, "profile_export_aiperf.json")
+    found = [result.get(name, {}) for name in ("time_to_first_token", "inter_chunk_latency")]
     return Reported(*(_number(each.get(name), 1e-3) for each in found for name in ("p50", "p99")))
 
 
-def read_guidellm(load: Load) -> Reported:
+def read_guidellm(load: ToolLoad) -> Reported:
     metrics = _json(load, "result.json")["benchmarks"][0]["metrics"]
     found = [
         metrics[name]["successful"]["percentiles"] for name in ("time_to_first_token_ms", "inter_token_latency_ms")
@@ -296,15 +296,15 @@ def read_guidellm(load: Load) -> Reported:
     return Reported(*(_number(each.get(name), 1e-3) for each in found for name in ("p50", "p99")))
 
 
-def read_inference_perf(load: Load) -> Reported:
+def read_inference_perf(load: ToolLoad) -> Reported:
     latency = _json(load, "summary_lifecycle_metrics.json")["successes"]["latency"]
     found = [latency[name] or {} for name in ("time_to_first_token", "inter_token_latency")]
     return Reported(*(_number(each.get(name)) for each in found for name in ("median", "p99")))
 
 
-def read_evalscope(load: Load) -> Reported:
-    told = _json(load, f"{MODEL}/parallel_{load.streams}_number_{load.requests}/benchmark_percentile.json")
-    rows = {row["Percentiles"]: row for row in told}
+def read_evalscope(load: ToolLoad) -> Reported:
+    result = _json(load, f"{MODEL}/parallel_{load.streams}_number_{load.requests}/benchmark_percentile.json")
+    rows = {row["Percentiles"]: row for row in result}
     return Reported(
         *(_number(rows[percent].get(key), 1e-3) for key in ("TTFT (ms)", "ITL (ms)") for percent in ("50%", "99%"))
     )
@@ -313,7 +313,7 @@ def read_evalscope(load: Load) -> Reported:
 # ---- settings ---------------------------------------------------------------------------------------------------
 
 
-def no_hub(_: Load) -> dict[str, str]:
+def no_hub(_: ToolLoad) -> dict[str, str]:
     """Told to stay offline (by any text, even "0"), AIPerf takes a path for the name of a repository.
 
     So it is told nothing but of a hub that does not answer.
@@ -321,8 +321,8 @@ def no_hub(_: Load) -> dict[str, str]:
     return {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "", "HF_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def just_enough_workers(load: Load) -> dict[str, str]:
-    """A process of GuideLLM's holds 100 connections; the ten that it would start only share the one core."""
+def just_enough_workers(load: ToolLoad) -> dict[str, str]:
+    """A process of GuideLLM's keeps 100 connections; the ten that it would start only share the one core."""
     return {"GUIDELLM__MAX_WORKER_PROCESSES": str(math.ceil(load.streams / 100))}
 
 
@@ -348,7 +348,7 @@ TOOLS = (
 )
 
 
-def environment(tool: Tool, load: Load) -> dict[str, str]:
+def environment(tool: Tool, load: ToolLoad) -> dict[str, str]:
     """The process environment of a tool: offline, silent about its use, and without this one's Python."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     quiet = {

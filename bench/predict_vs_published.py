@@ -1,6 +1,6 @@
-"""The prediction beside published curves: measured over predicted at every level, with nothing fitted to them.
+"""The prediction against published curves: measured over predicted at every level, with nothing fitted to them.
 
-Data-sheet constants and the published setup alone. Beside it stands what the same sheet gives without the model: a
+Data-sheet constants and the published setup alone. For comparison, the same sheet without the model: a
 line, C times the single stream of `BW·MBU/W`, that goes flat at the KV ceiling `BW·MBU/(ctx·kv)`. Errors are
 root-mean-square of the log ratio, so 1.10 is off by 10 % either way. Bad rows stay in.
 """
@@ -20,11 +20,11 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, kv_bytes_per_token, model, weight_bytes_per_step
 from harness.predict.roofline import predict
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves.csv"
 
-# What the publications say of their setup: our model and card, precision, GPUs together, answers' mean length.
+# The published setups: our model and card, precision, GPUs together, answers' mean length.
 SETUPS: dict[str, dict[str, Any]] = {
     # vLLM's default on cards of this size
     "nano30b_b200": {"model": "nemotron-3-nano-30b-a3b", "gpu": "b200-sxm", "dtype": "fp8", "max_num_seqs": 1024},
@@ -53,20 +53,20 @@ class Row(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the band holds it."""
+        """Whether it lies in the band."""
         return self.low <= self.measured <= self.high
 
 
-def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployment, Workload]:
+def setup(curve: str, levels: Sequence[dict[str, str]]) -> tuple[Model, Deployment, MeanLengths]:
     """A published setup as what a prediction takes."""
-    given, first = dict(SETUPS[curve]), levels[0]
-    name, card, dtype = given.pop("model"), given.pop("gpu"), given.pop("dtype", "auto")
-    lengths = Workload(float(first["isl"]), float(given.pop("output_tokens", first["osl"])))
+    figures, first = dict(SETUPS[curve]), levels[0]
+    name, card, dtype = figures.pop("model"), figures.pop("gpu"), figures.pop("dtype", "auto")
+    lengths = MeanLengths(float(first["isl"]), float(figures.pop("output_tokens", first["osl"])))
     made = model(model_config(name), name, dtype=dtype)
-    return made, deployment(gpu(card), tp=int(first["n_gpu"]), **given), lengths
+    return made, deployment(gpu(card), tp=int(first["n_gpu"]), **figures), lengths
 
 
-def line_then_flat(made: Model, where: Deployment, workload: Workload, C: int) -> float:
+def line_then_flat(made: Model, where: Deployment, workload: MeanLengths, C: int) -> float:
     """min(C · BW·MBU/W, BW·MBU/(ctx·kv)); tok/s."""
     bandwidth = where.gpu.bandwidth * where.tp
     line = C * rules.x0(1, weight_bytes_per_step(made), 0, 0, bandwidth, where.mbu)
@@ -74,7 +74,7 @@ def line_then_flat(made: Model, where: Deployment, workload: Workload, C: int) -
 
 
 def rows() -> list[Row]:
-    """Every published level beside its prediction."""
+    """Every published level and its prediction."""
     with CURVES.open(newline="", encoding="utf-8") as file:
         published = list(csv.DictReader(file))
     out = []
@@ -103,10 +103,10 @@ def error(ratios: Sequence[float]) -> float:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", action="store_true", help="rows as JSON")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="rows as JSON")
     found = rows()
-    if asked.parse_args().json:
+    if parser.parse_args().json:
         print(json.dumps([row._asdict() | {"ratio": row.ratio} for row in found], indent=1))
         return
     print(

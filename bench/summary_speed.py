@@ -85,20 +85,20 @@ def cost(command: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--tokens", type=int, default=10_000_000)
-    asked.add_argument("--output-tokens", type=int, nargs="+", default=[256, 1000], help="of one request")
-    asked.add_argument("--repeat", type=int, default=3)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=10_000_000)
+    parser.add_argument("--output-tokens", type=int, nargs="+", default=[256, 1000], help="of one request")
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
     slow = False
     print("tokens/request  what         seconds  peak MB  µs/token")
-    for output_tokens in given.output_tokens:
+    for output_tokens in options.output_tokens:
         with tempfile.TemporaryDirectory() as kept:
             original, folder = Path(kept, "spool"), Path(kept, "run")
             original.mkdir()
-            tokens = write(original, given.tokens, output_tokens)
+            tokens = write(original, options.tokens, output_tokens)
             packed, reported = [], []
-            for _ in range(given.repeat):
+            for _ in range(options.repeat):
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(original, folder)
                 packed.append(cost([sys.executable, "-c", PACK, str(folder)]))

@@ -55,7 +55,7 @@ def content(path: Path, most: int = LARGEST) -> bytes:
 
 
 def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
-    """All that an open file holds; ValueError where that is more than `most` bytes."""
+    """The content of an open file; ValueError where that is more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it is longer than {most:,} bytes")
@@ -65,7 +65,7 @@ def bounded(file: BinaryIO, most: int = LARGEST) -> bytes:
 def json(data: bytes, *, numbers: bool = True) -> Any:
     """JSON as plain data, within reason; one of WRONG where it is not.
 
-    Without `numbers` those may be any: the file holds some that nobody here reads.
+    Without `numbers` they are not checked: for a file with numbers that this program does not read.
     """
     value = msgspec.json.decode(data)
     check(value, numbers=numbers)

@@ -1,8 +1,8 @@
 """The one place that changes files: whole ones are replaced, one is appended to, some are taken away.
 
 A result folder may come from others, and so may every name in it. Links there are refused and never followed, so
-nothing outside of the folder is written, whatever it holds; pipes, devices and folders in the place of a file are
-refused too. A file is written under a new name that nobody can guess, in the folder itself, and takes the place of
+nothing outside of the folder is written, whatever is in it; pipes, devices and folders in the place of a file are
+refused too. A file is written under a random new name, in the folder itself, and takes the place of
 the old one in one step: a hard link to it elsewhere keeps what it had.
 
 The folder is opened first and all names are relative to that, so one that is exchanged meanwhile is not followed.
@@ -64,7 +64,7 @@ def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterat
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with open(os.open(part, flags, _OURS if private else _EVERYBODYS, dir_fd=folder), "wb") as file:
                 yield file
-            # What has been put there since it was looked at is replaced, not followed.
+            # A link that was put there after the check is replaced, not followed.
             os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:  # Ctrl-C too
             with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def read(path: Path) -> bytes:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to read; as `read`. To open a FIFO does not wait for somebody who writes into it."""
+    """A file to read; as `read`. To open a FIFO does not wait for its writer."""
     if what := _other_than_file(os.stat(path).st_mode):
         raise HarnessError(f"is {what}, not a file", place=str(path), way_out="remove it")
     return open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
@@ -113,7 +113,7 @@ def make_folder(path: Path, *, way_out: str = "") -> None:
 
 
 def must_be_files(folder: Path, names: Iterable[str], *, way_out: str = "") -> None:
-    """HarnessError unless each name in the folder is a plain file or free: said before anything is begun."""
+    """HarnessError unless each name in the folder is a plain file or free; called before anything is begun."""
     with _failing(folder, way_out), _folder(folder) as fd:
         for name in names:
             _must_be_a_file(folder / name, fd)
@@ -128,7 +128,7 @@ def remove(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Take an empty folder away; one that holds something, or is a link, stays."""
+    """Take an empty folder away; one that is not empty, or is a link, stays."""
     with contextlib.suppress(OSError):
         path.rmdir()
 

@@ -13,15 +13,15 @@ import msgspec
 
 
 class Gravity(enum.StrEnum):
-    """How much a verdict says against what it touches, the gravest first."""
+    """How serious a verdict is, the gravest first."""
 
     INVALID = enum.auto()  # voids it: the level, or the run
     DOUBT = enum.auto()  # its figures are to be read with care
-    NOTE = enum.auto()  # says something about the figures
+    NOTE = enum.auto()  # information about the figures
 
 
 class Code(enum.StrEnum):
-    """What a verdict has seen (docs/definitions.md, Verdicts)."""
+    """What a verdict is about (docs/definitions.md, Verdicts)."""
 
     # of a level, by the load generator
     CLIENT_LIMITED = enum.auto()
@@ -34,7 +34,7 @@ class Code(enum.StrEnum):
     LATE_READS = enum.auto()
     # by the server and its GPUs
     ERRORS_ABOVE_1_PERCENT = enum.auto()
-    SAID = enum.auto()  # with the kind of error behind it, `said_timeout`: what was said of errors of that kind
+    ERROR_MESSAGE = "said"  # with the kind of error behind it, as in `said_timeout`: the first message of that kind
     STALLED = enum.auto()
     UNSTABLE = enum.auto()
     SERVER_LUMPS = enum.auto()
@@ -104,7 +104,7 @@ def rank(verdict: Verdict) -> int:
 
 
 class CurveState(enum.StrEnum):
-    """How much of an answer a fitted curve is."""
+    """What a fitted curve shows of its knee."""
 
     FOUND = enum.auto()
     PROVISIONAL = enum.auto()

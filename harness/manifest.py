@@ -1,8 +1,9 @@
 """The shape of `manifest.json`: all that could explain a difference between two runs, written before any load.
 
 The run that writes it and everything that reads it share these types. A field that is UNSET is not in the file: it is
-not known yet, or an earlier version did not write it. One that is None is there as null: nobody knows it. What a later
-version adds is left out. A manifest that is damaged is refused whole, by the path of what is wrong with it.
+not known yet, or an earlier version did not write it. One that is None is there as null: it could not be found out.
+What a later version adds is left out. A manifest that is damaged is refused whole, by the path of what is wrong with
+it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Fact = str | int | float | bool | None
 
 
 class Target(scenario.Target, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Its headers hold no secrets any more."""
+    """Its headers are without secrets."""
 
 
 class WorkloadSpec(scenario.WorkloadSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What was asked; what it came to is a `Workload`."""
+    """What was requested; what it came to is a `Workload`."""
 
 
 class Ramp(scenario.Ramp, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -44,7 +45,7 @@ class Ramp(scenario.Ramp, frozen=True, kw_only=True, forbid_unknown_fields=False
 
 
 class Hardware(scenario.Hardware, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What the operator said of it."""
+    """What the operator stated of it."""
 
 
 class Sweep(scenario.Sweep, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -81,7 +82,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What each request asks."""
+    """What each request contains."""
 
     input_tokens: Amount | UnsetType = UNSET
     output_tokens: Amount | UnsetType = UNSET
@@ -157,7 +158,7 @@ class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
     single: Ceiling  # tokens a second, one write each
     bulk: Ceiling  # tokens a second, many a write
     requests: Ceiling  # requests a second, of one token
-    streams: int  # held at once, as client and endpoint both saw
+    streams: int  # open at once, by client and endpoint alike
     streams_asked: int
     timing: tuple[Timing, ...]
     ttft_error_p99_s: float | None  # of |TTFT − (first write − send)|; None: too few requests
@@ -169,7 +170,7 @@ class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """The load generator; what only its end tells is UNSET until then."""
+    """The load generator; what only its end shows is UNSET until then."""
 
     calibration: ClientCalibration | None = None
     workers: Count = 1
@@ -180,7 +181,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU by its driver; None where the card does not say.
+    """One GPU by its driver; None where the card does not report it.
 
     `id` is a digest of its UUID: two runs on one card are seen to be, and the card stays unnamed.
     """
@@ -320,7 +321,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     url: str | None = None  # without secrets
     model: str | None = None
     api: str | None = None
-    server: dict[str, Fact] = {}  # what it published, and what the operator said of it
+    server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
     cache_config: dict[str, str] = {}  # vLLM's, as published
     dropped_fields: list[str] = []  # optional fields that the server refused
     simulated: Simulated | None = None
@@ -374,7 +375,7 @@ def read(stored: Any) -> Manifest | MapManifest:
 
 
 def missing(found: Manifest | MapManifest) -> str | None:
-    """What a run or a level map must say to be gone on with, and does not; None where nothing is missing."""
+    """The field that a run or a level map lacks to be resumed; None where nothing is missing."""
     needed: list[tuple[str, object]] = [("scenario_digest", found.scenario_digest)]
     if isinstance(found, MapManifest):
         needed.append(("name", found.name))

@@ -26,8 +26,8 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A request as it happened; its columns are those of docs/definitions.md, Columns of requests.parquet.
 
-    `arrivals` holds one int64 a chunk that carried tokens, nanoseconds since the origin, in order.
-    `tokens` holds one int32 a chunk; empty means one token a chunk (the common case costs nothing).
+    `arrivals` is one int64 a chunk that carried tokens, nanoseconds since the origin, in order.
+    `tokens` is one int32 a chunk; empty means one token a chunk (the common case costs nothing).
     """
 
     request_id: str
@@ -57,22 +57,22 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     class_: str = ""
     session_id: str = ""
     turn: int = 0
-    error_message: str = ""  # the first words of what the server or the system said of the error
+    error_message: str = ""  # the start of the server's or the system's error message
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
     tls_s: float | None = None  # TLS handshake when this request had to open its connection
     lumped: int = 0  # of the merged ones, those that the server sent together: the read that brought them was in time
 
 
 class LevelNote(enum.StrEnum):
-    """What a level's frame says of its course; files hold the values."""
+    """Remarks on a level in its frame; files contain the values."""
 
     CUT_SHORT = "cut_short"  # a bound of the run ended its window
     FAILING = "failing"  # most of its requests failed, and so its window ended
     STALLED = "stalled"  # no token came for so long that its window ended
     COOLDOWN_CUT = "cooldown_cut"  # not every request of its window was waited for
-    TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to look for one
+    TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to search for one
     NOT_SETTLED = "not_settled"  # a trend goes through its window
-    NOT_PRECISE = "not_precise"  # its throughput is not known as precisely as was asked
+    NOT_PRECISE = "not_precise"  # its throughput is less precise than requested
     VOID = "void"  # broken off with its session
 
 

@@ -1,6 +1,6 @@
-"""What a level is measured for, and which ends of a ramp are remarks, read from the sentences that result folders hold.
+"""What a level is measured for, and which ends of a ramp are remarks, read from the sentences in result folders.
 
-The sentences are made in `search.decision`, and versions word them differently; a test holds the two together.
+The sentences are made in `search.decision`, and versions word them differently; a test keeps the two in step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FIRST_RATES = ("begin", "the search begins with about one request in flight")
 class Role(enum.StrEnum):
     """What a level is measured for, which decides how long it lasts (`search.pace`)."""
 
-    GIVEN = "given"  # the operator chose it
+    FIXED = "given"  # the operator chose it
     FIRST_PASS = "first pass"  # where the bend lies at all
     REFINEMENT = "refinement"  # what narrows the answer
     REPEAT = "repeat"  # a level of the refinement that was measured before
@@ -23,15 +23,15 @@ class Role(enum.StrEnum):
 
 
 def role_of(reason: str) -> Role | None:
-    """What a level was measured for, by the sentence that its result folder holds; None where it holds none.
+    """What a level was measured for, by the sentence in its result folder; None where there is none.
 
     >>> role_of("given"), role_of("31 again: throughput seems to fall past the hinge"), role_of("")
-    (<Role.GIVEN: 'given'>, <Role.REPEAT: 'repeat'>, None)
+    (<Role.FIXED: 'given'>, <Role.REPEAT: 'repeat'>, None)
     """
     if not reason:
         return None
     if reason == "given":
-        return Role.GIVEN
+        return Role.FIXED
     if reason.startswith("prefill probe: "):
         return Role.PROBE
     if reason.startswith(_FIRST_PASS):
@@ -43,5 +43,5 @@ def role_of(reason: str) -> Role | None:
 
 
 def stopped(reason: str) -> bool:
-    """Whether a ramp's end is worth a remark, by the sentence that its result folder holds."""
+    """Whether a ramp's end is worth a remark, by the sentence in its result folder."""
     return reason.startswith("stopped: ")

@@ -1,9 +1,9 @@
 """A scenario: everything that repeats a run, as one strict TOML file; every flag of `knee run` is one path in it.
 
 Secrets need not be in it: a header's value or a field of `extra_body` may be written `env:NAME`. `resolved` is for the
-wire and holds them, `shown` is for the eye and the disk and holds none.
+wire and contains them, `shown` is for people and the disk and contains none.
 
-Durations may be written '3s', counts '1.5k'. What one field may hold its type says, what several may hold together
+Durations may be written '3s', counts '1.5k'. What one field may be is in its type, what several may be together
 `check`. What a scenario leaves out stays None and is decided (and written to the manifest) when the run meets the
 server. Distributions of lengths and datasets come later.
 """
@@ -25,7 +25,7 @@ from harness.errors import HarnessError, nearest
 
 
 def _bound(fact: str, way_out: str, **bound: Any) -> msgspec.Meta:
-    """A bound of a value, as msgspec has it, with what is said of a value beyond it."""
+    """A bound of a value, as msgspec has it, with the message for a value beyond it."""
     return msgspec.Meta(extra={"fact": fact, "way_out": way_out}, **bound)
 
 
@@ -62,7 +62,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
     transport: Literal["socket", "httpx"] = "socket"
-    metrics_url: str | None = None  # where the server's figures are; None: /metrics beside the API
+    metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,14 +83,14 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_requests: Annotated[int, _above_0("give 1 or more")] | None = None
     max_dollars: Annotated[float, _above_0("give 1 or more")] | None = None  # by the prices in `hardware`
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
-    search_rate: bool = False  # open loop: look for the largest rate that meets the SLO
+    search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
     probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # poisson | constant | gamma(K)
     start: Literal["staggered", "burst"] = "staggered"
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
-    keep_going: bool = False  # of given levels or rates: one that fails does not end the run
+    keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dtype: str | None = None  # of the weights as the server loads them; None: as they are stored
     kv_dtype: str | None = None
     max_num_seqs: int | None = None
-    calibration: str | None = None  # a profile of `knee calibrate model`, for a prediction beside the data sheet's
+    calibration: str | None = None  # a profile of `knee calibrate model`, for a second prediction
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +114,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     input_tokens: Axis = []
     output_tokens: Axis = []
-    max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are given by their urls
+    max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are named by `urls`
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
 
@@ -143,7 +143,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folder's adds the time
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
-PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, where none is asked
+PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, by default
 MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
@@ -226,7 +226,7 @@ def _names_a_folder(name: str) -> bool:
     return plain and 0 < len(name.encode()) <= _LONGEST_NAME
 
 
-Must = Callable[[bool, str, str, str], None]  # raises unless the first holds: path, fact, way out
+Must = Callable[[bool, str, str, str], None]  # raises unless the first is true: path, fact, way out
 
 
 def check(scenario: Scenario, *, place: str) -> None:
@@ -241,9 +241,9 @@ def check(scenario: Scenario, *, place: str) -> None:
         _names_a_folder(scenario.name), "name",
         "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
     )  # fmt: skip
-    must(not _holds_a_key(target.url or ""), "target.url", *_NO_KEY)
-    must(not _holds_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
-    must(  # whoever gives the key in its place shall not read it here
+    must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
+    must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
+    must(  # a key that was written here by mistake is not repeated
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
     )  # fmt: skip
@@ -274,7 +274,7 @@ def check(scenario: Scenario, *, place: str) -> None:
     )  # fmt: skip
     must(
         hardware.host_cpus is None or hardware.gpu in (None, "host"),
-        "hardware.host_cpus", "it is used with gpu = host only", "say --gpu host",
+        "hardware.host_cpus", "it is used with gpu = host only", "give --gpu host",
     )  # fmt: skip
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
@@ -282,7 +282,7 @@ def check(scenario: Scenario, *, place: str) -> None:
 
 
 def _check_search(scenario: Scenario, must: Must, place: str) -> None:
-    """What the ramp looks for, and how closely."""
+    """What the ramp searches for, and how closely."""
     ramp = scenario.ramp
     for name, limit in scenario.slo.items():
         units.known_limit(name, f"{place}: $.slo")
@@ -313,7 +313,7 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
     )  # fmt: skip
     for name, url in sweep.urls.items():
         must(bool(name.strip() and url.strip()), "sweep.urls", "a setting has a name and a url", "write NAME = 'URL'")
-        must(not _holds_a_key(url), "sweep.urls", *_NO_KEY)
+        must(not _may_carry_a_key(url), "sweep.urls", *_NO_KEY)
     must(len(set(sweep.urls.values())) == len(sweep.urls), "sweep.urls", "a url stands twice", "write each url once")
     must(
         sweep == Sweep() or scenario.ramp.probe is None,
@@ -322,7 +322,7 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
 
 
 def _check_sizes(scenario: Scenario, must: Must) -> None:
-    """Refuse what no machine holds; what this one does is checked when a run begins."""
+    """Refuse more streams than any machine can open; this one's own limits are checked when a run begins."""
     workload, ramp, sweep = scenario.workload, scenario.ramp, scenario.sweep
     for field in ("input_tokens", "output_tokens"):
         for path, most in (
@@ -348,10 +348,10 @@ def _check_sizes(scenario: Scenario, must: Must) -> None:
     must(cells <= MOST_LEVELS, "sweep", fact, "sweep fewer values")
 
 
-def _holds_a_key(address: str) -> bool:
-    """Whether an address holds more than a place: of queries only Azure's `api-version` is known to be no secret.
+def _may_carry_a_key(address: str) -> bool:
+    """Whether an address may carry a secret: of queries only Azure's `api-version` is known to be none.
 
-    >>> _holds_a_key("https://me:key@host"), _holds_a_key("https://host?api-version=2024-10-21")
+    >>> _may_carry_a_key("https://me:key@host"), _may_carry_a_key("https://host?api-version=2024-10-21")
     (True, False)
     """
     address = _API_VERSION.sub("", address)
@@ -376,7 +376,7 @@ def resolved(scenario: Scenario, environ: Mapping[str, str]) -> Scenario:
 
 
 def _key(variable: str, environ: Mapping[str, str]) -> str:
-    """The API key. A variable that is not set is named only where it looks like one: it may be the key itself."""
+    """The API key. A variable that is not set is named only if it looks like a name: it may be the key."""
     key = environ.get(variable)
     if not key:
         fact = f"the variable {variable} is empty" if variable.isupper() else "no variable of that name is set"
@@ -427,17 +427,17 @@ def secrets(scenario: Scenario, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shown(scenario: Scenario, secrets: Iterable[str] = ()) -> Scenario:
-    """The scenario for the eye and the disk: what may be secret is hidden, and what is, among facts too."""
+    """The scenario for people and the disk: what may be secret is hidden, and known secrets in any text too."""
     target = scenario.target
     headers = {
         name: secrecy.HIDDEN if secrecy.secret_header(name) and not secrecy.names_a_variable(value) else value
         for name, value in target.headers.items()
     }
     facts = secrecy.redact_all(secrecy.shown(target.server_meta), secrets)
-    told = msgspec.structs.replace(
+    hidden = msgspec.structs.replace(
         target, headers=headers, extra_body=secrecy.shown(target.extra_body), server_meta=facts
     )
-    return msgspec.structs.replace(scenario, target=told)
+    return msgspec.structs.replace(scenario, target=hidden)
 
 
 def to_toml(scenario: Scenario) -> str:

@@ -41,7 +41,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class ServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server said of itself over the level's window; None where it does not publish it."""
+    """The server's own figures over the level's window; None where it does not publish one."""
 
     running: float | None = None
     waiting: float | None = None
@@ -67,7 +67,7 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_source: str | None = None  # kernel | user
     waited_fraction: float | None = None  # of the time, that the worker could have run and had no processor
     steal_fraction: float | None = None  # of the processors' time, that the hypervisor gave to others
-    throttled_fraction: float | None = None  # of the time, that this container was held at its CPU limit
+    throttled_fraction: float | None = None  # of the time, that this container was throttled at its CPU limit
     idle_processors: float | None = None  # of this host, on average
 
 
@@ -114,7 +114,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     from_send: FromSend | None = None
     repeat: int
     in_flight: float | None
-    little_in_flight: float | None  # N by Little's law from rates and latencies, beside the integral
+    little_in_flight: float | None  # N by Little's law from rates and latencies, to compare with the integral
     window_s: float
     window: tuple[float, float]
     requests: int  # began in the window (phase measure)
@@ -159,7 +159,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def load(self) -> int | float | None:
-        """What was asked for: requests in flight, or in open loop requests per second."""
+        """The requested load: requests in flight, or in open loop requests per second."""
         return self.concurrency if self.rate is None else self.rate
 
 
@@ -176,12 +176,12 @@ FOUND, PROVISIONAL, BEYOND, NONE = CurveState
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """The fitted curve y = N/X (docs/method.md, The curve) and what follows from it.
 
-    `state` says how much of an answer it is:
+    `state` is what it shows of the knee:
 
         found        hinge and plateau, and the plateau is reached
-        provisional  hinge and plateau are the best estimate; `reasons` say what is missing, `settle` what would help
+        provisional  hinge and plateau are the best estimate; `reasons` are what is missing, `settle` what would help
         beyond       throughput still rises at the last level: no plateau up to `at_least_concurrency`
-        none         the levels do not suffice for any of these; `reasons` say why
+        none         the levels do not suffice for any of these; `reasons` are why
     """
 
     state: str = NONE
@@ -189,7 +189,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     settle: Settle | None = None
     at_least_concurrency: float | None = None  # state "beyond": the highest concurrency measured
     expected_concurrency: float | None = None  # state "beyond": where the plateau would begin
-    expected_by: str | None = None  # asymptote | prediction: what says so
+    expected_by: str | None = None  # asymptote | prediction: its source
     family: str | None  # hyperbola | capped_hyperbola | dip | None when it was not identifiable
     single_stream_tokens_per_s: Value
     slope_tokens_per_s: Value | None = None  # 1/a: what each more in flight adds while the curve is straight
@@ -198,7 +198,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     plateau_reached: bool
     dip: Value | None  # share of the plateau that is lost at the last level; None unless it is confirmed
     asymptote_tokens_per_s: Value | None = None  # of a pure hyperbola: 1/b, what no load would exceed
-    usl: dict[str, float] | None = None  # the alternative to a dip, beside it: a, b, k, peak_concurrency, score
+    usl: dict[str, float] | None = None  # the alternative to a dip: a, b, k, peak_concurrency, score
     weights: dict[str, float]
     parameters: dict[str, float]  # a, b, P, d as the family has them; drift, lack_of_fit (relative σ)
     verdicts: list[Verdict]
@@ -227,7 +227,7 @@ class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     measured_over_predicted: float | None = None
     requests_per_s: Band | None = None
     usd_per_million: Band | None = None  # output tokens, or input where there are none; low is the cheap end
-    meets_slo: bool | None = None  # by the means; None where no SLO is asked
+    meets_slo: bool | None = None  # by the means; None without an SLO
     bound_by: str | None = None  # what most of the time goes to, or the cap that is passed
     experts_hit: float | None = None  # of a layer, by one step's batch; None where there are no experts
 
@@ -257,7 +257,7 @@ class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
-    """The same prediction by what a server was measured to reach, beside the data sheet's and never mixed with it.
+    """The same prediction by what a server was measured to reach, next to the data sheet's and never mixed with it.
 
     low and high of its levels are the error at the levels that the calibration did not see.
     """
@@ -324,7 +324,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[PredictedLevel]
     assumptions: Assumptions
     calibrated: Calibrated | None = None
-    step_machine: list[SteppedLevel] = []  # where it was asked for: the same, or requests as they come, step by step
+    step_machine: list[SteppedLevel] = []  # on request: the same, or requests as they come, step by step
     scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
     notes: list[str] = []
     gap: Gap | None = None  # where the measurement leaves it
@@ -347,7 +347,7 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RampStep(msgspec.Struct, frozen=True):
-    """One decision of the ramp: the level it asked for, or none where it ended, and why."""
+    """One decision of the ramp: the level it chose, or none where it ended, and why."""
 
     concurrency: int | None
     reason: str
@@ -360,7 +360,7 @@ class Grade(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # quick | standard | submission
     missing: list[str]  # what the next grade needs; empty at the highest
-    repeats: int  # how often the least repeated level that counts was held
+    repeats: int  # how often the least repeated level that counts was measured
     spread: float | None  # largest relative difference between repeats of one level; None without repeats
     spread_at: int | float | None = None
 
@@ -368,7 +368,7 @@ class Grade(msgspec.Struct, frozen=True, kw_only=True):
 class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):
     """From the prefill probe: one output token over growing prompts."""
 
-    tokens_per_s: Value  # capacity: prompt tok/s at the plateau of its ramp, at the asked prompt length
+    tokens_per_s: Value  # capacity: prompt tok/s at the plateau of its ramp, at the requested prompt length
     seconds_per_token: Value  # dTTFT/dP at one request in flight
     ttft_base_s: Value  # TTFT of an empty prompt, extrapolated
     mfu: Value | None  # from that slope; None where hardware or model is not known
@@ -384,7 +384,7 @@ class DecodePhase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """What a phase probe says; the phases are quoted apart, never summed."""
+    """The result of a phase probe; the phases are quoted apart, never summed."""
 
     prefill: PrefillPhase | None = None
     decode: DecodePhase | None = None

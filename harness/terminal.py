@@ -129,7 +129,7 @@ def guard() -> None:
 
 
 def console(*, stderr: bool) -> Console:
-    """A console that shows text from outside as text, and that nobody need listen to: `| head`, a closed terminal."""
+    """A console that shows text from outside as text, and survives a closed reader: `| head`, a closed terminal."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

@@ -16,7 +16,7 @@ _LEAST_SHAPE = 0.001  # of a gamma distribution: burstier gaps are 0 to the cloc
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
-MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine holds
+MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine can open
 
 # That an SLO may limit (docs/definitions.md, Times of a request).
 FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
@@ -77,7 +77,7 @@ def duration(seconds: float) -> str:
 
 
 def levels(text: str, place: str = "--levels") -> list[int]:
-    """Concurrency levels, in the order given; each at least 1, none twice.
+    """Concurrency levels, in their order; each at least 1, none twice.
 
     >>> levels("1,2,4,1k")
     [1, 2, 4, 1000]
@@ -106,7 +106,7 @@ def cpus(text: str, place: str = "--host-cpus") -> list[int]:
 
 
 def rates(text: str, place: str = "--rate") -> list[float]:
-    """Request rates per second, in the order given; each above 0, none twice.
+    """Request rates per second, in their order; each above 0, none twice.
 
     >>> rates("0.5,2,1k")
     [0.5, 2.0, 1000.0]
@@ -120,7 +120,7 @@ def rates(text: str, place: str = "--rate") -> list[float]:
 
 
 def _each(text: str, read: Callable[[str, str], N], place: str, noun: str, bound: str, example: str) -> list[N]:
-    """The values between the commas, in the order given; each above 0, none twice."""
+    """The values between the commas, in their order; each above 0, none twice."""
     values = [read(part.strip(), place) for part in text.split(",") if part.strip()]
     if not values or min(values) <= 0:
         raise HarnessError(f"{text!r} names no {noun} {bound}", place=place, way_out=f"write it like {example}")
@@ -162,8 +162,8 @@ def _limits(
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in filter(None, map(str.strip, parts)):
-        name, given, value = (piece.strip() for piece in part.partition(mark))
-        if not given:
+        name, separator, value = (piece.strip() for piece in part.partition(mark))
+        if not separator:
             raise HarnessError(f"{part!r} has no '{mark}'", place=place, way_out=f"write it like {example}")
         name = others.get(name, name)
         known_limit(name, place)
@@ -186,7 +186,7 @@ def known_limit(name: str, place: str) -> None:
 
 
 def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
-    """Prices in USD, in the order given.
+    """Prices in USD, in their order.
 
     >>> prices("0.15,0.60,0.075")
     [0.15, 0.6, 0.075]
@@ -200,7 +200,7 @@ def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
 
 
 def span(seconds: float) -> str:
-    """A time that somebody waits, in the unit of a wait.
+    """A waiting time for people, in s, min or h.
 
     >>> [span(x) for x in (0.4, 8.2, 59.7, 95, 600, 3720, 90_000)]
     ['1 s', '8 s', '1 min', '1 min 35 s', '10 min', '1 h 2 min', '25 h']

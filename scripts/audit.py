@@ -1,6 +1,6 @@
-"""Known vulnerabilities of the pinned packages, by OSV (https://osv.dev), the database that pip-audit asks as well.
+"""Known vulnerabilities of the pinned packages, by OSV (https://osv.dev), the database that pip-audit uses as well.
 
-Says what it found, and says `not audited` where the database cannot be reached: that is no failure, and no success.
+Prints what it found, or `not audited` where the database cannot be reached, which is neither failure nor success.
 pip-audit itself is not used: where its database answers 404, it skips the package and reports no vulnerability.
 """
 

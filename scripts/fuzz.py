@@ -1,7 +1,7 @@
 """Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them; or what reads files.
 
 Each input is one hostile answer (tests/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth byte
-by byte too; the readings must tell the same record and nothing may be raised. Every other thousand meets limits so
+by byte too; the readings must give the same record and nothing may be raised. Every other thousand meets limits so
 small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
 
 With --readers each input is a damaged manifest, spool, parquet file, scenario, model config or one of the small files
@@ -50,12 +50,12 @@ def finding(
     """What is wrong with the readings of this input; empty if nothing is. Places are parts of its length."""
     whole, parts = cut(data, ()), cut(data, [int(place * len(data)) for place in places])
     try:
-        told = reader.told(parts, reset=reset, placer=placer)
-        tried.errors[told.error or "none"] += 1
-        wrong = difference(told, reader.told(whole, reset=reset, placer=placer), whole)
+        outcome = reader.outcome(parts, reset=reset, placer=placer)
+        tried.errors[outcome.error or "none"] += 1
+        wrong = difference(outcome, reader.outcome(whole, reset=reset, placer=placer), whole)
         if exact and not wrong:
-            single = reader.told(cut(data, range(len(data))), reset=reset, placer=placer)
-            wrong = difference(single, told, parts)
+            single = reader.outcome(cut(data, range(len(data))), reset=reset, placer=placer)
+            wrong = difference(single, outcome, parts)
     except Exception as error:  # noqa: BLE001  # whatever it is: nothing may leave
         return f"{type(error).__name__}: {error}"
     return wrong
@@ -144,8 +144,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long (default: never)")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other inputs (default: %(default)s)")
     parser.add_argument("--readers", action="store_true", help="what reads files, not what reads a server's bytes")
-    asked = parser.parse_args(arguments)
-    return (fuzz_readers if asked.readers else fuzz)(asked.inputs, asked.seconds, asked.seed)
+    options = parser.parse_args(arguments)
+    return (fuzz_readers if options.readers else fuzz)(options.inputs, options.seconds, options.seed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a command beside a server and tells what else kept the host busy: a knee measured on a shared machine
+"""Runs a command next to a server and prints what else kept the host busy: a knee measured on a shared machine
 is only worth as much as the cores it had.
 
     python scripts/host_load.py --server PID --out LOAD.json -- COMMAND…
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 
 
-class Sample(NamedTuple):
+class CpuSample(NamedTuple):
     """CPU seconds spent so far, and when that was."""
 
     at: float
@@ -32,12 +32,12 @@ class Sample(NamedTuple):
     command: float
 
 
-def sample(server: int) -> Sample:
+def sample(server: int) -> CpuSample:
     cpu = psutil.cpu_times()
     tree = [psutil.Process(server), *psutil.Process(server).children(recursive=True)]
     spent = [process.cpu_times() for process in tree]
     command = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Sample(
+    return CpuSample(
         at=time.monotonic(),
         busy=cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq,
         steal=cpu.steal,
@@ -46,10 +46,10 @@ def sample(server: int) -> Sample:
     )
 
 
-def cores(first: Sample, last: Sample) -> dict[str, float]:
+def cores(first: CpuSample, last: CpuSample) -> dict[str, float]:
     """Cores busy between two samples, by whom.
 
-    >>> cores(Sample(0, 0, 0, 0, 0), Sample(10, 16, 0, 10, 5))
+    >>> cores(CpuSample(0, 0, 0, 0, 0), CpuSample(10, 16, 0, 10, 5))
     {'server': 1.0, 'command': 0.5, 'others': 0.1, 'steal': 0.0}
     """
     seconds = last.at - first.at
@@ -63,12 +63,12 @@ def cores(first: Sample, last: Sample) -> dict[str, float]:
     return {name: round(spent / seconds, 3) for name, spent in shares.items()}
 
 
-def told(shares: dict[str, float]) -> str:
+def text(shares: dict[str, float]) -> str:
     return "  ".join(f"{name} {share:.2f}" for name, share in shares.items())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run a command and tell how busy the host was meanwhile.")
+    parser = argparse.ArgumentParser(description="Run a command and print how busy the host was meanwhile.")
     parser.add_argument("--server", type=int, required=True, help="process id of the server")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("command", nargs="+")
@@ -79,7 +79,7 @@ def main() -> int:
     time.sleep(2.0)
     first = sample(arguments.server)
     before = cores(quiet, first)
-    print(f"host before: load {load_before:.2f}, cores: {told(before)}", file=sys.stderr)
+    print(f"host before: load {load_before:.2f}, cores: {text(before)}", file=sys.stderr)
     process = subprocess.Popen(arguments.command)
     while True:
         try:
@@ -88,7 +88,7 @@ def main() -> int:
         except KeyboardInterrupt:
             continue  # the command has had the same Ctrl-C and is writing down what it measured
     during = cores(first, sample(arguments.server))
-    print(f"host during: load {os.getloadavg()[0]:.2f}, cores: {told(during)}", file=sys.stderr)
+    print(f"host during: load {os.getloadavg()[0]:.2f}, cores: {text(during)}", file=sys.stderr)
     if arguments.out.parent.is_dir():  # else the command was refused before it measured anything
         figures = {"load_before": load_before, "cores_before": before, "cores_during": during}
         arguments.out.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """How large the base install is: what `pip install knee-harness` brings, summed over its wheels' files.
 
 Counted from the RECORDs of knee's base dependencies and theirs, without the extras, bytecode, or pip. What
-lies on the disk in the end (bytecode, pip and the development tools too) is printed beside it.
+lies on the disk in the end (bytecode, pip and the development tools too) is printed too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BASE = "knee-harness"
 
 
 def closure(root: str) -> dict[str, Distribution]:
-    """The installed distributions that `root` needs, by name, with the extras asked for on the way."""
+    """The installed distributions that `root` needs, by name, with the extras that it requires."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     todo = [(root, "")]

@@ -28,10 +28,10 @@ ODD = {
 }  # the licences that are allowed of this package beside, "" being none; and why
 
 
-def said(component: dict[str, Any]) -> list[str]:
-    """What a component says of its licence: an expression, or names; [''] where it says nothing.
+def declared(component: dict[str, Any]) -> list[str]:
+    """A component's licence by its metadata: an expression, or names; [''] where there is none.
 
-    A classifier beside an SPDX name repeats it, more vaguely.
+    A classifier next to an SPDX name repeats it, more vaguely.
     """
     found = []
     for each in component.get("licenses", []):
@@ -42,7 +42,7 @@ def said(component: dict[str, Any]) -> list[str]:
 
 
 def allowed(expression: str, names: set[str]) -> bool:
-    """Whether an SPDX expression without parentheses holds: all of AND, one of OR."""
+    """Whether an SPDX expression without parentheses is satisfied: all of AND, one of OR."""
     if expression in names:
         return True
     return any(
@@ -56,7 +56,7 @@ def refused(bill: dict[str, Any]) -> list[str]:
     for component in bill.get("components", []):
         name = component["name"]
         names = PERMISSIVE | ODD.get(name.lower().replace("_", "-"), (set(), ""))[0]
-        wrong = [licence for licence in said(component) if not allowed(licence, names)]
+        wrong = [licence for licence in declared(component) if not allowed(licence, names)]
         if wrong:
             out.append(f"{name} {component.get('version', '?')}: {', '.join(x or 'licence unknown' for x in wrong)}")
     return out

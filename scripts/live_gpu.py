@@ -32,7 +32,7 @@ GPU_FILE = "gpu.json"
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
 
-class Part(NamedTuple):
+class PlannedRun(NamedTuple):
     """One `knee run`: how its folder is called, which server it needs, and its own options."""
 
     name: str
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of one run says besides its summary."""
+    """Facts of one run that are not in its summary."""
 
     server: list[str]  # the command line
     start_to_ready_s: float
@@ -52,7 +52,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(NamedTuple):
-    """How vLLM is started, and what knee is told of it."""
+    """How vLLM is started, and the options of knee that describe it."""
 
     flags: tuple[str, ...]
     facts: tuple[str, ...]
@@ -72,13 +72,13 @@ def varied(what: str) -> Server:
     raise argparse.ArgumentTypeError(f"{what!r}: fp8 or max-num-seqs=N")
 
 
-def parts(seconds: float, probe_seconds: float) -> list[Part]:
+def parts(seconds: float, probe_seconds: float) -> list[PlannedRun]:
     ramp, probe = ("--max-seconds", f"{seconds:g}"), ("--max-seconds", f"{probe_seconds:g}")
     return [
-        Part("ramp", varied=False, options=ramp),
-        Part("prefill", varied=False, options=("--probe", "prefill", *probe)),
-        Part("decode", varied=False, options=("--probe", "decode", *probe)),
-        Part("varied", varied=True, options=ramp),
+        PlannedRun("ramp", varied=False, options=ramp),
+        PlannedRun("prefill", varied=False, options=("--probe", "prefill", *probe)),
+        PlannedRun("decode", varied=False, options=("--probe", "decode", *probe)),
+        PlannedRun("varied", varied=True, options=ramp),
     ]
 
 

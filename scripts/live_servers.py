@@ -3,7 +3,7 @@
     python scripts/live_servers.py measure llama-4 llama-8 --out results/live
     python scripts/live_servers.py table results/live-*
 
-Every result folder gets a `live.json` beside what knee leaves there: which server, the limit that it was started
+Every result folder gets a `live.json` next to knee's own files: which server, the limit that it was started
 with, the exit status and the seconds. The table needs no more than the folders. scripts/live-servers builds what is
 started here; left out: any choice of levels, which is knee's own.
 """
@@ -55,7 +55,7 @@ READY_WITHIN = 300.0  # seconds; vLLM on a busy core takes half of it
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of one run says besides its summary."""
+    """Facts of one run that are not in its summary."""
 
     name: str
     server: str
@@ -80,7 +80,7 @@ class Target(NamedTuple):
     url: str
     model: str
     options: tuple[str, ...] = ()
-    env: dict[str, str] = {}  # noqa: RUF012  # nobody writes to it
+    env: dict[str, str] = {}  # noqa: RUF012  # never written to
     ca_file: Path | None = None
 
 
@@ -589,8 +589,8 @@ def measure_server(name: str, prefix: str, options: list[str], max_seconds: floa
                     break
                 window = sweep_seconds(ramp.live.seconds or max_seconds, rates(ramp.summary), SWEEP)
                 fixed = ["--levels", ",".join(map(str, SWEEP)), "--level-seconds", f"{window:.1f}"]
-                beside = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
-                runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, beside))
+                comparison = msgspec.structs.replace(live, max_seconds=None, ramp=ramp.folder.name)
+                runs.append(measure(name, target, Path(f"{prefix}-vllm-sweep-{i}"), fixed, comparison))
                 if interrupted(runs[-1]):
                     break
     except ServerError as error:

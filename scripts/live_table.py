@@ -2,7 +2,7 @@
 
     python scripts/live_table.py --knee 16 --subset 1,2,4,8,16,32,64 results/live-vllm-*
 
-Beside the fit that each run printed stands one over a subset of its levels, from the same measurements.
+Each run has a second fit, over a subset of its levels, from the same measurements.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from harness.summary import Curve, LevelSummary, Summary, Value
 WITHIN = 0.25  # both ends of the interval, of the estimate
 
 
-class Found(NamedTuple):
-    """What one fit says of the knee, and whether it is right and tight."""
+class Judged(NamedTuple):
+    """One fit's knee, and whether its interval is right and tight."""
 
     text: str
     holds: bool
     tight: bool
 
 
-def judge(hinge: Value, knee: float) -> Found:
+def judge(hinge: Value, knee: float) -> Judged:
     """The estimate with its 95 % interval; an unbounded end is neither tight nor a miss.
 
     >>> judge(Value(16.5, (15.0, 19.0)), 16.0)
-    Found(text='16.5 [15.0, 19.0]', holds=True, tight=True)
+    Judged(text='16.5 [15.0, 19.0]', holds=True, tight=True)
     >>> judge(Value(12.0, (11.0, None)), 16.0)
-    Found(text='12.0 [11.0, ∞]', holds=True, tight=False)
+    Judged(text='12.0 [11.0, ∞]', holds=True, tight=False)
     """
     if hinge.value is None or hinge.ci95 is None:
-        return Found("–", holds=False, tight=False)
+        return Judged("–", holds=False, tight=False)
     low, high = hinge.ci95
     ends = [low if low is not None else 0.0, high if high is not None else float("inf")]
-    return Found(
+    return Judged(
         f"{hinge.value:.1f} [{ends[0]:.1f}, {'∞' if high is None else f'{high:.1f}'}]",
         holds=ends[0] <= knee <= ends[1],
         tight=max(abs(end / hinge.value - 1) for end in ends) <= WITHIN,
@@ -61,8 +61,8 @@ def half_width(level: LevelSummary) -> str:
 def fit_columns(fitted: Curve, knee: float) -> list[str]:
     found = judge(fitted.hinge_concurrency, knee)
     lack, low = (fitted.parameters.get(name) for name in ("lack_of_fit", "lack_of_fit_low"))
-    said = ["yes" if yes else "no" for yes in (found.holds, found.tight, fitted.plateau_reached)]
-    return [found.text, *said, "–" if lack is None or low is None else f"{100 * lack:.1f}, {100 * low:.0f}"]
+    answers = ["yes" if yes else "no" for yes in (found.holds, found.tight, fitted.plateau_reached)]
+    return [found.text, *answers, "–" if lack is None or low is None else f"{100 * lack:.1f}, {100 * low:.0f}"]
 
 
 def host(folder: Path) -> list[str]:
@@ -88,7 +88,7 @@ def main() -> None:
     arguments = parser.parse_args()
     knee = arguments.knee
 
-    rows, beside, good = [], [], 0
+    rows, curve_rows, good = [], [], 0
     widths: dict[str, dict[int, str]] = {}
     for folder in arguments.folders:
         summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary)
@@ -99,7 +99,7 @@ def main() -> None:
         good += found.holds and found.tight
         rows.append([folder.name, *fit_columns(fitted, knee), *host(folder)])
         some = curve.fit([p for p in points if p.concurrency in arguments.subset])
-        beside.append([folder.name, *fit_columns(some.curve, knee)])
+        curve_rows.append([folder.name, *fit_columns(some.curve, knee)])
     grid = sorted({concurrency for run in widths.values() for concurrency in run})
 
     judged = ["hinge [95 %]", f"holds {knee:g}", "ends within ±25 %", "plateau reached", "lack-of-fit σ %: all, low N"]
@@ -110,7 +110,7 @@ def main() -> None:
     by_level = [[name, *(run.get(concurrency, "–") for concurrency in grid)] for name, run in widths.items()]
     print(table(["run", *map(str, grid)], by_level))
     print(f"\nThe same runs, only the levels {', '.join(map(str, arguments.subset))}:\n")
-    print(table(["run", *judged], beside))
+    print(table(["run", *judged], curve_rows))
     print(f"\n{good} of {len(rows)} intervals hold {knee:g} with both ends within ±25 %.")
 
 

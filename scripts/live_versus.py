@@ -54,17 +54,17 @@ def row(name: str, folder: Path, knee: float) -> tuple[list[str], Summary, int, 
     summary = summarise(run)
     hinge = summary.curve.hinge_concurrency if summary.curve else Value(None)
     found = live_table.judge(hinge, knee)
-    held = " ".join(f"{s.concurrency}" for s in summary.levels)
+    concurrencies = " ".join(f"{s.concurrency}" for s in summary.levels)
     spent = summary.levels[-1].window[1] - min(level.begin_s for level in run.levels)
     wide = width(hinge)
     reached = bool(summary.curve and summary.curve.plateau_reached)
     cells = [name, f"{len(run.records):,}", f"{spent:,.0f}", found.text, "yes" if found.holds else "no"]
-    cells += ["–" if wide == float("inf") else f"{wide:.1%}", "yes" if reached else "no", held]
+    cells += ["–" if wide == float("inf") else f"{wide:.1%}", "yes" if reached else "no", concurrencies]
     return cells, summary, len(run.records), wide
 
 
 def table(adaptive: Path, fixed: Path, knee: float) -> None:
-    """Both runs, and whether the adaptive one holds the knee with at most half of the requests."""
+    """Both runs, and whether the adaptive one contains the knee with at most half of the requests."""
     head = [
         "run",
         "requests",
@@ -78,13 +78,13 @@ def table(adaptive: Path, fixed: Path, knee: float) -> None:
     mine, summary, sent, narrow = row("adaptive ramp", adaptive, knee)
     theirs, _, spent, wide = row("fixed sweep", fixed, knee)
     print(live_table.table(head, [mine, theirs]))
-    held = live_table.judge(summary.curve.hinge_concurrency if summary.curve else Value(None), knee).holds
+    contained = live_table.judge(summary.curve.hinge_concurrency if summary.curve else Value(None), knee).holds
     enough = LEAST * sent <= spent
     print(f"\nThe fixed sweep sent {spent / sent:.2f} times the requests of the adaptive ramp.")
     cheaper = enough and narrow < wide
-    print(f"interval of the adaptive ramp contains {knee:g}: {'yes' if held else 'no'}")
+    print(f"interval of the adaptive ramp contains {knee:g}: {'yes' if contained else 'no'}")
     print(f"at most half of the requests that the sweep needs for as narrow an interval: {'yes' if cheaper else 'no'}")
-    sys.exit(0 if held and cheaper else 1)
+    sys.exit(0 if contained and cheaper else 1)
 
 
 def main() -> None:
@@ -97,11 +97,11 @@ def main() -> None:
     both.add_argument("adaptive", type=Path)
     both.add_argument("fixed", type=Path)
     both.add_argument("--knee", type=float, required=True)
-    asked = parser.parse_args()
-    if asked.verb == "seconds":
-        print(f"{seconds(asked.adaptive, asked.levels):.1f}")
+    options = parser.parse_args()
+    if options.verb == "seconds":
+        print(f"{seconds(options.adaptive, options.levels):.1f}")
     else:
-        table(asked.adaptive, asked.fixed, asked.knee)
+        table(options.adaptive, options.fixed, options.knee)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A toy causal language model, made offline: config.json and a tokenizer trained on the spot.
 
-A server that is told to invent its weights (`vllm serve DIR --load-format dummy`) runs the same code paths,
+A server with invented weights (`vllm serve DIR --load-format dummy`) runs the same code paths,
 batching and timing on this folder as on a downloaded model of that shape; only the text is noise. `--weights` adds
 random ones for a server that reads them. Left out: any wish that the vocabulary be the same on two machines (it is
 trained on the standard library's sources of whichever Python runs this).

@@ -70,8 +70,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the pins anew.")
     parser.add_argument("--uv", required=True, help="the command of uv")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
-    asked = parser.parse_args(arguments)
-    write(asked.uv, upgrade=asked.upgrade)
+    options = parser.parse_args(arguments)
+    write(options.uv, upgrade=options.upgrade)
     return 0
 
 

@@ -47,8 +47,8 @@ def fuzzed(inputs: int) -> trust_table.Row:
     """What the parsers made of hostile bytes."""
     command = [str(ROOT / "scripts" / "fuzz"), "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
-    return f"{inputs:,} hostile inputs", said[0], "yes" if done.returncode == 0 else "; ".join(said)
+    output = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
+    return f"{inputs:,} hostile inputs", output[0], "yes" if done.returncode == 0 else "; ".join(output)
 
 
 def demo(knee: str) -> trust_table.Row:
@@ -69,8 +69,8 @@ def demo(knee: str) -> trust_table.Row:
     if any(level["errors"] for level in summary["levels"]):
         wrong.append("requests failed")
     knee_at = summary["knee_concurrency"]
-    said = f"exit status {done.returncode}, {len(summary['levels'])} levels, knee at {knee_at and round(knee_at, 1)}"
-    return "demo from the built wheel", said, "; ".join(wrong) or "yes"
+    output = f"exit status {done.returncode}, {len(summary['levels'])} levels, knee at {knee_at and round(knee_at, 1)}"
+    return "demo from the built wheel", output, "; ".join(wrong) or "yes"
 
 
 def main(arguments: list[str]) -> int:
@@ -80,18 +80,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--full", action="store_true", help=f"a server that is gone for {FULL_S:g} s too")
     parser.add_argument("--faults-only", action="store_true", help="the fault matrix and no more")
     parser.add_argument("--demo-only", action="store_true", help="that demo and no more")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # Whatever a shell starts behind `&` ignores Ctrl-C, and so would all that is started and interrupted here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked.demo_only and not asked.demo:
+    if options.demo_only and not options.demo:
         parser.error("--demo-only needs --demo KNEE")
-    if asked.demo_only:
-        return 0 if trust_table.show("The wheel", WHEEL, [demo(asked.demo)]) else 1
-    good = [trust_table.show("Faults", FAULTS, faults(full=asked.full))]
-    if not asked.faults_only:
+    if options.demo_only:
+        return 0 if trust_table.show("The wheel", WHEEL, [demo(options.demo)]) else 1
+    good = [trust_table.show("Faults", FAULTS, faults(full=options.full))]
+    if not options.faults_only:
         parts = trust_lost, trust_secrets, trust_consent, trust_wire, trust_files, trust_readers, trust_surface
         good += [trust_table.show(part.TITLE, part.HEADER, part.rows()) for part in parts]
-        rest = [fuzzed(asked.inputs), *([demo(asked.demo)] if asked.demo else [])]
+        rest = [fuzzed(options.inputs), *([demo(options.demo)] if options.demo else [])]
         good.append(trust_table.show("Fuzzing and the wheel", WHEEL, rest))
     print("\nevery row holds" if all(good) else "\nNOT every row holds")
     return 0 if all(good) else 1

@@ -41,9 +41,9 @@ def fuzzed(inputs: int) -> trust_table.Row:
     """What the readers made of damaged files."""
     command = [str(Path(__file__).parent / "fuzz"), "--readers", "--inputs", str(inputs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
-    holds = "yes" if done.returncode == 0 else "; ".join(said)
-    return f"{inputs:,} damaged files: {said[0]}", "readers in process", str(done.returncode), "", "", holds
+    output = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()
+    holds = "yes" if done.returncode == 0 else "; ".join(output)
+    return f"{inputs:,} damaged files: {output[0]}", "readers in process", str(done.returncode), "", "", holds
 
 
 if __name__ == "__main__":

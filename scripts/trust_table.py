@@ -1,4 +1,4 @@
-"""How `scripts/trust` and its parts print what came of something: Markdown, whose last column says whether it holds."""
+"""The tables of `scripts/trust` and its parts: Markdown, with `holds` as the last column."""
 
 from __future__ import annotations
 

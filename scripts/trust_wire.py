@@ -1,4 +1,4 @@
-"""What servers of ill will cost a run where it asks single questions: `scripts/trust` prints the table."""
+"""What hostile servers cost a run while it sends single requests: `scripts/trust` prints the table."""
 
 from __future__ import annotations
 

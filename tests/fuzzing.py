@@ -27,7 +27,7 @@ from harness.load.transport import Exchange, Target
 from tests.streams import ALL, delta, event, usage
 
 
-class Told(NamedTuple):
+class ReadOutcome(NamedTuple):
     """What one reading made of an answer. Times are byte offsets: how far the server had come."""
 
     error: str
@@ -126,7 +126,7 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def difference(exact: Told, other: Told, reads: Sequence[bytes]) -> str:
+def difference(exact: ReadOutcome, other: ReadOutcome, reads: Sequence[bytes]) -> str:
     """How a reading differs from the byte-by-byte one of the same bytes beyond what its reads explain; else empty."""
     edges = [*itertools.accumulate(map(len, reads))]
     edges.append(edges[-1] + 1 if edges else 1)

@@ -166,16 +166,16 @@ def _samples() -> list[Sample]:
 def manifest() -> dict[str, Any]:
     """A manifest with every field that anything reads."""
     path = Path(__file__).parent.parent / "results" / "live-vllm" / MANIFEST
-    said: dict[str, Any] = json.loads(path.read_text())
-    said["prediction"]["levels"] = said["prediction"]["levels"][:2]
-    said["gpu"] = said["scenario"]["hardware"]["gpu"] = "h100-sxm"  # the host would be measured
-    said["scenario"]["hardware"]["host_cpus"] = None
-    said["ramp"], said["price"] = said["ramp"][:3], 2.5
-    said["gpu_facts"] = [{"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 8e10}]
+    fields: dict[str, Any] = json.loads(path.read_text())
+    fields["prediction"]["levels"] = fields["prediction"]["levels"][:2]
+    fields["gpu"] = fields["scenario"]["hardware"]["gpu"] = "h100-sxm"  # the host would be measured
+    fields["scenario"]["hardware"]["host_cpus"] = None
+    fields["ramp"], fields["price"] = fields["ramp"][:3], 2.5
+    fields["gpu_facts"] = [{"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 8e10}]
     calibrated = Path(__file__).parent.parent / "results" / "live-h100-decode" / MANIFEST
-    said["client"]["calibration"] = json.loads(calibrated.read_text())["client"]["calibration"]
-    said["scenario"]["slo"] = {"ttft_p99": 2.0}
-    return said
+    fields["client"]["calibration"] = json.loads(calibrated.read_text())["client"]["calibration"]
+    fields["scenario"]["slo"] = {"ttft_p99": 2.0}
+    return fields
 
 
 def _folder(place: Path) -> Path:
@@ -349,8 +349,8 @@ class Readers:
 
     def _config(self, data: bytes) -> None:
         path = str(self._put("config.json", data))
-        asked = question.Question(model=path, gpu="h100-sxm", input_tokens=128, output_tokens=16, levels=(1, 8))
-        question.predict(asked)
+        query = question.Question(model=path, gpu="h100-sxm", input_tokens=128, output_tokens=16, levels=(1, 8))
+        question.predict(query)
 
     def _calibration(self, data: bytes) -> None:
         hardware.calibration(str(self._put("calibration.json", data)))

@@ -31,7 +31,7 @@ from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
-from harness.results.levelmap import INPUT, SERVER, Axis, Map, Measured
+from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Summary, Value
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -220,7 +220,7 @@ def misdrawn() -> list[str]:
     axes = [Axis(INPUT, [64, 128]), Axis(SERVER, [FORMULA, "b"])]
     one = Value(20.0, (18.0, 22.0))
     cells = [
-        Measured(name=FORMULA, at={INPUT: P, SERVER: s}, status=0, knee=one, hinge=one, plateau_tokens_per_s=one,
+        MeasuredCell(name=FORMULA, at={INPUT: P, SERVER: s}, status=0, knee=one, hinge=one, plateau_tokens_per_s=one,
                  plateau_reached=True, verdicts=[FORMULA], error=FORMULA, prediction=None)
         for P in (64, 128) for s in (FORMULA, "b")
     ]  # fmt: skip

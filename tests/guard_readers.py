@@ -57,8 +57,8 @@ def spooled(folder: Path) -> None:
 def change(folder: Path, to: Callable[[dict[str, Any]], Any]) -> None:
     """The folder with another manifest."""
     path = folder / MANIFEST
-    said = to(json.loads(path.read_text()))
-    path.write_text(json.dumps(said))
+    document = to(json.loads(path.read_text()))
+    path.write_text(json.dumps(document))
 
 
 def manifest(text: str | bytes) -> Make:
@@ -118,8 +118,8 @@ def about(to: Callable[[dict[str, Any]], Any]) -> Make:
     """The parquet with something else in its metadata."""
 
     def other(table: pa.Table) -> pa.Table:
-        said = to(json.loads(table.schema.metadata[b"knee"]))
-        return table.replace_schema_metadata({b"knee": json.dumps(said).encode()})
+        document = to(json.loads(table.schema.metadata[b"knee"]))
+        return table.replace_schema_metadata({b"knee": json.dumps(document).encode()})
 
     return table(REQUESTS, other)
 
@@ -280,9 +280,9 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "requests: times at no time": (column("sent_s", lambda c: pa.repeat(NAN, len(c))), "beyond reason"),
     "requests: of other levels": (column("level", lambda c: pc.add(c, pa.scalar(50, "int32"))), "beyond reason"),
     "requests: nothing of its run": (table(REQUESTS, lambda t: t.replace_schema_metadata(None)), "of which run"),
-    "requests: its run is a list": (about(lambda said: []), "requests.parquet"),
+    "requests: its run is a list": (about(lambda document: []), "requests.parquet"),
     "requests: levels at no time": (
-        about(lambda said: said | {"levels": [level_fields(window_end_s=1e300)]}), "beyond reason"
+        about(lambda document: document | {"levels": [level_fields(window_end_s=1e300)]}), "beyond reason"
     ),
     "requests: 10 million rows": (many_rows, "rows"),
     "requests: 10 million arrivals": (many_arrivals, "bytes hold"),
@@ -331,8 +331,8 @@ def text(content: str | bytes) -> Callable[[Path], None]:
 
 def config(**fields: Any) -> Callable[[Path], None]:
     """A model's config with other fields; a text that begins with # stands there without its quotes."""
-    said = json.dumps(dict(model_config("llama-3.1-8b")) | fields)
-    return text(re.sub(r'"#([^"]*)"', r"\1", said))
+    document = json.dumps(dict(model_config("llama-3.1-8b")) | fields)
+    return text(re.sub(r'"#([^"]*)"', r"\1", document))
 
 
 def quantised(**fields: Any) -> Callable[[Path], None]:
@@ -473,8 +473,8 @@ class Knee:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         out, err = self._place / "out", self._place / "err"
-        asked = {"arguments": arguments, "out": str(out), "err": str(err), "cwd": str(cwd), "seconds": MOST_SECONDS}
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        job = {"arguments": arguments, "out": str(out), "err": str(err), "cwd": str(cwd), "seconds": MOST_SECONDS}
+        self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         status, seconds, memory = json.loads(self._process.stdout.readline())
         return Outcome(status, out.read_text(errors="replace"), err.read_text(errors="replace"), seconds, memory)

@@ -13,13 +13,13 @@ import msgspec
 from harness.analysis import curve, phases
 from harness.analysis.verdicts.client import in_flight_low
 from harness.judgement import Cause
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.sim.process import running
 from harness.sim.profile import profile
 from harness.summary import Curve, Estimate, LevelSummary, Prediction, ServerView, Spread, Summary
@@ -52,8 +52,8 @@ class Fault(NamedTuple):
         return msgspec.structs.replace(self.healthy, **self.planted)
 
     @property
-    def workload(self) -> Workload:
-        return Workload(*self.tokens)
+    def workload(self) -> MeanLengths:
+        return MeanLengths(*self.tokens)
 
     def prediction(self) -> Prediction:
         """Made before the load, of the server as it should be: a card that has room for what it is told to hold."""
@@ -93,7 +93,7 @@ def fitted(levels: list[LevelSummary]) -> Curve:
 
 
 def _level(fault: Fault, C: int, counters: bool) -> LevelSummary:
-    machine, (P, G) = Machine(MODEL, fault.faulty, fault.workload.context), fault.tokens
+    machine, (P, G) = StepMachine(MODEL, fault.faulty, fault.workload.context), fault.tokens
     alone = fault.prediction().levels[0]
     one = alone.ttft_s + G * (alone.itl_s or 0.0)
     seen = closed_loop(
@@ -128,12 +128,12 @@ def run(fault: Fault, folder: Path) -> Summary:
     """`knee run` against a process that serves as the faulty deployment says, in real time."""
     served = msgspec.structs.replace(profile(f"{NAME}/{fault.card}", speed=1.0), deployment=fault.faulty)
     (P, G), out = fault.tokens, folder / "out"
-    given = ["--levels", ",".join(map(str, fault.brief)), "--level-seconds", str(fault.window_s), "--seed", "7"]
-    given += ["--input-tokens", str(P), "--output-tokens", str(G), "--out", str(out), "--quiet", "--no-plots"]
-    given += ["--gpu", fault.card, "--model-config", NAME, "--max-num-seqs", str(fault.predicted["max_num_seqs"])]
-    given += ["--max-rps", str(fault.quota)] if fault.quota else []
+    options = ["--levels", ",".join(map(str, fault.brief)), "--level-seconds", str(fault.window_s), "--seed", "7"]
+    options += ["--input-tokens", str(P), "--output-tokens", str(G), "--out", str(out), "--quiet", "--no-plots"]
+    options += ["--gpu", fault.card, "--model-config", NAME, "--max-num-seqs", str(fault.predicted["max_num_seqs"])]
+    options += ["--max-rps", str(fault.quota)] if fault.quota else []
     with running(served, cpu=min(os.sched_getaffinity(0))) as url:
-        command = [sys.executable, "-m", "harness", "run", "--url", url, *given]
+        command = [sys.executable, "-m", "harness", "run", "--url", url, *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode in (0, 3), done.stderr
     return msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)

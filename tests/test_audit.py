@@ -14,7 +14,7 @@ from tests.test_packaging import constraints, script
 audit: Any = script("audit")
 
 
-def told(answer: Callable[[Request], None], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def audited(answer: Callable[[Request], None], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     with serving(answer) as port:
         status = audit.main(f"http://127.0.0.1:{port}")
     return status, capsys.readouterr().out
@@ -24,15 +24,15 @@ EVERYTHING = {*constraints().items(), *constraints("-tools").items()}
 
 
 def test_every_pin_is_asked_for_and_none_is_vulnerable(capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[Any] = []
+    queried: list[Any] = []
 
     def database(r: Request) -> None:
-        asked.extend(json.loads(r.body)["queries"])
-        r.answer(200, json.dumps({"results": [{}] * len(asked)}).encode())
+        queried.extend(json.loads(r.body)["queries"])
+        r.answer(200, json.dumps({"results": [{}] * len(queried)}).encode())
 
-    assert told(database, capsys) == (0, f"{len(EVERYTHING)} pinned packages audited, 0 of them vulnerable\n")
-    assert {"package": {"name": "httpx", "ecosystem": "PyPI"}, "version": constraints()["httpx"]} in asked
-    assert len(asked) == len(EVERYTHING)
+    assert audited(database, capsys) == (0, f"{len(EVERYTHING)} pinned packages audited, 0 of them vulnerable\n")
+    assert {"package": {"name": "httpx", "ecosystem": "PyPI"}, "version": constraints()["httpx"]} in queried
+    assert len(queried) == len(EVERYTHING)
 
 
 def test_a_vulnerable_one_is_named_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,9 +43,9 @@ def test_a_vulnerable_one_is_named_and_fails(capsys: pytest.CaptureFixture[str])
         ]
         r.answer(200, json.dumps({"results": ids}).encode())
 
-    status, said = told(database, capsys)
+    status, output = audited(database, capsys)
     assert status == 1
-    assert said.splitlines()[0] == f"httpx {constraints()['httpx']}: GHSA-1, CVE-2"
+    assert output.splitlines()[0] == f"httpx {constraints()['httpx']}: GHSA-1, CVE-2"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_vulnerable_one_is_named_and_fails(capsys: pytest.CaptureFixture[str])
 def test_a_database_that_does_not_answer_is_no_success(
     status: int, body: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = told(lambda r: r.answer(status, body), capsys)
+    code, output = audited(lambda r: r.answer(status, body), capsys)
     assert code == 0
-    assert said.startswith("not audited: ")
-    assert said.count("\n") == 1
+    assert output.startswith("not audited: ")
+    assert output.count("\n") == 1

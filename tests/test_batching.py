@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.predict.batching import Machine, Request, Step, Token
+from harness.predict.batching import SimulatedRequest, Step, StepMachine, Token
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
@@ -19,7 +19,7 @@ COST = step_cost(LLAMA, H100)
 
 
 def machine(**figures):
-    return Machine(LLAMA, msgspec.structs.replace(H100, **figures))
+    return StepMachine(LLAMA, msgspec.structs.replace(H100, **figures))
 
 
 def drain(server):
@@ -36,7 +36,7 @@ def test_a_machine_without_requests_has_nothing_to_do():
 
 def test_the_first_token_leaves_with_the_prefill_and_one_with_every_step_after_it():
     server = machine()
-    server.submit(Request(7, 100, 3))
+    server.submit(SimulatedRequest(7, 100, 3))
     first, second, third = server.step(), server.step(), server.step()
     assert [step.tokens for step in (first, second, third)] == [[(7, 0, False)], [(7, 1, False)], [(7, 2, True)]]
     assert first.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100))
@@ -46,10 +46,10 @@ def test_the_first_token_leaves_with_the_prefill_and_one_with_every_step_after_i
 
 def test_a_step_carries_the_prefills_it_admits_beside_the_decoding():
     server = machine()
-    server.submit(Request(1, 100, 9))
+    server.submit(SimulatedRequest(1, 100, 9))
     server.step()
-    server.submit(Request(2, 50, 9))
-    server.submit(Request(3, 60, 9))
+    server.submit(SimulatedRequest(2, 50, 9))
+    server.submit(SimulatedRequest(3, 60, 9))
     step = server.step()
     assert step.tokens == [(1, 1, False), (2, 0, False), (3, 0, False)]
     assert step.prefilled == 2
@@ -61,7 +61,7 @@ def test_a_step_carries_the_prefills_it_admits_beside_the_decoding():
 def test_at_most_max_num_seqs_run_and_the_rest_wait():
     server = machine(max_num_seqs=2)
     for each in range(3):
-        server.submit(Request(each, 10, 2))
+        server.submit(SimulatedRequest(each, 10, 2))
     server.step()
     assert (server.running, server.waiting) == (2, 1)
     assert [token.request for token in server.step().tokens] == [0, 1]
@@ -71,7 +71,7 @@ def test_at_most_max_num_seqs_run_and_the_rest_wait():
 
 def test_a_finished_request_holds_its_slot_while_its_last_step_runs():
     server = machine()
-    server.submit(Request(1, 16, 1))
+    server.submit(SimulatedRequest(1, 16, 1))
     server.step()
     assert server.running == 1
     assert server.kv_usage > 0
@@ -82,9 +82,9 @@ def test_a_finished_request_holds_its_slot_while_its_last_step_runs():
 
 def test_a_long_request_at_the_head_of_the_queue_is_not_overtaken():
     server = machine(kv_tokens=160)  # ten blocks
-    server.submit(Request(1, 90, 5))  # six of them
-    server.submit(Request(2, 80, 5))  # five: has to wait for the first
-    server.submit(Request(3, 16, 5))  # one, and free, but behind it
+    server.submit(SimulatedRequest(1, 90, 5))  # six of them
+    server.submit(SimulatedRequest(2, 80, 5))  # five: has to wait for the first
+    server.submit(SimulatedRequest(3, 16, 5))  # one, and free, but behind it
     server.step()
     assert (server.running, server.waiting) == (1, 2)
     firsts = [token.request for token in drain(server) if token.position == 0]
@@ -93,8 +93,8 @@ def test_a_long_request_at_the_head_of_the_queue_is_not_overtaken():
 
 def test_the_youngest_loses_its_blocks_and_later_prefills_all_it_had_again():
     server = machine(kv_tokens=64)  # four blocks
-    server.submit(Request(1, 32, 8))
-    server.submit(Request(2, 32, 8))
+    server.submit(SimulatedRequest(1, 32, 8))
+    server.submit(SimulatedRequest(2, 32, 8))
     assert len(server.step().tokens) == 2  # two blocks each, all full
     step = server.step()  # token 33 of the first needs a third block
     assert step.tokens == [(1, 1, False)]
@@ -110,8 +110,8 @@ def test_the_youngest_loses_its_blocks_and_later_prefills_all_it_had_again():
 
 def test_cancelling_frees_the_slot_and_the_blocks_at_once():
     server = machine(max_num_seqs=1)
-    server.submit(Request(1, 100, 50))
-    server.submit(Request(2, 100, 1))
+    server.submit(SimulatedRequest(1, 100, 50))
+    server.submit(SimulatedRequest(2, 100, 1))
     server.step()
     assert server.cancel(1)
     assert server.kv_usage == 0
@@ -121,8 +121,8 @@ def test_cancelling_frees_the_slot_and_the_blocks_at_once():
 
 def test_cancelling_a_waiting_request_forgets_it():
     server = machine(max_num_seqs=1)
-    server.submit(Request(1, 10, 2))
-    server.submit(Request(2, 10, 2))
+    server.submit(SimulatedRequest(1, 10, 2))
+    server.submit(SimulatedRequest(2, 10, 2))
     server.step()
     assert server.cancel(2)
     assert {token.request for token in drain(server)} == {1}
@@ -130,16 +130,16 @@ def test_cancelling_a_waiting_request_forgets_it():
 
 def test_a_request_that_can_never_finish_is_not_taken():
     server = machine(kv_tokens=64)
-    assert server.fits(Request(1, 60, 4))
-    assert not server.fits(Request(1, 60, 5))
+    assert server.fits(SimulatedRequest(1, 60, 4))
+    assert not server.fits(SimulatedRequest(1, 60, 5))
     with pytest.raises(ValueError, match="can never finish"):
-        server.submit(Request(1, 60, 5))
+        server.submit(SimulatedRequest(1, 60, 5))
 
 
 def test_an_engine_that_reserves_admits_by_whole_answers_and_preempts_nobody():
     server = machine(kv_tokens=64, reserve=True)  # four blocks
-    server.submit(Request(1, 32, 8))  # three of them
-    server.submit(Request(2, 16, 8))  # two: has to wait
+    server.submit(SimulatedRequest(1, 32, 8))  # three of them
+    server.submit(SimulatedRequest(2, 16, 8))  # two: has to wait
     server.step()
     assert (server.running, server.waiting, server.free_blocks) == (1, 1, 1)
     drain(server)
@@ -151,8 +151,8 @@ def test_an_engine_that_reserves_admits_by_whole_answers_and_preempts_nobody():
 
 def test_decoding_goes_first_and_prompts_share_the_rest_of_the_budget():
     server = machine(max_num_batched_tokens=100)
-    server.submit(Request(1, 60, 9))
-    server.submit(Request(2, 150, 9))
+    server.submit(SimulatedRequest(1, 60, 9))
+    server.submit(SimulatedRequest(2, 150, 9))
     first, second, third = server.step(), server.step(), server.step()
     assert (first.computed, second.computed, third.computed) == (100, 99, 11)  # 60 + 40, 1 decodes beside 99, the rest
     assert [step.tokens for step in (first, second)] == [[(1, 0, False)], [(1, 1, False)]]
@@ -164,7 +164,7 @@ def test_decoding_goes_first_and_prompts_share_the_rest_of_the_budget():
 
 def test_a_step_that_only_computes_part_of_a_prompt_gives_no_token():
     server = machine(max_num_batched_tokens=100)
-    server.submit(Request(1, 250, 2))
+    server.submit(SimulatedRequest(1, 250, 2))
     steps = [server.step() for _ in range(4)]
     assert [(step.computed, len(step.tokens), step.prefilled) for step in steps] == [
         (100, 0, 0),
@@ -179,7 +179,7 @@ def test_a_step_that_only_computes_part_of_a_prompt_gives_no_token():
 def test_no_more_run_than_the_budget_lets_decode():
     server = machine(max_num_batched_tokens=9, draft_tokens=2, acceptance=0.5)  # three tokens a request
     for each in range(5):
-        server.submit(Request(each, 1, 50))
+        server.submit(SimulatedRequest(each, 1, 50))
     server.step()
     server.step()
     assert (server.running, server.waiting) == (3, 2)
@@ -190,7 +190,7 @@ def test_no_more_run_than_the_budget_lets_decode():
 
 def test_a_cached_prefix_is_not_computed():
     server = machine(prefix_hit=0.75)
-    server.submit(Request(1, 100, 2))
+    server.submit(SimulatedRequest(1, 100, 2))
     step = server.step()
     assert step.computed == 25
     assert step.duration == pytest.approx(decode_time(COST, 1, 100) + prefill_time(COST, 100, 75))
@@ -198,8 +198,8 @@ def test_a_cached_prefix_is_not_computed():
 
 def test_a_preempted_request_finds_its_prefix_again():
     server = machine(kv_tokens=64, prefix_hit=0.5)
-    server.submit(Request(1, 32, 8))
-    server.submit(Request(2, 32, 8))
+    server.submit(SimulatedRequest(1, 32, 8))
+    server.submit(SimulatedRequest(2, 32, 8))
     computed = [server.step().computed for _ in range(9)]
     assert server.preemptions == 1
     assert computed == [32, 0, 0, 0, 0, 0, 0, 0, 33 - 16]
@@ -207,8 +207,8 @@ def test_a_preempted_request_finds_its_prefix_again():
 
 def test_a_step_that_preempts_a_prompt_in_the_midst_of_it_starts_no_other():
     server = machine(max_num_seqs=2, kv_tokens=160, max_num_batched_tokens=7)
-    server.submit(Request(1, 58, 40))
-    server.submit(Request(2, 43, 23))
+    server.submit(SimulatedRequest(1, 58, 40))
+    server.submit(SimulatedRequest(2, 43, 23))
     before, preempting = 0, []
     while (step := server.step()) is not None:
         if server.preemptions > before:
@@ -220,27 +220,27 @@ def test_a_step_that_preempts_a_prompt_in_the_midst_of_it_starts_no_other():
 
 def test_the_last_token_of_a_prompt_is_always_computed():
     server = machine(prefix_hit=1.0)
-    server.submit(Request(1, 100, 2))
+    server.submit(SimulatedRequest(1, 100, 2))
     assert server.step().computed == 1
 
 
 def test_a_request_can_say_itself_how_much_of_it_is_cached():
     server = machine(prefix_hit=0.75)
-    server.submit(Request(1, 100, 2, 0))
-    server.submit(Request(2, 100, 2, 90))
+    server.submit(SimulatedRequest(1, 100, 2, 0))
+    server.submit(SimulatedRequest(2, 100, 2, 90))
     assert server.step().computed == 110
 
 
 def test_speculation_gains_its_mean_and_carries_fractions_on():
     server = machine(draft_tokens=2, acceptance=0.5)  # 1 + 1/2 + 1/4 tokens a step
-    server.submit(Request(1, 100, 14))
+    server.submit(SimulatedRequest(1, 100, 14))
     assert [len(server.step().tokens) for _ in range(8)] == [1, 2, 2, 2, 1, 2, 2, 2]
     assert server.step() is None
 
 
 def test_what_is_drafted_beyond_the_end_is_lost():
     server = machine(draft_tokens=2, acceptance=1.0)
-    server.submit(Request(1, 100, 4))
+    server.submit(SimulatedRequest(1, 100, 4))
     assert server.step().tokens == [(1, 0, False), (1, 1, False), (1, 2, False)]
     assert server.step().tokens == [(1, 3, True)]
 
@@ -250,9 +250,9 @@ def test_a_fused_step_hides_a_prompt_behind_the_decoding_of_others():
     plain, fused = machine(**figures), machine(fused=1.0, **figures)
     for server in (plain, fused):
         for each in range(9):
-            server.submit(Request(each, 500, 9))
+            server.submit(SimulatedRequest(each, 500, 9))
         server.step()
-        server.submit(Request(9, 100, 9))
+        server.submit(SimulatedRequest(9, 100, 9))
     alone = decode_time(COST, 10, 9 * 501 + 100)
     serial = alone + prefill_time(COST, 100)
     assert plain.step().duration == pytest.approx(serial)
@@ -277,19 +277,19 @@ operations = st.lists(
 @given(operations, st.integers(1, 6), st.integers(10, 30))
 def test_tokens_and_blocks_are_conserved_whatever_happens(plan, seqs, blocks):
     server = machine(max_num_seqs=seqs, kv_tokens=16 * blocks)
-    asked, seen, cancelled = {}, {}, set()
+    wanted, seen, cancelled = {}, {}, set()
 
     def take(step):
         for request, position, finished in step.tokens if step else ():
             assert position == seen.get(request, 0)  # none lost, none twice, none after a cancel
             assert request not in cancelled
             seen[request] = position + 1
-            assert finished == (seen[request] == asked[request])
+            assert finished == (seen[request] == wanted[request])
 
     for what, a, b in plan:
         if what == "submit":
-            asked[len(asked)] = b
-            server.submit(Request(len(asked) - 1, a, b))
+            wanted[len(wanted)] = b
+            server.submit(SimulatedRequest(len(wanted) - 1, a, b))
         elif what == "cancel":
             if server.cancel(a):
                 cancelled.add(a)
@@ -301,7 +301,7 @@ def test_tokens_and_blocks_are_conserved_whatever_happens(plan, seqs, blocks):
         take(step)
     assert server.free_blocks == server.num_blocks
     assert (server.running, server.waiting) == (0, 0)
-    assert all(seen[each] == asked[each] for each in asked if each not in cancelled)
+    assert all(seen[each] == wanted[each] for each in wanted if each not in cancelled)
 
 
 @settings(max_examples=50)
@@ -309,7 +309,7 @@ def test_tokens_and_blocks_are_conserved_whatever_happens(plan, seqs, blocks):
 def test_first_tokens_come_in_the_order_of_the_queue(prompts, seqs):
     server = machine(max_num_seqs=seqs)
     for each, prompt in enumerate(prompts):
-        server.submit(Request(each, prompt, 3))
+        server.submit(SimulatedRequest(each, prompt, 3))
     firsts = [token.request for token in drain(server) if token.position == 0]
     assert firsts == list(range(len(prompts)))
 
@@ -432,8 +432,8 @@ def test_it_does_what_a_machine_does_that_looks_at_everybody_in_every_step(plan,
     ids = 0
     for what, a, b in [*plan, *[("step", 0, 0)] * 60]:
         if what == "submit":
-            server.submit(Request(ids, a, b))
-            plain.submit(Request(ids, a, b))
+            server.submit(SimulatedRequest(ids, a, b))
+            plain.submit(SimulatedRequest(ids, a, b))
             ids += 1
         elif what == "cancel":
             server.cancel(a)
@@ -457,7 +457,7 @@ def test_a_step_never_holds_more_tokens_than_its_budget(plan, figures):
     verified, ids, decoding = server.cost.verified, 0, 0
     for what, a, b in plan:
         if what == "submit":
-            server.submit(Request(ids, a, b))
+            server.submit(SimulatedRequest(ids, a, b))
             ids += 1
         elif what == "step" and (stride := server.stride(most=1)) is not None:
             decoding = stride.batch - len(stride.started) - len(stride.resumed)
@@ -471,8 +471,8 @@ def test_strides_are_the_steps_that_they_stand_for(plan, figures, until):
     ids = 0
     for what, a, b in [*plan, *[("step", 0, 0)] * 20]:
         if what == "submit":
-            one.submit(Request(ids, a, b))
-            other.submit(Request(ids, a, b))
+            one.submit(SimulatedRequest(ids, a, b))
+            other.submit(SimulatedRequest(ids, a, b))
             ids += 1
         elif what == "cancel":
             assert one.cancel(a) == other.cancel(a)
@@ -495,10 +495,10 @@ def test_a_stride_across_a_full_window_or_from_one_roof_to_the_other_is_its_step
     served = model(model_config(name), name)
     slow = deployment(gpu("h100-sxm"), mfu_decode=0.002)  # where attention comes to outweigh reading
     for each in (slow, deployment(gpu("h100-sxm"))):
-        one, other = Machine(served, each), Machine(served, each)
+        one, other = StepMachine(served, each), StepMachine(served, each)
         for server in (one, other):
-            server.submit(Request(1, 20, 6000))
-            server.submit(Request(2, 700, 6000))
+            server.submit(SimulatedRequest(1, 20, 6000))
+            server.submit(SimulatedRequest(2, 700, 6000))
         while (stride := one.stride()) is not None:
             total = math.fsum(other.step().duration for _ in range(stride.steps))
             assert stride.duration == pytest.approx(total, rel=1e-9)
@@ -515,7 +515,7 @@ def test_two_bends_that_cancel_in_three_points_are_seen():
     assert decode_time(cost, 1, 2001.5) == (decode_time(cost, 1, 2) + decode_time(cost, 1, 4001)) / 2
     server = machine()
     server.cost = cost
-    server.submit(Request(1, 1, 4001))
+    server.submit(SimulatedRequest(1, 1, 4001))
     context = 1 + server.stride().steps
     while (stride := server.stride(until=500 * decode_time(cost, 1, 2))) is not None:  # well within the first bend
         steps = [decode_time(cost, 1, context + i) for i in range(stride.steps)]

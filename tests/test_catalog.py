@@ -66,7 +66,7 @@ def test_a_slice_that_does_not_exist_names_those_that_do(key):
 
 
 def test_a_card_that_cannot_be_sliced_says_so():
-    with pytest.raises(HarnessError, match="l40s has no MIG slices; say --gpu l40s"):
+    with pytest.raises(HarnessError, match="l40s has no MIG slices; give --gpu l40s"):
         gpu("l40s:1g.6gb")
 
 

@@ -8,11 +8,11 @@ from harness.predict.deployment import deployment
 from harness.predict.limits import caps
 from harness.predict.model import model
 from harness.predict.roofline import predict
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
-CHAT = Workload(1000, 200)
+CHAT = MeanLengths(1000, 200)
 SLO = {"itl_p99": 0.025, "ttft": 2.0}
 
 
@@ -106,7 +106,7 @@ def test_cards_without_a_link_come_alone():
 
 def test_encoders_are_ranked_by_what_their_prompts_cost():
     bge = model(model_config("bge-m3"), "bge-m3")
-    found = choose(bge, [gpu("l4"), gpu("h100-sxm")], Workload(512, 0))
+    found = choose(bge, [gpu("l4"), gpu("h100-sxm")], MeanLengths(512, 0))
     assert found[0].requests_per_s > 0
     assert found[0].usd_per_million <= found[-1].usd_per_million
 

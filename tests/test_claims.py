@@ -10,9 +10,9 @@ from harness.predict.claims import claims, facts, facts_of_run, holding, holds, 
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.question import Question, predict, setup
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 
-CHAT = Workload(1000, 200)
+CHAT = MeanLengths(1000, 200)
 SEVEN = model(model_config("llama-2-7b"), "llama-2-7b")
 
 
@@ -74,17 +74,17 @@ def test_a_rate_of_generated_tokens_is_no_claim_about_a_run_that_generates_none(
     made, where = model(model_config(name), name), on(card, **figures)
     rates = ("tok/s", "tokens/second", "Decode throughput", "million tokens", "concurrent sequences", "peculative")
 
-    def said(workload):
+    def notes_of(workload):
         return [claim.id for claim in holding(facts(made, where, workload)) if any(x in claim.quote for x in rates)]
 
-    assert said(CHAT)
-    assert said(Workload(1000, 0)) == []
+    assert notes_of(CHAT)
+    assert notes_of(MeanLengths(1000, 0)) == []
 
 
 def test_the_speed_of_one_stream_is_no_claim_about_an_encoder():
     encoder = model(model_config("bge-m3"), "bge-m3")
     assert "decode-batch-1" in ids(holding(facts(SEVEN, on(), CHAT)))
-    assert "decode-batch-1" not in ids(holding(facts(SEVEN, on(), Workload(1000, 0))))
+    assert "decode-batch-1" not in ids(holding(facts(SEVEN, on(), MeanLengths(1000, 0))))
     assert "decode-batch-1" not in ids(holding(facts(encoder, on("l4"), CHAT))), "whatever is asked, it generates none"
 
 
@@ -107,11 +107,11 @@ def test_nothing_is_said_of_an_encoder_or_a_reranker(name):
     ],
 )
 def test_a_run_walks_into_what_its_prediction_does_and_knows_that_it_was_measured(name, card, dtype, figures):
-    asked = Question(
+    question = Question(
         model=name, gpu=card, dtype=dtype, input_tokens=500, output_tokens=200, levels=[1, 8], figures=figures
     )
-    of_run = facts_of_run(predict(asked), "vLLM", None if dtype == "auto" else dtype)
-    expected = facts(*setup(asked)) | {"measured": "yes", "stack": "vllm"}
+    of_run = facts_of_run(predict(question), "vLLM", None if dtype == "auto" else dtype)
+    expected = facts(*setup(question)) | {"measured": "yes", "stack": "vllm"}
     assert of_run == {key: value for key, value in expected.items() if key in of_run}
     assert set(expected) - set(of_run) <= {"native"}, "of 16 bits"
     assert "stack-vllm" in ids(holding(of_run))
@@ -125,9 +125,9 @@ def test_what_is_said_of_one_gpu_is_not_said_of_a_machine_without_any():
 
 
 def test_weights_of_an_unknown_format_have_no_claims_about_formats():
-    asked = Question(model="llama-3.1-70b", gpu="h100-sxm", dtype="fp8", input_tokens=500, output_tokens=200,
+    question = Question(model="llama-3.1-70b", gpu="h100-sxm", dtype="fp8", input_tokens=500, output_tokens=200,
                      figures={"tp": 4})  # fmt: skip
-    shown = facts_of_run(predict(asked))
+    shown = facts_of_run(predict(question))
     assert shown["size"] == "70b"
     assert {"weights", "native", "stack"}.isdisjoint(shown)
 
@@ -163,15 +163,15 @@ def test_a_70b_that_cannot_lie_on_one_card_is_said_before_it_fails():
 
 
 def test_fifty_users_of_a_70b_on_one_card_have_hardly_any_context():
-    def said(made, where):
+    def notes_of(made, where):
         (note,) = (note for note in notes(made, where, CHAT) if "50 chat users" in note)
         return note
 
     small = seventy("fp8", kv_dtype="fp8")
     # (81559 MiB · 0.97 - 72.653e9 - 5.65 GiB) / 163,840 = 25,846 in whole blocks, of 50
-    assert said(small, on(gpu_memory_utilization=0.97)).endswith("each would have 516 KV tokens")
-    assert said(small, on()).endswith("weights and activations leave no KV for any of them")
-    assert said(small, on(kv_tokens=100_000)).endswith("each would have 2,000 KV tokens")
+    assert notes_of(small, on(gpu_memory_utilization=0.97)).endswith("each would have 516 KV tokens")
+    assert notes_of(small, on()).endswith("weights and activations leave no KV for any of them")
+    assert notes_of(small, on(kv_tokens=100_000)).endswith("each would have 2,000 KV tokens")
 
 
 def test_thousands_of_conversations_are_not_all_in_flight():

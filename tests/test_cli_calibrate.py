@@ -18,7 +18,7 @@ from harness.experiment import hardware
 from harness.manifest import Card, Machine
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
-from harness.predict.tune import RANGES, Measured
+from harness.predict.tune import RANGES, CalibrationPoint
 from harness.results.result import Result
 from harness.scenario import Hardware
 
@@ -37,7 +37,7 @@ def profile() -> tune.Calibration:
     made, where, workload = question.setup(CHAT)
     slow = msgspec.structs.replace(CHAT, levels=[1, 4, 16, 64], figures={"mbu": 0.6})
     points = [
-        Measured(
+        CalibrationPoint(
             concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
             itl_s=level.itl_s, ttft_s=level.ttft_s,
         )

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from harness import cli as cli_module
 from harness.cli import cli
 from harness.decide import golden
-from harness.decide.golden import Row
+from harness.decide.golden import GoldenCase
 from harness.predict.catalog import model_config
 from harness.summary import Prediction
 
@@ -116,7 +116,9 @@ def test_the_golden_table_names_every_case_and_ends_with_0() -> None:
 
 
 def test_a_golden_case_that_is_not_met_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "table", lambda: [Row("G0", "one", 1.0, 1.0, 0.0), Row("G9", "", 2.0, 1.0, 0.1)])
+    monkeypatch.setattr(
+        golden, "table", lambda: [GoldenCase("G0", "one", 1.0, 1.0, 0.0), GoldenCase("G9", "", 2.0, 1.0, 0.1)]
+    )
     got = knee("--golden")
     assert got.exit_code == 1
     assert "NO" in got.output

@@ -260,19 +260,19 @@ def test_a_dip_that_too_few_levels_show_is_left_to_a_note() -> None:
 
 @pytest.mark.slow
 def test_the_interval_covers_the_true_hinge_and_depth_of_a_dip() -> None:
-    hits = depths = given = 0
+    hits = depths = fitted = 0
     levels = sorted([*DOUBLING, 24, 40, 56, 96])
     for seed in range(120):
         points = measured(levels, 0.01, 0.0001, 48.0, 0.02, seed, FALLING)
         found = fit(points + measured([256, 512], 0.01, 0.0001, 48.0, 0.02, seed + 1000, FALLING), seed=seed)
         hits += covers(found, 48.0)
         if found.curve.dip is not None:
-            given += 1
+            fitted += 1
             low, high = found.curve.dip.ci95 or (None, None)
             depths += (low or 0.0) <= 0.19140 <= (high or 1.0)
     assert hits >= 0.92 * 120, f"hinge covered in {hits} of 120"
-    assert given >= 100
-    assert depths >= 0.92 * given, f"depth covered in {depths} of {given}"
+    assert fitted >= 100
+    assert depths >= 0.92 * fitted, f"depth covered in {depths} of {fitted}"
 
 
 @pytest.mark.slow
@@ -371,11 +371,11 @@ def test_a_confirmed_dip_is_explained_by_what_the_server_reported_past_the_hinge
         (seen(waiting=0.0), ("nothing that the server reported",)),
         ([level(16, server=None), level(256, server=None)], ("reported nothing of itself",)),
     ):
-        said = dip_confirmed(FELL, levels)
-        assert said is not None
-        assert (said.code, said.level) == ("dip_confirmed", "note")
+        verdict = dip_confirmed(FELL, levels)
+        assert verdict is not None
+        assert (verdict.code, verdict.level) == ("dip_confirmed", "note")
         for word in words:
-            assert word in f"{said.message} {said.advice}"
+            assert word in f"{verdict.message} {verdict.advice}"
     unconfirmed = msgspec.structs.replace(FELL, dip=None)
     assert dip_confirmed(unconfirmed, seen(preemptions=12.0)) is None
 

@@ -33,7 +33,7 @@ def test_a_decision_has_its_figures_in_its_reason() -> None:
     ("sentence", "role"),
     [
         ("", None),
-        ("given", Role.GIVEN),
+        ("given", Role.FIXED),
         ("the ramp begins with a single stream", Role.FIRST_PASS),
         ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
         ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),

@@ -10,7 +10,7 @@ from harness.predict.deployment import check, deployment, divisors, kv_capacity,
 from harness.predict.limits import caps
 from harness.predict.model import model, weight_bytes
 from harness.predict.roofline import predict
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 SEVENTY = model(model_config("llama-3.1-70b"), "llama-3.1-70b")
@@ -39,7 +39,7 @@ def test_gpus_follow_from_the_split_and_replicas_fill_what_is_given():
 @pytest.mark.parametrize(
     ("made", "figures", "message"),
     [
-        (LLAMA, {"gpus": 8}, "8 GPUs, but tp × pp × dp is 1; say --tp 8 for one replica over all, or --dp 8"),
+        (LLAMA, {"gpus": 8}, "8 GPUs, but tp × pp × dp is 1; give --tp 8 for one replica over all, or --dp 8"),
         (LLAMA, {"gpus": 6, "tp": 4}, "6 GPUs, but tp × pp × dp is 4; make them equal"),
         (LLAMA, {"tp": 3}, "3 GPUs cannot share the 32 heads of llama-3.1-8b; these can: 1, 2, 4, 8, 16, 32"),
         (LLAMA, {"tp": 0}, "less than 1 part"),
@@ -71,7 +71,7 @@ def test_a_peak_that_was_measured_can_be_exceeded():
     [
         (
             {"draft_tokens": 3},
-            "--draft-tokens: it is not said what share of 3 drafted tokens is accepted; add --acceptance",
+            "--draft-tokens: 3 drafted tokens, but not the share of them that is accepted; add --acceptance",
         ),
         ({"acceptance": 0.7}, "--acceptance: no tokens are drafted; add --draft-tokens, how many a step"),
         ({"draft_s": 0.001}, "--draft-time: no tokens are drafted; add --draft-tokens, how many a step"),
@@ -99,25 +99,27 @@ def test_drafts_that_never_hold_can_be_asked_for():
     ],
 )
 def test_more_cards_than_a_bridge_joins_speak_over_pcie(card, joined, bridge, pcie):
-    def said(tp):
+    def notes_of(tp):
         return [
-            note for note in predict(LLAMA, on(card, tp=tp), Workload(1000, 200), [1]).notes if "bridge joins" in note
+            note
+            for note in predict(LLAMA, on(card, tp=tp), MeanLengths(1000, 200), [1]).notes
+            if "bridge joins" in note
         ]
 
     for tp in (1, 2, 4, 8):
         assert on(card, tp=tp).gpu.link == (bridge if tp <= joined else pcie)
         expected = f"{card}: a bridge joins {joined} of them, more are counted at the speed of PCIe"
-        assert said(tp) == ([] if tp <= joined else [expected])
+        assert notes_of(tp) == ([] if tp <= joined else [expected])
     assert on(card, dp=8).gpu.link == bridge  # replicas need none
     assert on(card, tp=2, dp=4, ep=8).gpu.link == pcie
 
 
 def test_a_bridge_that_ends_costs_time():
     def prefill(card):
-        return predict(SEVENTY, on(card, tp=4), Workload(4000, 200), [1]).levels[0].ttft_s
+        return predict(SEVENTY, on(card, tp=4), MeanLengths(4000, 200), [1]).levels[0].ttft_s
 
     unbridged = msgspec.structs.replace(gpu("h100-pcie"), bridged=None)
-    full = predict(SEVENTY, deployment(unbridged, tp=4), Workload(4000, 200), [1]).levels[0].ttft_s
+    full = predict(SEVENTY, deployment(unbridged, tp=4), MeanLengths(4000, 200), [1]).levels[0].ttft_s
     # 160 all-reduces of 2 · 3/4 · 4000 · 8192 · 2 bytes, over 64e9 instead of 300e9 bytes/s
     assert prefill("h100-pcie") - full == pytest.approx(160 * 1.5 * 4000 * 16384 * (1 / 64e9 - 1 / 300e9), rel=1e-3)
 
@@ -168,8 +170,8 @@ def test_windows_and_states_make_room_for_more_requests():
     assert kv_per_gpu(oss, H100, 4000) == 2048 * 12 * 4128
     assert kv_capacity(oss, H100, 4000) == pytest.approx(kv_capacity(oss, H100) * 2 * 4000 / 4128, rel=1e-3)
     nano = model(model_config("nemotron-3-nano-30b-a3b"), "nano")
-    held = caps(nano, H100, Workload(1000, 200))["kv_memory"]
-    assert held == pytest.approx(room(nano, H100) / kv_per_gpu(nano, H100, 1100), rel=0.02)
+    batch = caps(nano, H100, MeanLengths(1000, 200))["kv_memory"]
+    assert batch == pytest.approx(room(nano, H100) / kv_per_gpu(nano, H100, 1100), rel=0.02)
 
 
 def test_a_model_with_experts_needs_more_room_to_work_in():
@@ -180,27 +182,25 @@ def test_a_model_with_experts_needs_more_room_to_work_in():
 
 def test_a_model_that_does_not_fit_says_what_would():
     with pytest.raises(HarnessError) as raised:
-        predict(SEVENTY, H100, Workload(1000, 200), [1])
+        predict(SEVENTY, H100, MeanLengths(1000, 200), [1])
     message = str(raised.value)
     assert "llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm" in message
     # 71 GB on each of two just fit; in fp8 73 GB on one do not, beside 6 GB for activations
-    assert message.endswith("it has 86 GB: say --tp 2, or take a smaller model")
-    predict(SEVENTY, on(tp=2), Workload(1000, 200), [1])
+    assert message.endswith("it has 86 GB: give --tp 2, or take a smaller model")
+    predict(SEVENTY, on(tp=2), MeanLengths(1000, 200), [1])
     big = model(model_config("llama-3.1-405b"), "405b")
-    with pytest.raises(HarnessError, match="does not fit on 8 × h100-sxm; each has 86 GB: say --tp 16, or --dtype fp8"):
-        predict(big, on(tp=8), Workload(1000, 200), [1])
+    with pytest.raises(HarnessError, match="does not fit on 8 × h100-sxm; each has 86 GB: give --tp 16"):
+        predict(big, on(tp=8), MeanLengths(1000, 200), [1])
 
 
 def test_a_request_that_does_not_fit_says_what_would():
-    with pytest.raises(
-        HarnessError, match=r"does not fit into a KV cache of \d+; ask for shorter requests, or say --tp"
-    ):
-        predict(SEVENTY, on("mi300x"), Workload(100_000, 30_000), [1])
+    with pytest.raises(HarnessError, match=r"does not fit into a KV cache of \d+; send shorter requests, or give --tp"):
+        predict(SEVENTY, on("mi300x"), MeanLengths(100_000, 30_000), [1])
 
 
 def test_a_card_without_a_link_serves_replicas_only():
     alone = msgspec.structs.replace(gpu("h100-sxm"), link=None)
-    with pytest.raises(HarnessError, match="has no link to others; say --dp"):
+    with pytest.raises(HarnessError, match="has no link to others; give --dp"):
         check(LLAMA, deployment(alone, tp=2))
     check(LLAMA, deployment(alone, dp=2))
 

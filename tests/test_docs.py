@@ -21,7 +21,9 @@ def test_every_section_that_is_cited_stands_in_its_page() -> None:
     files = [file for room in ("harness", "tests", "scripts", "bench") for file in sorted((ROOT / room).rglob("*.py"))]
     cited = [found for file in files if file != Path(__file__) for found in CITED.findall(file.read_text())]
     assert len(cited) > 30
-    missing = [(page, said) for page, said in cited if not any(map(said.startswith, headings(PAGES[f"{page}.md"])))]
+    missing = [
+        (page, section) for page, section in cited if not any(map(section.startswith, headings(PAGES[f"{page}.md"])))
+    ]
     assert missing == []
 
 
@@ -36,4 +38,4 @@ def test_every_code_of_a_verdict_has_its_definition_and_every_definition_its_cod
     table = PAGES["definitions.md"].partition("### Verdicts")[2].partition("###")[0]
     _, *rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
     codes = re.findall(r"`([a-z0-9_…]+)`", " ".join(rows))
-    assert sorted(codes) == sorted("said_…" if code is Code.SAID else code for code in Code)
+    assert sorted(codes) == sorted("said_…" if code is Code.ERROR_MESSAGE else code for code in Code)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from harness.sim.process import running
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 
 BENCH = Path(__file__).parents[1] / "bench"
 
 
 @pytest.mark.slow
 def test_as_many_tokens_come_as_the_streams_are_paced_to_send() -> None:
-    streams, pace = 8, Pace(ttft_s=0.02, itl_s=0.02, groups=8)
+    streams, pace = 8, StreamPace(ttft_s=0.02, itl_s=0.02, groups=8)
     arguments = ["--streams", str(streams), "--answer", "25", "--spread", "0.3", "--settle", "0.3", "--seconds", "1"]
     arguments += ["--cpu", str(max(os.sched_getaffinity(0)))]
     with running(reference(pace)) as url:

@@ -230,7 +230,7 @@ _ALLOWED = {
 def writes(module: str, source: str) -> list[str]:
     """Every call by which a module changes a file itself, a line each."""
     tree = ast.parse(source)
-    kept = _kept_in_memory_or_given(tree)
+    kept = _kept_in_memory_or_passed(tree)
     found = []
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         function = call.func
@@ -241,10 +241,10 @@ def writes(module: str, source: str) -> list[str]:
         reads = (owner, name) == ("Result", "open")  # a result folder, not a file
         if owner == "files" or reads or name in _ALLOWED.get(module, set()):
             continue
-        given = [*call.args, *(word.value for word in call.keywords)]
+        arguments = [*call.args, *(word.value for word in call.keywords)]
         if name in _INTO:
-            into = any(isinstance(each, ast.Name) and each.id in kept for each in given)
-            bad = not into and not (name == "write_table" and len(given) == 1)  # by a ParquetWriter
+            into = any(isinstance(each, ast.Name) and each.id in kept for each in arguments)
+            bad = not into and not (name == "write_table" and len(arguments) == 1)  # by a ParquetWriter
         elif name == "open":
             bad = _opens_to_write(call, owner)
         elif name == "replace":
@@ -256,7 +256,7 @@ def writes(module: str, source: str) -> list[str]:
     return found
 
 
-def _kept_in_memory_or_given(tree: ast.AST) -> set[str]:
+def _kept_in_memory_or_passed(tree: ast.AST) -> set[str]:
     """Names of buffers, and of what files.replacing gave."""
     found = set()
     for node in ast.walk(tree):
@@ -278,10 +278,10 @@ def _opens_to_write(call: ast.Call, owner: str) -> bool:
         nothing = bool(call.args) and ast.unparse(call.args[0]) == "os.devnull"
         return not nothing and any(getattr(node, "attr", "") in _FLAGS for node in ast.walk(call))
     builtin = isinstance(call.func, ast.Name)
-    given = [word.value for word in call.keywords if word.arg == "mode"] or call.args[builtin:][:1]
-    if not given:
+    arguments = [word.value for word in call.keywords if word.arg == "mode"] or call.args[builtin:][:1]
+    if not arguments:
         return False
-    value = given[0].value if isinstance(given[0], ast.Constant) else None
+    value = arguments[0].value if isinstance(arguments[0], ast.Constant) else None
     return not isinstance(value, str) or bool(set(value) & set("wax+"))
 
 

@@ -37,11 +37,11 @@ def reader() -> Reader:
     return Reader()
 
 
-def told_alike(data: bytes, places: list[int], *, reset: bool = False) -> Told:
+def same_outcome(data: bytes, places: list[int], *, reset: bool = False) -> ReadOutcome:
     """The record of these bytes, read byte by byte; and that other reads make the same one."""
-    exact = reader().told(cut(data, range(len(data))), reset=reset)
+    exact = reader().outcome(cut(data, range(len(data))), reset=reset)
     for reads in (cut(data, ()), cut(data, places)):
-        assert difference(exact, reader().told(reads, reset=reset), reads) == ""
+        assert difference(exact, reader().outcome(reads, reset=reset), reads) == ""
     return exact
 
 
@@ -51,7 +51,7 @@ places = st.lists(st.integers(0, 2000), max_size=4)
 @bounded
 @given(st.binary(max_size=200), places)
 def test_any_bytes_make_a_record_and_the_same_one_however_they_are_cut(data: bytes, cuts: list[int]) -> None:
-    assert told_alike(data, cuts).error != ""
+    assert same_outcome(data, cuts).error != ""
 
 
 @bounded
@@ -62,9 +62,9 @@ def test_any_body_in_a_sound_frame_is_judged_by_its_events_alone(
     parts: list[bytes], how: str, cuts: list[int], events: bool
 ) -> None:
     body = b"".join(b"data: " + part + b"\n\n" if events else part for part in parts)
-    told = told_alike(framed(body, how), cuts)
-    assert told.error in ("malformed_event", "truncated", "stream_error")
-    assert told.status == 200
+    outcome = same_outcome(framed(body, how), cuts)
+    assert outcome.error in ("malformed_event", "truncated", "stream_error")
+    assert outcome.status == 200
 
 
 @bounded
@@ -73,9 +73,9 @@ def test_real_streams_after_any_accident_are_told_alike(seed: int, cuts: list[in
     data = mutated(random.Random(seed))
     if small:
         with small_limits():
-            told_alike(data, cuts, reset=reset)
+            same_outcome(data, cuts, reset=reset)
     else:
-        told_alike(data, cuts, reset=reset)
+        same_outcome(data, cuts, reset=reset)
 
 
 @pytest.mark.slow
@@ -83,15 +83,15 @@ def test_real_streams_after_any_accident_are_told_alike(seed: int, cuts: list[in
 def test_every_single_cut_of_every_sound_answer_tells_the_same(how: str) -> None:
     for body in BODIES:
         data = framed(body, how)
-        exact = told_alike(data, [])
+        exact = same_outcome(data, [])
         for place in range(1, len(data), 3):
             reads = [data[:place], data[place:]]
-            assert difference(exact, reader().told(reads), reads) == ""
+            assert difference(exact, reader().outcome(reads), reads) == ""
 
 
 def test_a_difference_is_seen() -> None:
     data = framed(VLLM, "events")
-    exact = told_alike(data, [])
+    exact = same_outcome(data, [])
     assert exact.error == ""
     late = tuple(stamp + 1 for stamp in exact.arrivals)
     for wrong in (exact._replace(error="x"), exact._replace(tokens=(2,)), exact._replace(arrivals=late)):
@@ -232,15 +232,15 @@ def test_the_script_finds_a_planted_fault_and_shows_the_shortest_input(
 ) -> None:
     monkeypatch.setattr(http1, "_chunk_length", lambda line: int(line.partition(b";")[0], 16))
     assert fuzz_script().main(["--inputs", "5000"]) == 1
-    said = capsys.readouterr().out
-    assert "FINDING: seed 1, input " in said
-    assert "ValueError" in said
-    assert len(said) < 1000
+    output = capsys.readouterr().out
+    assert "FINDING: seed 1, input " in output
+    assert "ValueError" in output
+    assert len(output) < 1000
 
 
 def test_every_kind_of_answer_of_the_corpus_is_told_as_it_is() -> None:
-    errors = [told_alike(data, []).error for data in OTHERS]
+    errors = [same_outcome(data, []).error for data in OTHERS]
     assert errors == ["oom", "http_429", "content_type", "", "http_2xx", "http_3xx", "encoding"]
-    errors = [told_alike(framed(body, how), []).error for body, how in itertools.product(BODIES[:-2], FRAMINGS)]
+    errors = [same_outcome(framed(body, how), []).error for body, how in itertools.product(BODIES[:-2], FRAMINGS)]
     assert set(errors) == {""}
-    assert {told_alike(framed(body, "events"), []).error for body in BODIES[-2:]} == {"stream_error"}
+    assert {same_outcome(framed(body, "events"), []).error for body in BODIES[-2:]} == {"stream_error"}

@@ -16,7 +16,7 @@ from harness.predict import catalog
 from harness.predict.deployment import deployment
 from harness.predict.model import model
 from harness.predict.roofline import predict
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import (
     Curve,
     Estimate,
@@ -41,7 +41,7 @@ def at(concurrency: int, rate: float | None, *, invalid: bool = False) -> summar
 
 
 def ratios(*levels: summaries.LevelSummary) -> list[float | None]:
-    return [level.measured_over_predicted for level in gap.beside(PREDICTION, levels).levels]
+    return [level.measured_over_predicted for level in gap.with_ratios(PREDICTION, levels).levels]
 
 
 def test_each_level_stands_over_its_own_prediction_and_repeats_are_averaged() -> None:
@@ -65,7 +65,7 @@ def predicted(
 ) -> Prediction:
     served = model(catalog.model_config(name), name)
     there = deployment(catalog.gpu(card), **{"max_num_seqs": 16, **figures})
-    return predict(served, there, Workload(P, G), LEVELS)
+    return predict(served, there, MeanLengths(P, G), LEVELS)
 
 
 def as_predicted(prediction: Prediction) -> list[LevelSummary]:
@@ -232,8 +232,8 @@ def test_kv_that_the_server_says_it_holds_is_held_against_what_the_card_has_room
     assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=None)
     assert attributed(msgspec.structs.replace(less, assumptions=assumed), levels, curve).largest == Cause.NONE
     assumed = msgspec.structs.replace(less.assumptions, kv_tokens_by_memory=160_000.0)
-    told = msgspec.structs.replace(less, assumptions=assumed)
-    found = attributed(told, levels, curve)
+    published = msgspec.structs.replace(less, assumptions=assumed)
+    found = attributed(published, levels, curve)
     assert found.ratio == pytest.approx(less.plateau_tokens_per_s.mid / whole.plateau_tokens_per_s.mid, rel=0.02)
     assert found.hinge_over_cap == pytest.approx(0.25, rel=0.05)
     assert set(found.factors) > {Cause.KV_MEMORY}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.decide.golden import Row, table
+from harness.decide.golden import GoldenCase, table
 
 ROWS = table()
 
@@ -41,5 +41,5 @@ def test_prefill_of_g33b_is_the_one_worked_out_by_hand():
 
 
 def test_a_row_off_by_more_than_its_tolerance_is_not_met():
-    assert Row("G0", "", 1.01, 1.0, 0.011).met
-    assert not Row("G0", "", 1.01, 1.0, 0.009).met
+    assert GoldenCase("G0", "", 1.01, 1.0, 0.011).met
+    assert not GoldenCase("G0", "", 1.01, 1.0, 0.009).met

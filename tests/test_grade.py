@@ -14,7 +14,7 @@ from tests.summaries import level, spread
 LONG = {"window_s": 60.0, "ttft_s": spread(0.1, 1000), "e2e_s": spread(1.0, 1000)}
 
 
-def held(C: int, *, completed: int = 1000, **changes: Any) -> LevelSummary:
+def measured(C: int, *, completed: int = 1000, **changes: Any) -> LevelSummary:
     """A level of 60 s with an interval, 1,000 completed requests of a second each, as graded by itself."""
     made = msgspec.structs.replace(level(C), **(LONG | changes))
     made = msgspec.structs.replace(made, requests_per_s=Estimate(completed / made.window_s))
@@ -38,16 +38,16 @@ def held(C: int, *, completed: int = 1000, **changes: Any) -> LevelSummary:
 def test_a_level_s_grade_is_by_its_interval_its_doubts_its_length_and_its_requests(
     changes: dict[str, Any], name: str
 ) -> None:
-    assert held(4, **changes).grade == name
+    assert measured(4, **changes).grade == name
 
 
 def test_a_level_needs_five_requests_in_each_slot() -> None:
-    assert held(64, completed=319).grade == "standard"
-    assert held(64, completed=320).grade == "submission"
+    assert measured(64, completed=319).grade == "standard"
+    assert measured(64, completed=320).grade == "submission"
 
 
 def test_a_run_of_submission_grade_is_long_and_was_repeated() -> None:
-    thrice = [held(C, repeat=repeat) for repeat in range(3) for C in (1, 2, 4, 8)]
+    thrice = [measured(C, repeat=repeat) for repeat in range(3) for C in (1, 2, 4, 8)]
     found = grade.of_run(thrice)
     assert (found.name, found.missing, found.repeats) == ("submission", [], 3)
     once = grade.of_run(thrice[:4])
@@ -57,7 +57,7 @@ def test_a_run_of_submission_grade_is_long_and_was_repeated() -> None:
 
 
 def test_what_is_missing_names_the_levels() -> None:
-    levels = [held(1, completed=50), held(2, window_s=20.0), held(4, ttft_s=spread(0.1, 300)), held(8)]
+    levels = [measured(1, completed=50), measured(2, window_s=20.0), measured(4, ttft_s=spread(0.1, 300)), measured(8)]
     found = grade.of_run(levels * 3)
     assert found.name == "standard"
     assert found.missing == [
@@ -68,8 +68,8 @@ def test_what_is_missing_names_the_levels() -> None:
 
 
 def test_one_level_without_an_interval_makes_a_run_quick() -> None:
-    short = held(2, output_tokens_per_s=Estimate(100.0))
-    found = grade.of_run([held(1), short, held(4)])
+    short = measured(2, output_tokens_per_s=Estimate(100.0))
+    found = grade.of_run([measured(1), short, measured(4)])
     assert found.name == "quick"
     assert found.missing == ["an interval and no doubt at 2 in flight: hold it longer, and see its verdicts"]
     assert grade.of_run([]).name == "quick"
@@ -77,7 +77,7 @@ def test_one_level_without_an_interval_makes_a_run_quick() -> None:
 
 def test_the_spread_is_the_largest_half_range_of_a_level_s_repeats() -> None:
     def at(C: int, tokens_per_s: float, **changes: Any) -> LevelSummary:
-        return held(C, output_tokens_per_s=Estimate(tokens_per_s, (tokens_per_s, tokens_per_s)), **changes)
+        return measured(C, output_tokens_per_s=Estimate(tokens_per_s, (tokens_per_s, tokens_per_s)), **changes)
 
     found = grade.of_run([at(1, 99.0), at(1, 101.0), at(2, 190.0), at(2, 200.0), at(2, 210.0), at(4, 500.0)])
     assert found.spread == pytest.approx(0.05)
@@ -90,5 +90,5 @@ def test_the_spread_is_the_largest_half_range_of_a_level_s_repeats() -> None:
 
 
 def test_an_open_level_is_named_by_its_rate() -> None:
-    open_ = held(4, concurrency=None, rate=2.5)
+    open_ = measured(4, concurrency=None, rate=2.5)
     assert "3 repeats of 2.5 req/s: --repeat 3" in grade.of_run([open_]).missing

@@ -12,7 +12,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 import house  # noqa: E402
-from house_trace import Entry, Trace  # noqa: E402
+from house_trace import Trace, TraceEntry  # noqa: E402
 
 SOURCE = '''
 class Thing:
@@ -38,7 +38,9 @@ def test_the_rooms_are_the_folders_and_their_lines_are_all_there_are() -> None:
 
 
 def test_a_request_is_read_from_the_folder_s_first_file_to_its_level_s_figures(tmp_path: Path) -> None:
-    entries = [Entry(at, file, ()) for at, file in enumerate(["cli/a.py", "b.py", "cli/c.py", "room/d.py", "e.py"])]
+    entries = [
+        TraceEntry(at, file, ()) for at, file in enumerate(["cli/a.py", "b.py", "cli/c.py", "room/d.py", "e.py"])
+    ]
     opened = [(0, "/elsewhere/thing", ["x.py"]), (1, str(tmp_path / "manifest.json"), ["cli/a.py", "store.py"])]
     trace = Trace(1, entries, opened, {(0.0, 1.0): 2, (1.0, 2.0): 4})
     assert house.reading(tmp_path, trace) == ["b.py", "room/d.py", "store.py"]

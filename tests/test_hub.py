@@ -30,7 +30,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str, str | None]] = []  # method, path, authorisation
+        self.requests: list[tuple[str, str, str | None]] = []  # method, path, authorisation
 
     @property
     def url(self) -> str:
@@ -49,12 +49,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         token = self.headers["Authorization"]
-        self.server.asked.append((self.command, self.path, token))
+        self.server.requests.append((self.command, self.path, token))
         if self.path == f"/{NAME}/resolve/main/config.json":
             self.send(200, CONFIG, {"X-Repo-Commit": COMMIT, "ETag": '"a1b2c3"', "Content-Type": "application/json"})
         elif self.path == "/some-lab/closed/resolve/main/config.json" and token != "Bearer hf_right":
-            said = "Access to model some-lab/closed is restricted. You must be authenticated to access it."
-            self.send(401, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": said})
+            message = "Access to model some-lab/closed is restricted. You must be authenticated to access it."
+            self.send(401, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": message})
         elif self.path.startswith("/some-lab/closed/"):
             self.send(200, CONFIG, {"X-Repo-Commit": COMMIT, "ETag": '"a1b2c3"'})
         elif self.path.startswith("/some-lab/bare/"):
@@ -102,7 +102,7 @@ def test_a_name_that_is_not_shipped_is_looked_up_at_the_hub_once(hub: Hub, tmp_p
     assert found["model"] == NAME
     assert found["assumptions"]["kv_bytes_per_token"] == 2 * 30 * 4096 * 2  # its own 30 layers, not a shipped model's
     path = f"/{NAME}/resolve/main/config.json"
-    files = [each for each in hub.asked if "/resolve/" in each[1]]
+    files = [each for each in hub.requests if "/resolve/" in each[1]]
     assert files == [("HEAD", path, None), ("GET", path, None)]
     again = knee(None, tmp_path, NAME, "--hub", "--json")  # nobody listens there: it is kept
     assert json.loads(again.stdout) == found, again.stderr
@@ -112,7 +112,7 @@ def test_without_hub_no_name_leaves_this_machine(hub: Hub, tmp_path: Path) -> No
     got = knee(hub, tmp_path, NAME)
     assert got.returncode == 1
     assert f"unknown model '{NAME}'" in got.stderr
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_model_that_needs_a_token_is_read_with_one_and_refused_without(hub: Hub, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_the_hub_does_not_have_is_one_line(hub: Hub, tmp_path: Path, name: 
 
 def test_a_machine_that_may_not_ask_is_told_in_one_line(hub: Hub, tmp_path: Path) -> None:
     got = knee(hub, tmp_path, NAME, "--hub", HF_HUB_OFFLINE="1")
-    assert hub.asked == []
+    assert hub.requests == []
     assert got.returncode == 1
     assert got.stderr.startswith(f"error: --hub: no config.json of '{NAME}' (")
     assert got.stderr.count("\n") == 1

@@ -150,15 +150,15 @@ def test_a_tie_goes_to_the_plainer_family() -> None:
     assert solved.chosen.family[0] == HYPERBOLA
     assert solved.score[0] == pytest.approx([4 + 12 / 37, 6 + 24 / 36, 8 + 40 / 35], abs=1e-6)
     # Less than 2 apart, and still the plainer one.
-    said = set()
+    cases = set()
     for bend in np.linspace(0.0, 0.05, 26):
         Y = curve(0.01, 0.0002, math.inf).y(N)
         Y[0, -4:] *= 1 + bend
         solved = solve(N, Y, np.full(40, 0.01), CAPPED)
         gained = solved.score[0, 0] - solved.score[0, 1]
         assert (solved.chosen.family[0] == CAPPED) == (gained > 2.0), (bend, gained)
-        said.add((gained > 0, gained > 2))
-    assert said == {(False, False), (True, False), (True, True)}
+        cases.add((gained > 0, gained > 2))
+    assert cases == {(False, False), (True, False), (True, True)}
 
 
 @pytest.mark.parametrize("robust", [False, True])

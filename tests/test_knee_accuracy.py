@@ -18,27 +18,27 @@ sys.path.append(str(BENCH))
 import knee_accuracy as bench  # noqa: E402
 import knee_peers  # noqa: E402
 import knee_truths  # noqa: E402
-from knee_truths import Curve  # noqa: E402
+from knee_truths import TrueCurve  # noqa: E402
 
-EXACT = Curve(0.02, 0.0, 48.0)  # min(50·N, 2400)
+EXACT = TrueCurve(0.02, 0.0, 48.0)  # min(50·N, 2400)
 
 
 def test_a_capped_hyperbola_rises_to_its_hinge_and_stays_there():
-    truth = Curve(0.02, 0.0001, 50.0)  # y(50) = 0.02 + 0.005, so P = 50/0.025
+    truth = TrueCurve(0.02, 0.0001, 50.0)  # y(50) = 0.02 + 0.005, so P = 50/0.025
     assert truth.plateau == pytest.approx(2000.0)
     assert truth.throughput(25) == pytest.approx(25 / 0.0225)
     assert truth.throughput(50) == truth.throughput(500) == pytest.approx(2000.0)
 
 
 def test_a_hyperbola_tends_to_one_over_b():
-    truth = Curve(0.02, 0.0001, math.inf)
+    truth = TrueCurve(0.02, 0.0001, math.inf)
     assert truth.plateau == pytest.approx(10_000.0)
     assert truth.throughput(200) == pytest.approx(5000.0)  # its half-point a/b
     assert bench.scale(truth) == pytest.approx(200.0)
 
 
 def test_a_dip_loses_what_its_logarithm_says():
-    truth = Curve(0.02, 0.0, 50.0, d=0.1 / 2500)
+    truth = TrueCurve(0.02, 0.0, 50.0, d=0.1 / 2500)
     assert truth.throughput(50) == pytest.approx(2500.0)
     assert truth.throughput(100) == pytest.approx(2500 / (1 + 0.1 * math.log(2)))
 
@@ -122,7 +122,7 @@ def test_a_latency_threshold_answers_the_next_level_up(grid, read):
 
 
 def test_a_latency_threshold_answers_too_early_where_every_request_slows_the_others():
-    bent = Curve(0.02, 0.0002, 48.0)
+    bent = TrueCurve(0.02, 0.0002, 48.0)
     latency = [C / bent.throughput(C) for C in bench.GRIDS["powers of two"]]
     assert knee_peers.latency_threshold(bench.GRIDS["powers of two"], latency) == 32
     assert knee_peers.latency_threshold([1, 2, 4], [1.0, 1.0, 1.1]) is None
@@ -148,7 +148,7 @@ def test_no_interval_is_neither_right_nor_wrong_and_is_counted_apart():
     assert bench.covers(Value(None), 48.0) is None
     assert math.isnan(bench.width(Value(None)))
     found = bench.tally([(Value(None), 48.0), (Value(50.0, (45.0, 55.0)), 48.0), (Value(50.0, (45.0, None)), 30.0)])
-    assert (found.given, found.of, found.covered, found.unbounded) == (2, 3, 0.5, 0.5)
+    assert (found.intervals, found.of, found.covered, found.unbounded) == (2, 3, 0.5, 0.5)
 
 
 def test_draws_without_a_plateau_leave_its_interval_open():
@@ -195,8 +195,8 @@ def test_no_intervals_at_all_is_a_no():
     assert not bench.kept(bench.tally([(Value(None), 48.0)]), strict=False)
 
 
-def answered(hinge: Value, seconds: float) -> bench.Answer:
-    return bench.Answer(
+def answered(hinge: Value, seconds: float) -> bench.SweepResult:
+    return bench.SweepResult(
         hinge, Value(None), Value(None), Value(None), reached=True, levels=9, highest=256, seconds=seconds
     )
 

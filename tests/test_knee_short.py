@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 import knee_published
 import knee_short
 import knee_windows
-from knee_windows import Answer
+from knee_windows import FittedKnee
 
-NOTHING = Answer("none", Value(None), Value(None))
+NOTHING = FittedKnee("none", Value(None), Value(None))
 
 
 def known(drift: float = 0.0) -> knee_windows.Closed:
@@ -75,7 +75,7 @@ def test_a_server_that_drifts_moves_its_levels_as_a_whole() -> None:
 
 
 def test_a_long_window_of_the_machine_says_what_its_plateau_is() -> None:
-    server, rng = knee_windows.Machine(8, 72), np.random.default_rng(0)
+    server, rng = knee_windows.StepMachineServer(8, 72), np.random.default_rng(0)
     long = knee_windows.fixed(server, 16, None, 50.0, rng)
     assert pytest.approx(server.plateau, rel=0.005) == long.X
     assert pytest.approx(knee_windows.fixed(server, 32, None, 20.0, rng).X, rel=0.005) == long.X
@@ -106,24 +106,26 @@ def test_a_ramp_keeps_to_its_budget_and_to_its_number_of_levels() -> None:
     assert [step.level.concurrency for step in cut] == [1, 2, 4]
 
 
-def timing(C: int, held: list[knee_windows.MeasuredLevel], request_s: float, left: float | None) -> knee_windows.Timing:
+def timing(
+    C: int, measured: list[knee_windows.MeasuredLevel], request_s: float, left: float | None
+) -> knee_windows.LevelTiming:
     search = knee_windows.Search(
         levels=None, rates=None, max_concurrency=1024, search_rate=False, slo=False, max_ttft_s=None,
         predicted_hinge=None, seed=0, seconds_left=left, requests_left=None, seconds=left, paced=True,
     )  # fmt: skip
-    return knee_windows.level_timing(measure(C, Reason.DOUBLING, Role.FIRST_PASS), held, request_s, search)
+    return knee_windows.level_timing(measure(C, Reason.DOUBLING, Role.FIRST_PASS), measured, request_s, search)
 
 
 def test_a_level_of_the_first_pass_takes_as_long_as_its_slots_need_and_a_request_or_two() -> None:
     first = next(knee_windows.ramped(known(), np.random.default_rng(0), most=1)).level
-    held = [knee_windows._held(msgspec.structs.replace(first, concurrency=8, request_s=2.0), 7.0)]
-    up = timing(16, held, 2.0, None)
+    measured = [knee_windows._as_measured(msgspec.structs.replace(first, concurrency=8, request_s=2.0), 7.0)]
+    up = timing(16, measured, 2.0, None)
     assert up.warm_up_s == pytest.approx(2.0 * 1.5, rel=0.1)  # half of the slots are new, and begin over 2 s
     assert up.looks_s == (3.0,)
     assert up.fresh is None
-    assert timing(8, held, 2.0, None).warm_up_s == pytest.approx(2.0)
-    assert timing(4, held, 1.5, None).warm_up_s == pytest.approx(3.0)  # half of eight end first
-    hasty = timing(16, held, 2.0, 15.0)  # nothing warms up
+    assert timing(8, measured, 2.0, None).warm_up_s == pytest.approx(2.0)
+    assert timing(4, measured, 1.5, None).warm_up_s == pytest.approx(3.0)  # half of eight end first
+    hasty = timing(16, measured, 2.0, 15.0)  # nothing warms up
     assert hasty.warm_up_s == pytest.approx(1.0, rel=0.15)
     assert hasty.fresh is not None
 
@@ -138,15 +140,17 @@ def test_a_window_that_begins_with_its_requests_sees_their_prompts_first() -> No
     assert knee_windows.sample(series, 1, series.steady_s, prompt).X == 0.0
 
 
-def outcome(state: str, last: int, hinge: Value = Value(20.0, (18.0, 22.0))) -> knee_short.Outcome:
-    return knee_short.Outcome(20.0, 1000.0, 1.0, last, 7, Answer(state, hinge, Value(1000.0, (990.0, 1010.0))))
+def outcome(state: str, last: int, hinge: Value = Value(20.0, (18.0, 22.0))) -> knee_short.SearchOutcome:
+    return knee_short.SearchOutcome(
+        20.0, 1000.0, 1.0, last, 7, FittedKnee(state, hinge, Value(1000.0, (990.0, 1010.0)))
+    )
 
 
 def test_the_rows_judge_answers_intervals_and_false_plateaus() -> None:
     good = [outcome("found", 80), outcome("provisional", 16), outcome("beyond", 8)]
     lines = {line.row: line for line in knee_short.judged("r", "what", good)}
     assert [lines[f"r-{name}"].met for name in ("answer", "hinge", "plateau", "false", "found")] == [True] * 4 + [None]
-    bad = [outcome("found", 8, Value(8.0, (7.0, 9.0))), knee_short.Outcome(20.0, 1000.0, 1.0, 80, 7, NOTHING)]
+    bad = [outcome("found", 8, Value(8.0, (7.0, 9.0))), knee_short.SearchOutcome(20.0, 1000.0, 1.0, 80, 7, NOTHING)]
     lines = {line.row: line for line in knee_short.judged("r", "what", bad)}
     assert [lines[f"r-{name}"].met for name in ("answer", "hinge", "plateau", "false")] == [False, False, True, False]
     assert lines["r-false"].found == "1 of 1"
@@ -168,8 +172,8 @@ def test_a_folder_of_a_published_sweep_was_measured_at_what_was_published(name: 
     levels = knee_published.sweeps()[name]
     knee_published.folder(tmp_path, levels, knee_published.WINDOWS_S.get(name, knee_published.WINDOW_S))
     found = summarise(Result.open(tmp_path)).levels
-    asked = [(level.concurrency, level.output_tokens_per_s) for level in levels]
-    assert [s.concurrency for s in found] == [C for C, _ in asked]
-    assert [s.output_tokens_per_s.mean for s in found] == pytest.approx([X for _, X in asked], rel=0.01)
+    expected = [(level.concurrency, level.output_tokens_per_s) for level in levels]
+    assert [s.concurrency for s in found] == [C for C, _ in expected]
+    assert [s.output_tokens_per_s.mean for s in found] == pytest.approx([X for _, X in expected], rel=0.01)
     assert all("fit_error_assumed" in {v.code for v in s.verdicts} for s in found)
-    assert knee_published.table(levels).splitlines()[1] == f"{asked[0][0]},{asked[0][1]:g}"
+    assert knee_published.table(levels).splitlines()[1] == f"{expected[0][0]},{expected[0][1]:g}"

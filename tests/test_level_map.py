@@ -11,7 +11,7 @@ import pytest
 from harness.predict import catalog, model, roofline
 from harness.predict.hinge import predicted_hinge
 from harness.report import level_map, map_png, markdown
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Prediction, Value
 
 
@@ -26,13 +26,13 @@ def predicted(P: int, G: int, max_num_seqs: int = 1024) -> Prediction:
     """Llama-3.1-8B on an H100 whose KV cache holds 65,536 tokens."""
     served = model.model(catalog.model_config("llama-3.1-8b"), "llama-3.1-8b")
     where = roofline.deployment(catalog.gpu("h100-sxm"), kv_tokens=KV_TOKENS, max_num_seqs=max_num_seqs)
-    return roofline.predict(served, where, roofline.Workload(P, G), [1])
+    return roofline.predict(served, where, roofline.MeanLengths(P, G), [1])
 
 
-def cell(P: int, G: int, knee: float | None = 20.0, seqs: int | None = None, status: int = 0) -> Measured:
+def cell(P: int, G: int, knee: float | None = 20.0, seqs: int | None = None, status: int = 0) -> MeasuredCell:
     value = None if knee is None else Value(knee, (0.9 * knee, 1.1 * knee))
     at: dict[str, int | str] = {INPUT: P, OUTPUT: G}
-    return Measured(
+    return MeasuredCell(
         name=f"in{P}-out{G}" + (f"-seqs{seqs}" if seqs else ""),
         at=at | ({SEQS: seqs} if seqs else {}),
         status=status,
@@ -44,7 +44,7 @@ def cell(P: int, G: int, knee: float | None = 20.0, seqs: int | None = None, sta
     )
 
 
-def over(axes: list[Axis], cells: list[Measured], simulated: bool = False) -> Map:
+def over(axes: list[Axis], cells: list[MeasuredCell], simulated: bool = False) -> Map:
     return Map(name="map", model="llama-3.1-8b", gpu="h100-sxm", simulated=simulated, axes=axes, cells=cells)
 
 
@@ -54,8 +54,8 @@ P_AXIS, G_AXIS = Axis(INPUT, [1024, 2048, 4096]), Axis(OUTPUT, [128, 256])
 def plane() -> Map:
     made = [cell(P, G) for P in (1024, 2048, 4096) for G in (128, 256)]
     made[0] = msgspec.structs.replace(made[0], knee=None, plateau_reached=False)
-    made[1] = Measured(name=made[1].name, at=made[1].at, error="http://x|y: no answer")
-    made[2] = Measured(name=made[2].name, at=made[2].at, left_out="--max-seconds 60 is used up by the cells before")
+    made[1] = MeasuredCell(name=made[1].name, at=made[1].at, error="http://x|y: no answer")
+    made[2] = MeasuredCell(name=made[2].name, at=made[2].at, left_out="--max-seconds 60 is used up by the cells before")
     made[3] = msgspec.structs.replace(made[3], status=3)
     return over([P_AXIS, G_AXIS], made, simulated=True)
 

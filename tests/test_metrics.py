@@ -172,26 +172,26 @@ def test_goodput_may_ask_for_no_stall() -> None:
     ],
 )  # fmt: skip
 def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tuple[str, ...], why: str) -> None:
-    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, notes)
-    (said,) = [
+    window = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, notes)
+    (verdict,) = [
         v
-        for v in level_summary(Table.of(records), held, Conditions(precision=0.02)).verdicts
+        for v in level_summary(Table.of(records), window, Conditions(precision=0.02)).verdicts
         if v.code == "not_precise"
     ]
-    assert said.level == "doubt"
-    assert why in said.message
-    assert "±2.0% was asked" in said.message
+    assert verdict.level == "doubt"
+    assert why in verdict.message
+    assert "±2.0% was asked" in verdict.message
 
 
 def test_precision_is_only_doubted_where_a_window_was_to_be_precise() -> None:
-    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, ("not_precise",))
-    assert "not_precise" not in codes(level_summary(Table.of(steady(4, 60.0)), held))
+    window = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, ("not_precise",))
+    assert "not_precise" not in codes(level_summary(Table.of(steady(4, 60.0)), window))
     assert "not_precise" not in codes(level(steady(4, 60.0), 5.0, 45.0, 4, conditions=Conditions(precision=0.02)))
 
 
 def test_a_level_carries_why_it_was_held_and_the_prompts_that_it_asked_for() -> None:
-    held = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, reason="doubling", input_tokens=10)
-    s = level_summary(Table.of(steady(4, 60.0)), held, Conditions(input_tokens=500))
+    window = Level(0, 4, 0, 0.0, 5.0, 45.0, 46.0, reason="doubling", input_tokens=10)
+    s = level_summary(Table.of(steady(4, 60.0)), window, Conditions(input_tokens=500))
     assert (s.reason, s.input_tokens_asked) == ("doubling", 10)
     assert "input_length_off" not in codes(s), "by its own length, not by the scenario's"
 

@@ -19,14 +19,14 @@ from harness.summary import Curve, Estimate, LevelSummary, PrefillPhase, Spread,
 from tests import summaries
 
 LENGTHS = (64, 116, 210, 380, 512, 689, 1248, 2261, 4096)
-ASKED = 512.0
+PROMPT = 512.0
 
 
 def spread(mean: float, n: int = 50) -> Spread:
     return Spread(mean, mean, None, None, None, mean, n)
 
 
-def held(P: float, ttft: float, *, error: float = 0.005, own: bool = True, **changes: Any) -> LevelSummary:
+def probed(P: float, ttft: float, *, error: float = 0.005, own: bool = True, **changes: Any) -> LevelSummary:
     """A level of one-token answers at one request in flight; `error` is the relative one of its rate."""
     rate = 1 / ttft
     of_it: dict[str, Any] = {
@@ -43,7 +43,7 @@ def ramp(C: int, requests_per_s: float, **changes: Any) -> LevelSummary:
     of_it: dict[str, Any] = {
         "concurrency": C, "in_flight": float(C), "output_tokens_per_s": Estimate(rate, (0.98 * rate, 1.02 * rate)),
     }  # fmt: skip
-    return held(ASKED, C / rate, own=False, **of_it | changes)
+    return probed(PROMPT, C / rate, own=False, **of_it | changes)
 
 
 def plateau(tokens_per_s: float, hinge: float, *, reached: bool = True) -> Curve:
@@ -61,17 +61,17 @@ def plateau(tokens_per_s: float, hinge: float, *, reached: bool = True) -> Curve
 
 
 def prefill(
-    levels: list[LevelSummary], curve: Curve | None = None, *, asked: float = ASKED, roof: phases.Roof | None = None
+    levels: list[LevelSummary], curve: Curve | None = None, *, prompt: float = PROMPT, roof: phases.Roof | None = None
 ) -> tuple[PrefillPhase, list[Verdict]]:
-    found, said = phases.of_probe("prefill", levels, curve, input_tokens=asked, roof=roof)
+    found, verdicts = phases.of_probe("prefill", levels, curve, input_tokens=prompt, roof=roof)
     assert found is not None
     assert found.prefill is not None
     assert found.decode is None
-    return found.prefill, said
+    return found.prefill, verdicts
 
 
-def codes(said: list[Verdict]) -> list[str]:
-    return [v.code for v in said]
+def codes(verdicts: list[Verdict]) -> list[str]:
+    return [v.code for v in verdicts]
 
 
 def array(*values: float) -> Floats:
@@ -138,7 +138,7 @@ def test_what_has_no_noise_is_found_whatever_its_size(c: float, s: float, q: flo
     t = c + s * P + q * P**2
     rise = phases.fit(P, t, error * t)
     assert rise is not None
-    assert rise.slope(ASKED).value == pytest.approx(s + 2 * q * ASKED, rel=1e-4)
+    assert rise.slope(PROMPT).value == pytest.approx(s + 2 * q * PROMPT, rel=1e-4)
 
 
 def test_the_interval_of_the_slope_covers_it_as_often_as_it_says() -> None:
@@ -171,9 +171,9 @@ def on_gpu(name: str, key: str, **figures: Any) -> tuple[Model, roofline.Deploym
         ("qwen2.5-0.5b", "l40s", {"o_api": 0.004}),
     ],
 )
-@pytest.mark.parametrize("asked", [512, 1000])
+@pytest.mark.parametrize("prompt", [512, 1000])
 def test_a_probe_of_the_simulated_endpoint_returns_the_mfu_it_was_given(
-    name: str, key: str, figures: dict[str, Any], asked: int
+    name: str, key: str, figures: dict[str, Any], prompt: int
 ) -> None:
     made, where = on_gpu(name, key, **figures)
     cost = step_cost(made, where)
@@ -181,17 +181,17 @@ def test_a_probe_of_the_simulated_endpoint_returns_the_mfu_it_was_given(
     def ttft(P: float) -> float:  # the step that admits the prompt also makes its first token
         return prefill_time(cost, P) + decode_time(cost, 1, P) + cost.api
 
-    levels = [held(P, ttft(P)) for P in sorted({*LENGTHS, asked})]
-    found, said = prefill(levels, asked=asked, roof=phases.roof(made, where))
+    levels = [probed(P, ttft(P)) for P in sorted({*LENGTHS, prompt})]
+    found, verdicts = prefill(levels, prompt=prompt, roof=phases.roof(made, where))
     assert found.mfu is not None
     assert found.mfu.value == pytest.approx(where.mfu_prefill, rel=0.02)
-    assert "prefill_flat" not in codes(said)
+    assert "prefill_flat" not in codes(verdicts)
 
 
 def test_mfu_is_the_flop_of_one_token_more_over_what_the_gpu_could_have_done() -> None:
     made, where = on_gpu("llama-3.1-8b", "h100-sxm")
     slope = 4e-5
-    found, _ = prefill([held(P, 0.01 + slope * P) for P in LENGTHS], roof=phases.roof(made, where))
+    found, _ = prefill([probed(P, 0.01 + slope * P) for P in LENGTHS], roof=phases.roof(made, where))
     # 2 body + 4 L n_q d P over F times the slope: body 6,979,321,856 matmul parameters, 32 layers of 32 heads of 128
     by_hand = (2 * 6_979_321_856 + 4 * 32 * 32 * 128 * 512) / (989e12 * slope)
     assert parameters(made).body == 6_979_321_856
@@ -208,31 +208,31 @@ def test_mfu_is_the_flop_of_one_token_more_over_what_the_gpu_could_have_done() -
 
 
 def test_without_model_or_hardware_there_is_no_mfu() -> None:
-    found, _ = prefill([held(P, 0.01 + 4e-5 * P) for P in LENGTHS])
+    found, _ = prefill([probed(P, 0.01 + 4e-5 * P) for P in LENGTHS])
     assert found.mfu is None
     assert found.seconds_per_token.value == pytest.approx(4e-5)
 
 
 def test_capacity_is_the_plateau_in_prompt_tokens() -> None:
-    levels = [held(P, 0.01 + 4e-5 * P) for P in LENGTHS] + [ramp(1, 33.0), ramp(8, 48.0), ramp(16, 49.5)]
-    found, said = prefill(levels, plateau(49.0, 4.0))
+    levels = [probed(P, 0.01 + 4e-5 * P) for P in LENGTHS] + [ramp(1, 33.0), ramp(8, 48.0), ramp(16, 49.5)]
+    found, verdicts = prefill(levels, plateau(49.0, 4.0))
     assert found.tokens_per_s.value == pytest.approx(49.0 * 512)
     assert found.tokens_per_s.ci95 == pytest.approx((48.51 * 512, 49.49 * 512))
-    assert said == []
+    assert verdicts == []
 
 
 def test_where_no_plateau_was_reached_the_best_level_stands_for_it_and_that_is_said() -> None:
-    levels = [held(64, 0.0001), ramp(1, 33.0), ramp(8, 48.0), ramp(4, 45.0)]
+    levels = [probed(64, 0.0001), ramp(1, 33.0), ramp(8, 48.0), ramp(4, 45.0)]
     for curve in (None, plateau(49.0, 4.0, reached=False)):
-        found, said = prefill(levels, curve)
+        found, verdicts = prefill(levels, curve)
         assert found.tokens_per_s.value == pytest.approx(48.0 * 512), "not that of the short prompts before the ramp"
         assert found.tokens_per_s.ci95 == pytest.approx((0.98 * 48 * 512, 1.02 * 48 * 512))
-        assert codes(said) == ["phase_plateau_not_reached"]
-        assert "C = 8" in said[0].message
+        assert codes(verdicts) == ["phase_plateau_not_reached"]
+        assert "C = 8" in verdicts[0].message
 
 
 def test_prompts_are_counted_as_the_server_counts_them() -> None:
-    levels = [held(P, 0.01 + 4e-5 * (P + 30), input_tokens_mean=P + 30.0) for P in LENGTHS]
+    levels = [probed(P, 0.01 + 4e-5 * (P + 30), input_tokens_mean=P + 30.0) for P in LENGTHS]
     found, _ = prefill([*levels, ramp(8, 50.0, input_tokens_mean=530.0)])
     assert found.seconds_per_token.value == pytest.approx(4e-5)
     assert found.ttft_base_s.value == pytest.approx(0.01)
@@ -240,41 +240,44 @@ def test_prompts_are_counted_as_the_server_counts_them() -> None:
 
 
 def test_the_ramp_s_own_level_of_one_request_is_a_length_more() -> None:
-    found, _ = prefill([held(64, 0.0125), held(4096, 0.17), ramp(1, 1 / 0.03)])
+    found, _ = prefill([probed(64, 0.0125), probed(4096, 0.17), ramp(1, 1 / 0.03)])
     assert [P for P, _ in found.lengths] == [64, 512, 4096]
 
 
 def test_a_level_with_errors_is_no_part_of_the_slope_but_one_with_few_in_flight_is() -> None:
-    def said(code: str) -> dict[str, Any]:
+    def voided(code: str) -> dict[str, Any]:
         return {"verdicts": [Verdict(code, "invalid", "")]}
 
-    levels = [held(P, 0.01 + 4e-5 * P) for P in LENGTHS]
-    levels += [held(3000, 9.0, **said("errors_above_1_percent")), held(128, 0.01 + 4e-5 * 128, **said("in_flight_low"))]
+    levels = [probed(P, 0.01 + 4e-5 * P) for P in LENGTHS]
+    levels += [
+        probed(3000, 9.0, **voided("errors_above_1_percent")),
+        probed(128, 0.01 + 4e-5 * 128, **voided("in_flight_low")),
+    ]
     found, _ = prefill(levels)
     assert [P for P, _ in found.lengths] == sorted([*LENGTHS, 128])
     assert found.seconds_per_token.value == pytest.approx(4e-5)
 
 
 def test_a_slope_asked_in_the_flat_part_is_quoted_where_it_begins_and_that_is_said() -> None:
-    levels = [held(P, max(0.0141, 0.006 + 3e-5 * P)) for P in LENGTHS]
-    found, said = prefill([*levels, ramp(4, 45.0)], asked=100.0)
+    levels = [probed(P, max(0.0141, 0.006 + 3e-5 * P)) for P in LENGTHS]
+    found, verdicts = prefill([*levels, ramp(4, 45.0)], prompt=100.0)
     assert found.seconds_per_token.value == pytest.approx(3e-5)
-    assert codes(said) == ["prefill_flat", "phase_plateau_not_reached"]
-    assert "380" in said[0].message
+    assert codes(verdicts) == ["prefill_flat", "phase_plateau_not_reached"]
+    assert "380" in verdicts[0].message
 
 
 def test_a_probe_that_measured_nothing_says_so() -> None:
-    found, said = prefill([])
+    found, verdicts = prefill([])
     assert (found.tokens_per_s, found.seconds_per_token, found.ttft_base_s) == (Value(None), Value(None), Value(None))
     assert (found.mfu, found.lengths) == (None, [])
-    assert codes(said) == ["prefill_slope_unknown"]
+    assert codes(verdicts) == ["prefill_slope_unknown"]
     with_roof, _ = prefill([summaries.hollow().levels[0]], roof=phases.Roof(prompt=1.0, attend=0.0, weights=1.0, kv=0))
     assert with_roof.mfu is None
 
 
 def test_a_ttft_that_does_not_rise_has_no_mfu() -> None:
     found, _ = prefill(
-        [held(P, 0.05 - 1e-6 * P) for P in LENGTHS], roof=phases.Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=0.0)
+        [probed(P, 0.05 - 1e-6 * P) for P in LENGTHS], roof=phases.Roof(prompt=1e-5, attend=0.0, weights=1.0, kv=0.0)
     )
     assert found.seconds_per_token.value == pytest.approx(-1e-6)
     assert found.mfu is None
@@ -295,22 +298,22 @@ def decoding(C: int, itl: float, G: float = 256.0, **changes: Any) -> LevelSumma
 
 def test_decode_is_the_plateau_without_first_tokens_and_the_itl_of_one_request() -> None:
     levels = [decoding(1, 0.008), decoding(8, 0.01), decoding(32, 0.02)]
-    found, said = phases.of_probe("decode", levels, plateau(1600.0, 20.0), input_tokens=32.0)
+    found, verdicts = phases.of_probe("decode", levels, plateau(1600.0, 20.0), input_tokens=32.0)
     assert found is not None
     assert found.decode is not None
     assert found.prefill is None
     assert found.decode.tokens_per_s.value == pytest.approx(1600 * 255 / 256)
     assert found.decode.tokens_per_s.ci95 == pytest.approx((1584 * 255 / 256, 1616 * 255 / 256))
     assert found.decode.itl_s == pytest.approx(0.008)
-    assert (found.decode.mbu, said) == (None, [])
+    assert (found.decode.mbu, verdicts) == (None, [])
 
 
 def test_decode_without_a_plateau_is_its_best_level() -> None:
-    found, said = phases.of_probe("decode", [decoding(1, 0.008), decoding(8, 0.01)], None, input_tokens=32.0)
+    found, verdicts = phases.of_probe("decode", [decoding(1, 0.008), decoding(8, 0.01)], None, input_tokens=32.0)
     assert found is not None
     assert found.decode is not None
     assert found.decode.tokens_per_s.value == pytest.approx(800 * 255 / 256)
-    assert codes(said) == ["phase_plateau_not_reached"]
+    assert codes(verdicts) == ["phase_plateau_not_reached"]
 
 
 def test_mbu_is_the_bytes_of_one_step_over_what_the_memory_could_have_read() -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import HarnessError
-from harness.results.points import Row, read
+from harness.results.points import CsvPoint, read
 
 
 def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
     text = "engine, output_tokens_per_s, error ,concurrency\r\nvLLM, 95.5, 1.5, 1\r\nvLLM, 180, , 2\r\n"
-    assert read(text, "x.csv") == [Row(1.0, 95.5, 1.5), Row(2.0, 180.0, None)]
+    assert read(text, "x.csv") == [CsvPoint(1.0, 95.5, 1.5), CsvPoint(2.0, 180.0, None)]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
-    assert read("\ufeffconcurrency,output_tokens_per_s\n4,2\n", "x.csv") == [Row(4.0, 2.0)]
+    assert read("\ufeffconcurrency,output_tokens_per_s\n4,2\n", "x.csv") == [CsvPoint(4.0, 2.0)]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "x.csv: no column 'concurrency'"),
         ("concurrency,tok_s\n1,2\n", "x.csv: no column 'output_tokens_per_s'"),
@@ -35,8 +35,8 @@ def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
         ("concurrency,output_tokens_per_s,error\n1,2,-1\n", "x.csv, line 2: error '-1' is not a number above 0"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(text: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
     with pytest.raises(HarnessError) as caught:
         read(text, "x.csv")
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert caught.value.way_out

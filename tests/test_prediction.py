@@ -12,7 +12,7 @@ from rich.console import Console
 from summaries import MANIFEST, full
 
 from harness.predict import catalog, choice, question
-from harness.predict.question import Answer, Question, answer
+from harness.predict.question import PredictionResult, Question, answer
 from harness.report import charts, markdown, plotly_json, png, prediction, roofs, run_report, terminal
 from harness.report.document import Column, Document
 from harness.report.facts import facts
@@ -28,7 +28,7 @@ from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLev
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
 
 
-def of(**figures: object) -> Answer:
+def of(**figures: object) -> PredictionResult:
     return answer(msgspec.structs.replace(CHAT, **figures))
 
 
@@ -125,13 +125,13 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
 def test_a_limit_says_what_it_does_to_the_curve() -> None:
     found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
     columns = limit_columns(found.limits, found.prediction)
-    said = dict(
+    words = dict(
         zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
     )
-    assert said["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
-    assert said["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
-    assert said["prefill"] == "no batch exceeds it; overtakes decoding from there"
-    assert said["SLO"] == "kept at any load"
+    assert words["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
+    assert words["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
+    assert words["prefill"] == "no batch exceeds it; overtakes decoding from there"
+    assert words["SLO"] == "kept at any load"
     never = of(slo={"itl": 0.02})
     columns = limit_columns(never.limits, never.prediction)
     assert cells(columns, "")[3] == "no batch exceeds it", "compute never overtakes"
@@ -139,7 +139,7 @@ def test_a_limit_says_what_it_does_to_the_curve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "said", "low", "high"),
+    ("figures", "words", "low", "high"),
     [
         ({}, "MBU 0.6–0.9, MFU 0.3–0.6, 50–0 µs", (0.6, 0.3, 50e-6), (0.9, 0.6, 0.0)),
         (
@@ -149,11 +149,11 @@ def test_a_limit_says_what_it_does_to_the_curve() -> None:
     ],
 )  # fmt: skip
 def test_the_edges_in_the_head_are_those_of_low_and_high(
-    figures: dict[str, float], said: str, low: tuple[float, ...], high: tuple[float, ...]
+    figures: dict[str, float], words: str, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     found = of(figures=figures)
     line = next(line for line in prediction.report(found).sections[0].lines if "low and high" in line)
-    assert line.endswith(f"low and high {said}")
+    assert line.endswith(f"low and high {words}")
 
     def at(mbu: float, mfu: float, o_layer: float) -> float:
         edge = {"mbu": mbu, "mfu_prefill": mfu, "mfu_decode": mfu, "o_layer": o_layer}

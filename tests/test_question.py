@@ -62,7 +62,7 @@ def test_the_prefill_of_g33b_is_reached_through_ordinary_options():
 
 
 def test_the_rules_of_thumb_stand_beside_the_whole_model():
-    rows = by_name(answer(ask(slo={"itl": 0.025})).beside)
+    rows = by_name(answer(ask(slo={"itl": 0.025})).rules)
     # what the rules leave out only ever takes away
     assert rows["single stream"].rule > rows["single stream"].whole
     assert rows["ceiling"].rule > rows["ceiling"].whole
@@ -98,7 +98,7 @@ def test_an_answer_travels_as_json():
 
 def test_an_encoder_answers_without_decoding():
     found = answer(ask(model="bge-m3", input_tokens=512))
-    assert found.beside == found.frontier == []
+    assert found.rules == found.frontier == []
     assert found.prediction.output_tokens == 0
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.predict import steady
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity
 from harness.predict.limits import batch_cap, caps, limits
@@ -16,13 +16,13 @@ from harness.predict.model import model
 from harness.predict.roofline import predict, recomputed, roof
 from harness.predict.simulate import closed_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, decode_time, prefill_time, step_cost
+from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"))
-CHAT = Workload(1000, 200)
+CHAT = MeanLengths(1000, 200)
 
 
 def on_h100(**figures):
@@ -47,13 +47,13 @@ def test_kv_capacity_that_the_server_publishes_beats_the_estimate():
 
 
 def test_the_compute_cap_is_where_the_two_roofs_meet():
-    short = Workload(100, 64)
+    short = MeanLengths(100, 64)
     B = caps(LLAMA, H100, short)["compute"]
     cost = step_cost(LLAMA, H100)
     assert cost.weights + B * (short.context + 1) * cost.kv == pytest.approx(
         B * (cost.token + short.context * cost.attend)
     )
-    assert caps(LLAMA, H100, Workload(4000, 64))["compute"] is None
+    assert caps(LLAMA, H100, MeanLengths(4000, 64))["compute"] is None
 
 
 def test_the_binding_cap_is_the_smallest_by_name():
@@ -67,11 +67,11 @@ def test_the_binding_cap_is_the_smallest_by_name():
 @pytest.mark.parametrize(
     ("name", "card", "shape", "seqs", "flat"),
     [
-        ("llama-3.1-8b", "h100-sxm", Workload(100, 64), 1024, True),  # 7,611 tok/s at 205, 7,880 at 1,024
-        ("llama-3.1-8b", "h100-sxm", Workload(10, 1000), 800, True),
-        ("qwen2.5-0.5b", "rtx4090", Workload(10, 1000), 256, False),  # 35,245 tok/s at 142, 39,134 at 256
-        ("qwen2.5-0.5b", "rtx4090", Workload(100, 64), 256, False),
-        ("qwen2.5-0.5b", "rtx4090", Workload(100, 64), 1024, True),  # far enough past it
+        ("llama-3.1-8b", "h100-sxm", MeanLengths(100, 64), 1024, True),  # 7,611 tok/s at 205, 7,880 at 1,024
+        ("llama-3.1-8b", "h100-sxm", MeanLengths(10, 1000), 800, True),
+        ("qwen2.5-0.5b", "rtx4090", MeanLengths(10, 1000), 256, False),  # 35,245 tok/s at 142, 39,134 at 256
+        ("qwen2.5-0.5b", "rtx4090", MeanLengths(100, 64), 256, False),
+        ("qwen2.5-0.5b", "rtx4090", MeanLengths(100, 64), 1024, True),  # far enough past it
     ],
 )
 def test_compute_is_the_hinge_where_throughput_is_flat_from_there_on_and_else_a_bend(name, card, shape, seqs, flat):
@@ -88,8 +88,8 @@ def test_compute_is_the_hinge_where_throughput_is_flat_from_there_on_and_else_a_
 
 
 def test_compute_that_would_only_bend_past_the_stop_binds_nothing():
-    assert caps(LLAMA, H100, Workload(10, 1000))["compute"] > 256
-    assert predict(LLAMA, H100, Workload(10, 1000), [1]).hinge_concurrency == 256
+    assert caps(LLAMA, H100, MeanLengths(10, 1000))["compute"] > 256
+    assert predict(LLAMA, H100, MeanLengths(10, 1000), [1]).hinge_concurrency == 256
 
 
 def test_alone_a_request_takes_its_prefill_and_its_steps():
@@ -111,12 +111,12 @@ def test_below_the_cap_ttft_is_one_step_and_one_prefill_whatever_the_load():
 
 @pytest.mark.parametrize(("P", "G", "B"), [(100, 16, 256), (1000, 16, 64), (1000, 64, 256)])
 def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompts(P, G, B):
-    there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G)), Workload(P, G)
+    there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G)), MeanLengths(P, G)
     cost = step_cost(LLAMA, there)
     point = steady_state(cost, shape, B, B)
     t_dec, t_pre = decode_time(cost, B, B * (P + G / 2)), prefill_time(cost, P)
     assert point.ttft == pytest.approx(t_dec + B / G * t_pre)
-    seen = closed_loop(Machine(LLAMA, there), shape, B, requests=8 * B, stagger=G * B / point.throughput)
+    seen = closed_loop(StepMachine(LLAMA, there), shape, B, requests=8 * B, stagger=G * B / point.throughput)
     # Prompts bunch, so that more of them come into a step than its share; one alone would be a third of it at most.
     assert 1 < seen.ttft.mean / point.ttft < 1.6
     assert seen.ttft.mean > 3 * (t_dec + t_pre)
@@ -126,10 +126,10 @@ def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompt
 @pytest.mark.parametrize("B", [1, 8, 32])
 def test_a_speculating_server_gives_its_first_tokens_after_a_whole_step(B):
     there = on_h100(max_num_seqs=B, acceptance=0.8, draft_tokens=3, draft_s=1e-3)
-    cost, shape = step_cost(LLAMA, there), Workload(1000, 200)
+    cost, shape = step_cost(LLAMA, there), MeanLengths(1000, 200)
     point = steady_state(cost, shape, B, B)
     assert point.ttft == pytest.approx(decode_time(cost, B, B * 1100) + prefill_time(cost, 1000))
-    seen = closed_loop(Machine(LLAMA, there), shape, B, requests=20 * B, stagger=200 * B / point.throughput)
+    seen = closed_loop(StepMachine(LLAMA, there), shape, B, requests=20 * B, stagger=200 * B / point.throughput)
     assert seen.ttft.mean == pytest.approx(point.ttft, rel=0.2 if B > 1 else 0.01)
     assert seen.itl.mean == pytest.approx(point.itl, rel=0.02)
 
@@ -137,7 +137,7 @@ def test_a_speculating_server_gives_its_first_tokens_after_a_whole_step(B):
 def test_an_answer_shorter_than_a_burst_takes_one_step_all_the_same():
     cost = step_cost(LLAMA, on_h100(acceptance=0.8, draft_tokens=3))
     assert cost.accepted > 2
-    point = steady_state(cost, Workload(100, 2), 1, 16)
+    point = steady_state(cost, MeanLengths(100, 2), 1, 16)
     assert point.itl == 0
     assert point.ttft == pytest.approx(decode_time(cost, 1, 101) + prefill_time(cost, 100))
 
@@ -226,19 +226,19 @@ def test_speculation_gains_what_is_accepted_and_pays_for_what_is_verified():
         for figures in ({}, {"acceptance": 0.8, "draft_tokens": 3, "draft_s": 1e-3})
     )
     assert drafting.accepted == pytest.approx(2.952)
-    wait = Workload(1, 1000)
+    wait = MeanLengths(1, 1000)
     assert decode_time(drafting, 1, 500) == pytest.approx(decode_time(plain, 1, 500) + 3e-3 + 3 * plain.kv)
     gain = steady_state(drafting, wait, 1, 64).throughput / steady_state(plain, wait, 1, 64).throughput
     assert gain == pytest.approx(2.952 * decode_time(plain, 1, 501) / decode_time(drafting, 1, 501), rel=2e-3)
     # where compute limits, verifying costs more than it gains
-    short = Workload(10, 200)
+    short = MeanLengths(10, 200)
     loss = steady_state(drafting, short, 2000, 2000).throughput / steady_state(plain, short, 2000, 2000).throughput
     assert loss < 1
     assert step_cost(LLAMA, on_h100(acceptance=1.0, draft_tokens=4)).accepted == 5
 
 
 def test_an_encoder_is_prefill_alone():
-    prediction = predict(*served("bge-m3", dtype="auto"), Workload(512, 128), [1, 64], slo={"e2e": 1.0}, price=2.0)
+    prediction = predict(*served("bge-m3", dtype="auto"), MeanLengths(512, 128), [1, 64], slo={"e2e": 1.0}, price=2.0)
     level = prediction.levels[1]
     assert level.output_tokens_per_s.mid == prediction.output_tokens == 0
     assert level.itl_s is None
@@ -251,7 +251,7 @@ def test_an_encoder_is_prefill_alone():
 
 
 def test_a_decoder_that_only_embeds_is_prefill_alone_as_well():
-    prediction = predict(LLAMA, H100, Workload(1000, 0), [8])
+    prediction = predict(LLAMA, H100, MeanLengths(1000, 0), [8])
     assert prediction.levels[0].requests_per_s.mid == pytest.approx(8 / prediction.levels[0].ttft_s)
 
 
@@ -296,9 +296,9 @@ def test_a_level_says_what_most_of_its_time_goes_to():
         return [each.bound_by for each in predict(LLAMA, on_h100(**figures), workload, levels).levels]
 
     assert bound([1, 64, 65], CHAT, max_num_seqs=64) == ["weights", "prefill", "max_num_seqs"]
-    assert bound([130], Workload(2000, 2000)) == ["kv_traffic"]
-    assert bound([800], Workload(10, 1000), max_num_seqs=800) == ["compute"]
-    small = predict(*served("qwen2.5-0.5b"), Workload(100, 500), [1]).levels[0]
+    assert bound([130], MeanLengths(2000, 2000)) == ["kv_traffic"]
+    assert bound([800], MeanLengths(10, 1000), max_num_seqs=800) == ["compute"]
+    small = predict(*served("qwen2.5-0.5b"), MeanLengths(100, 500), [1]).levels[0]
     assert small.bound_by == "overhead"
 
 
@@ -310,18 +310,20 @@ def test_a_price_makes_dollars_and_the_fast_end_is_the_cheap_one():
 
 
 def test_reserving_whole_answers_holds_fewer_requests():
-    long = Workload(1000, 4000)
+    long = MeanLengths(1000, 4000)
     assert caps(LLAMA, on_h100(reserve=True), long)["kv_memory"] < caps(LLAMA, H100, long)["kv_memory"]
 
 
-@pytest.mark.parametrize("shape", [Workload(1000, 200), Workload(256, 256), Workload(256, 1024), Workload(4000, 1000)])
+@pytest.mark.parametrize(
+    "shape", [MeanLengths(1000, 200), MeanLengths(256, 256), MeanLengths(256, 1024), MeanLengths(4000, 1000)]
+)
 @pytest.mark.parametrize("batch", [32, 128])
 def test_past_a_kv_cache_that_is_full_what_is_evicted_is_computed_again(shape, batch):
     there = on_h100(max_num_seqs=1024, kv_tokens=int(batch * shape.context))
     cost, cap = step_cost(LLAMA, there), caps(LLAMA, there, shape)["kv_memory"]
     point = steady_state(cost, shape, 2 * cap, cap)
     left = recomputed(cost, shape, cap)
-    machine, over = Machine(LLAMA, there), shape.output_tokens * point.itl
+    machine, over = StepMachine(LLAMA, there), shape.output_tokens * point.itl
     seen = closed_loop(machine, shape, int(2 * cap), requests=int(12 * cap), stagger=over)
     assert seen.preemptions > 0
     assert left < 0.96
@@ -329,18 +331,18 @@ def test_past_a_kv_cache_that_is_full_what_is_evicted_is_computed_again(shape, b
 
 
 def test_what_is_computed_again_is_said_only_where_kv_on_demand_stops_the_batch_and_users_wait():
-    def said(levels, **figures):
+    def notes_of(levels, **figures):
         notes = predict(LLAMA, on_h100(**figures), CHAT, levels).notes
         return [note for note in notes if "evicts" in note]
 
-    (note,) = said([1, 16], kv_tokens=11_040)  # 10 requests
+    (note,) = notes_of([1, 16], kv_tokens=11_040)  # 10 requests
     assert note == (
         "past 10 in flight the KV cache is full, and what it evicts is computed again: "
         "about 0.97 of the throughput that is shown"
     )
-    assert said([1, 8], kv_tokens=11_040) == []
-    assert said([1, 16], kv_tokens=11_040, reserve=True) == []
-    assert said([1, 16], kv_tokens=11_040, max_num_seqs=8) == []
+    assert notes_of([1, 8], kv_tokens=11_040) == []
+    assert notes_of([1, 16], kv_tokens=11_040, reserve=True) == []
+    assert notes_of([1, 16], kv_tokens=11_040, max_num_seqs=8) == []
 
 
 def test_the_roofline_puts_decode_left_of_the_ridge_and_prefill_right_of_it():
@@ -366,7 +368,7 @@ SERVERS = [
     served("nemotron-3-nano-30b-a3b", acceptance=0.7, draft_tokens=2),
     served("deepseek-v3", "h200-sxm", tp=8, fused=1.0, o_api=0.01),
 ]
-lengths = st.builds(Workload, st.integers(1, 8000), st.integers(1, 2000))
+lengths = st.builds(MeanLengths, st.integers(1, 8000), st.integers(1, 2000))
 servers = st.sampled_from(SERVERS)
 
 

@@ -210,8 +210,8 @@ def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: st
 
 def test_an_unknown_field_inside_a_list_is_named_by_its_place() -> None:
     for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]", "$.none.such"):
-        said = str(scenario._located(f"Object contains unknown field `colour` - at `{path}`", "x.toml"))
-        assert said.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
+        message = str(scenario._located(f"Object contains unknown field `colour` - at `{path}`", "x.toml"))
+        assert message.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
 
 
 @pytest.mark.parametrize(
@@ -268,28 +268,28 @@ def test_a_header_that_would_be_two_is_refused(headers: str) -> None:
 
 
 def test_a_named_secret_is_resolved_for_the_wire_and_stays_a_name_elsewhere() -> None:
-    given = build(
+    built = build(
         '[target]\napi_key_env = "KEY"\nheaders = { "X-Key" = "env:OTHER", "X-Lit" = "plain-s3cret" }\n'
         'extra_body = { user = "env:OTHER", auth = { token = "t0ken" }, top_p = 0.5 }'
     )
     environ = {"KEY": "the-key", "OTHER": "other-s3cret", "HTTPS_PROXY": "http://me:pr0xy%21@h"}
-    wire = scenario.resolved(given, environ).target
+    wire = scenario.resolved(built, environ).target
     assert wire.headers == {"X-Key": "other-s3cret", "X-Lit": "plain-s3cret", "Authorization": "Bearer the-key"}
     assert wire.extra_body == {"user": "other-s3cret", "auth": {"token": "t0ken"}, "top_p": 0.5}
     hidden = {"the-key", "other-s3cret", "plain-s3cret", "t0ken", "pr0xy!", "pr0xy%21"}
-    assert set(scenario.secrets(given, environ)) == {*hidden, "bWU6cHIweHkh"}, "the proxy's by Basic too"
+    assert set(scenario.secrets(built, environ)) == {*hidden, "bWU6cHIweHkh"}, "the proxy's by Basic too"
 
-    told = scenario.shown(given)
-    assert not any(secret in scenario.to_toml(told) for secret in hidden)
-    assert told.target.headers == {"X-Key": "env:OTHER", "X-Lit": "(not stored)"}
-    assert scenario.digest(told) == scenario.digest(given)
+    shown = scenario.shown(built)
+    assert not any(secret in scenario.to_toml(shown) for secret in hidden)
+    assert shown.target.headers == {"X-Key": "env:OTHER", "X-Lit": "(not stored)"}
+    assert scenario.digest(shown) == scenario.digest(built)
     with pytest.raises(HarnessError, match="its value is not stored"):
-        scenario.resolved(told, environ)
+        scenario.resolved(shown, environ)
 
 
 def test_a_header_that_repeats_the_model_s_name_is_no_secret() -> None:
-    given = build('[target]\nmodel = "m/llama-8b"\nheaders = { "X-Model" = "m/llama-8b" }')
-    assert scenario.secrets(given, {}) == ()
+    built = build('[target]\nmodel = "m/llama-8b"\nheaders = { "X-Model" = "m/llama-8b" }')
+    assert scenario.secrets(built, {}) == ()
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from click.testing import CliRunner
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.predict import question, tune
-from harness.predict.batching import Machine, Request
+from harness.predict.batching import SimulatedRequest, StepMachine
 from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, decode_time, step_cost
+from harness.predict.step import MeanLengths, decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
 from harness.sim.process import running, serving
-from harness.sim.profile import Pace, Profile, Reference, profile, reference
+from harness.sim.profile import Profile, Reference, StreamPace, profile, reference
 from harness.sim.writelog import Entry, WriteLog, entries
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -112,7 +112,7 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def flood(tmp_path_factory):
     """The reference endpoint, a token a write without a pace."""
-    with server_of(tmp_path_factory, reference(Pace(flood=1))) as server:
+    with server_of(tmp_path_factory, reference(StreamPace(flood=1))) as server:
         yield server
 
 
@@ -204,7 +204,7 @@ def test_without_ignore_eos_an_answer_ends_by_itself_and_its_length_varies():
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "says"),
+    ("path", "body", "status", "message"),
     [
         (CHAT, b"{", 400, "truncated"),
         (CHAT, asking(5, 5) | {"max_tokens": "many"}, 400, "max_tokens"),
@@ -217,12 +217,12 @@ def test_without_ignore_eos_an_answer_ends_by_itself_and_its_length_varies():
         (CHAT, asking(5, 5, model="gpt-9"), 404, "gpt-9"),
     ],
 )
-def test_a_wrong_request_is_refused_with_its_reason(path, body, status, says):
+def test_a_wrong_request_is_refused_with_its_reason(path, body, status, message):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(RefusalError) as refused:
         read(path, raw, LLAMA)
     assert refused.value.status == status
-    assert says in json.loads(refused.value.body)["error"]["message"]
+    assert message in json.loads(refused.value.body)["error"]["message"]
 
 
 def test_a_prompt_may_be_token_ids_and_content_may_come_in_parts():
@@ -480,8 +480,8 @@ def test_a_slow_reader_gets_everything_and_holds_up_nobody(tmp_path_factory):
 @pytest.mark.slow
 def test_steps_follow_the_machine_and_do_not_drift(single):
     figures = profile(speed=4, max_num_seqs=1)
-    machine = Machine(figures.model, figures.deployment)
-    machine.submit(Request(1, 5 + CHAT_OVERHEAD, 400))
+    machine = StepMachine(figures.model, figures.deployment)
+    machine.submit(SimulatedRequest(1, 5 + CHAT_OVERHEAD, 400))
     machine.step()
     planned = sum(machine.step().duration for _ in range(399))
     id = fresh_id()
@@ -494,7 +494,7 @@ def test_steps_follow_the_machine_and_do_not_drift(single):
 @pytest.mark.slow
 @pytest.mark.parametrize("C", [8, 24])
 def test_steady_throughput_is_the_predicted_one(tmp_path_factory, C):
-    figures, shape = profile(speed=2, max_num_seqs=12), Workload(64, 64)
+    figures, shape = profile(speed=2, max_num_seqs=12), MeanLengths(64, 64)
     cap = batch_cap(caps(figures.model, figures.deployment, shape))
     point = steady_state(step_cost(figures.model, figures.deployment), shape, C, cap)
     one_request = point.ttft + 63 * point.itl
@@ -538,10 +538,10 @@ def streams(server, n, tokens):
 @pytest.mark.slow
 def test_paced_writes_are_one_itl_apart_in_bursts_of_streams_by_groups(tmp_path_factory):
     itl, groups, n, tokens = 0.02, 4, 24, 50
-    with server_of(tmp_path_factory, reference(Pace(ttft_s=0.1, itl_s=itl, groups=groups))) as paced:
-        told = streams(paced, n, tokens)
+    with server_of(tmp_path_factory, reference(StreamPace(ttft_s=0.1, itl_s=itl, groups=groups))) as paced:
+        logged = streams(paced, n, tokens)
     phases = []
-    for entry in told:
+    for entry in logged:
         writes = [write / 1e9 for write in entry.writes_ns]
         assert len(writes) == tokens
         # A write is late now and then, never early: the typical one says where in the ITL the stream lies.
@@ -568,14 +568,14 @@ def test_a_flood_writes_each_token_alone_and_a_bulk_flood_many_at_once(flood, tm
     id = fresh_id()
     flood.stream(5, 150, id=id)
     assert len(flood.entry(id).writes_ns) == 150
-    with server_of(tmp_path_factory, reference(Pace(flood=64))) as bulk:
+    with server_of(tmp_path_factory, reference(StreamPace(flood=64))) as bulk:
         assert len(bulk.stream(5, 150, id=id)) == 1 + 150 + 1  # a role, 150 tokens, the usage
         entry = bulk.entry(id)
         assert (len(entry.writes_ns), entry.tokens) == (3, 150)
 
 
 def test_a_lump_is_one_write_and_one_chunk_of_several_tokens_at_the_same_pace(tmp_path_factory):
-    with server_of(tmp_path_factory, reference(Pace(ttft_s=0.01, itl_s=0.002, groups=1, lump=4))) as lumps:
+    with server_of(tmp_path_factory, reference(StreamPace(ttft_s=0.01, itl_s=0.002, groups=1, lump=4))) as lumps:
         id = fresh_id()
         assert len(lumps.stream(5, 42, id=id)) == 1 + 42 + 1  # a role, 42 tokens, the usage
         entry = lumps.entry(id)
@@ -632,7 +632,7 @@ def test_a_client_that_leaves_a_flood_is_forgotten(flood, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", [Pace(), Pace(flood=1)])
+@pytest.mark.parametrize("pace", [StreamPace(), StreamPace(flood=1)])
 def test_an_endpoint_with_nothing_to_write_sleeps(tmp_path, pace):
     with serving(reference(pace), log=tmp_path / "writes") as served:
         server = Server(served.url, tmp_path / "writes")
@@ -651,15 +651,15 @@ def test_an_endpoint_with_nothing_to_write_sleeps(tmp_path, pace):
 
 
 def test_two_processes_share_one_port_and_keep_a_log_each(tmp_path):
-    with serving(reference(Pace(flood=1)), log=tmp_path / "writes", processes=2) as served:
+    with serving(reference(StreamPace(flood=1)), log=tmp_path / "writes", processes=2) as served:
         server = Server(served.url, served.logs[0])
         ids = [fresh_id() for _ in range(24)]
         for id in ids:
             server.stream(5, 2, id=id)
-    told = [[entry.id for entry in entries(log)] for log in served.logs]
+    logged = [[entry.id for entry in entries(log)] for log in served.logs]
     assert [log.name for log in served.logs] == ["writes", "writes.1"]
-    assert sorted(told[0] + told[1]) == sorted(ids)
-    assert all(told)  # the kernel deals by the client's port: 24 to one process is a chance of 2^-23
+    assert sorted(logged[0] + logged[1]) == sorted(ids)
+    assert all(logged)  # the kernel deals by the client's port: 24 to one process is a chance of 2^-23
     with pytest.raises(ConnectionRefusedError):
         server.connect()
 
@@ -714,7 +714,7 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--profile", "llama-3.1-8b"], "'llama-3.1-8b' is not MODEL/GPU"),
         (["--profile", "llama-3.1-8b/h100"], "unknown GPU 'h100'"),
@@ -726,12 +726,12 @@ def test_it_ends_when_the_one_that_started_it_is_gone():
         (["--flood", "-1"], "--flood: -1 tokens a write"),
     ],
 )
-def test_an_operators_mistake_is_one_line_and_status_1(arguments, says):
+def test_an_operators_mistake_is_one_line_and_status_1(arguments, message):
     with launched(*arguments) as process:
         _, stderr = process.communicate(timeout=10)
         assert process.returncode == 1
     assert stderr.startswith("error: ")
-    assert says in stderr
+    assert message in stderr
     assert stderr.count("\n") == 1
 
 
@@ -756,7 +756,7 @@ def test_an_endpoint_that_cannot_start_says_so(tmp_path):
 
 @pytest.mark.parametrize(
     "served",
-    [profile(max_num_seqs=3, kv_tokens=999, speed=1.7, seed=5), reference(Pace(groups=3, flood=2), api_key="k")],
+    [profile(max_num_seqs=3, kv_tokens=999, speed=1.7, seed=5), reference(StreamPace(groups=3, flood=2), api_key="k")],
     ids=["model", "reference"],
 )
 def test_a_profile_travels_unchanged(served):
@@ -773,10 +773,10 @@ def test_a_profile_that_serves_nobody_is_refused(figures):
 
 def test_the_prediction_for_a_profile_names_its_max_num_seqs():
     served = profile(max_num_seqs=16)
-    prediction = predict(served.model, served.deployment, Workload(128, 64), [1, 16, 32], simulated=True)
+    prediction = predict(served.model, served.deployment, MeanLengths(128, 64), [1, 16, 32], simulated=True)
     assert prediction.binding_cap == "max_num_seqs"
     assert prediction.simulated
-    assert Machine(served.model, served.deployment).max_num_seqs == prediction.hinge_concurrency == 16
+    assert StepMachine(served.model, served.deployment).max_num_seqs == prediction.hinge_concurrency == 16
 
 
 # ---- knee sim --------------------------------------------------------------------------------------------
@@ -792,7 +792,7 @@ FIGURES = {
 }  # fmt: skip
 
 
-def asked(model="llama-3.1-8b", gpu="h100-sxm", **more):
+def setup_of(model="llama-3.1-8b", gpu="h100-sxm", **more):
     """What a prediction takes for the same words: model and deployment."""
     return question.setup(question.Question(model=model, gpu=gpu, input_tokens=1, output_tokens=1, **more))[:2]
 
@@ -804,7 +804,7 @@ def chosen(monkeypatch):
     def ask(*arguments):
         kept = []
         with monkeypatch.context() as patched:
-            patched.setattr("harness.sim.endpoint.serve", lambda profile, *_, **__: kept.append(profile))
+            patched.setattr("harness.sim.serve.serve", lambda profile, *_, **__: kept.append(profile))
             got = CliRunner().invoke(cli, ["sim", *arguments])
         assert got.exit_code == 0, got.output
         return kept[0]
@@ -814,7 +814,7 @@ def chosen(monkeypatch):
 
 def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
     served = chosen(*DEPLOYED)
-    made, where = asked("qwen2.5-7b", "h200-sxm", dtype="fp8", kv_dtype="fp8", figures=FIGURES)
+    made, where = setup_of("qwen2.5-7b", "h200-sxm", dtype="fp8", kv_dtype="fp8", figures=FIGURES)
     assert (served.model, served.deployment) == (made, where)
     assert (served.name, served.model_name) == ("qwen2.5-7b/h200-sxm", "qwen2.5-7b")
     assert chosen(*DEPLOYED, "--speed", "3").deployment == msgspec.structs.replace(where, speed=3.0)
@@ -822,9 +822,9 @@ def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
 
 def test_a_model_or_a_card_alone_is_beside_the_other_of_the_default(chosen):
     served = chosen("--model-config", "qwen2.5-7b")
-    assert (served.model, served.deployment) == asked("qwen2.5-7b")
+    assert (served.model, served.deployment) == setup_of("qwen2.5-7b")
     served = chosen("--gpu", "h200-sxm")
-    assert (served.model, served.deployment) == asked(gpu="h200-sxm")
+    assert (served.model, served.deployment) == setup_of(gpu="h200-sxm")
 
 
 def test_a_profile_is_as_it_was_and_takes_the_other_figures(chosen):
@@ -850,10 +850,10 @@ def test_a_config_json_is_called_by_its_folder(chosen, tmp_path):
 @pytest.fixture
 def calibration(tmp_path):
     """The profile file of a server that reads at half of its bandwidth, on two cards."""
-    made, where = asked(gpu="h200-sxm", figures={"tp": 2})
-    slow, shape = msgspec.structs.replace(where, mbu=0.4), Workload(1000, 200)
+    made, where = setup_of(gpu="h200-sxm", figures={"tp": 2})
+    slow, shape = msgspec.structs.replace(where, mbu=0.4), MeanLengths(1000, 200)
     points = [
-        tune.Measured(
+        tune.CalibrationPoint(
             concurrency=level.concurrency, output_tokens_per_s=level.output_tokens_per_s.mid,
             itl_s=level.itl_s, ttft_s=level.ttft_s,
         )
@@ -870,7 +870,7 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
     figures = json.loads(Path(calibration).read_text())
     assert all(getattr(slow.deployment, name) == figures[name] for name in tune.RANGES)
     assert (slow.model, slow.deployment.tp) == (sheet.model, 2)
-    one_step = [Machine(each.model, each.deployment).cost for each in (sheet, slow)]
+    one_step = [StepMachine(each.model, each.deployment).cost for each in (sheet, slow)]
     assert decode_time(one_step[1], 1, 1000) > 1.3 * decode_time(one_step[0], 1, 1000)
     assert chosen("--profile", "llama-3.1-8b/h200-sxm", "--tp", "2", "--calibration", calibration).deployment == (
         msgspec.structs.replace(slow.deployment, max_num_seqs=16)
@@ -919,9 +919,9 @@ def test_what_cannot_be_served_is_one_line_and_status_1(arguments, line, calibra
 def test_two_servers_of_one_model_pace_their_streams_by_how_many_cards_share_it(tmp_path):
     tokens, planned, measured = 200, [], []
     for tp in (1, 4):
-        made, where = asked(figures={"tp": tp, "max_num_seqs": 64, "speed": 2.0})
-        machine = Machine(made, where)
-        machine.submit(Request(1, 5 + CHAT_OVERHEAD, tokens))
+        made, where = setup_of(figures={"tp": tp, "max_num_seqs": 64, "speed": 2.0})
+        machine = StepMachine(made, where)
+        machine.submit(SimulatedRequest(1, 5 + CHAT_OVERHEAD, tokens))
         machine.step()
         planned.append(sum(machine.step().duration for _ in range(tokens - 1)))
         log, id = tmp_path / f"writes-{tp}", fresh_id()

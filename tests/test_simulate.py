@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.limits import batch_cap, caps
@@ -18,17 +18,17 @@ from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.simulate import closed_loop, open_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, decode_time, prefill_time, step_cost, workload
+from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, workload
 from harness.predict.stepped import at_levels, at_rates
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 H100 = deployment(gpu("h100-sxm"), max_num_seqs=16)
 COST = step_cost(LLAMA, H100)
-PLAIN = Workload(256, 64)
+PLAIN = MeanLengths(256, 64)
 
 
 def machine(**figures):
-    return Machine(LLAMA, msgspec.structs.replace(H100, **figures))
+    return StepMachine(LLAMA, msgspec.structs.replace(H100, **figures))
 
 
 def arrivals(rng, rate, k=1.0):
@@ -36,11 +36,11 @@ def arrivals(rng, rate, k=1.0):
     return itertools.accumulate(rng.gammavariate(k, 1 / (k * rate)) for _ in itertools.count())
 
 
-def beside(served, there, shape, C, rounds=4):
+def both_ways(served, there, shape, C, rounds=4):
     """A simulated closed loop, staggered over one request, and the closed form."""
     point = steady_state(step_cost(served, there), shape, C, batch_cap(caps(served, there, shape)))
     over = point.ttft + shape.output_tokens * point.itl
-    return closed_loop(Machine(served, there, shape.context), shape, C, requests=rounds * C, stagger=over), point
+    return closed_loop(StepMachine(served, there, shape.context), shape, C, requests=rounds * C, stagger=over), point
 
 
 # ---- the closed form ------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ SERVERS = [
 @pytest.mark.parametrize(("name", "card", "figures"), SERVERS)
 def test_in_steady_state_it_agrees_with_the_closed_form(name, card, figures, C):
     there = deployment(gpu(card), max_num_seqs=24, **figures)
-    served, shape = model(model_config(name), name), Workload(512, 128)
-    seen, point = beside(served, there, shape, C)
+    served, shape = model(model_config(name), name), MeanLengths(512, 128)
+    seen, point = both_ways(served, there, shape, C)
     assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
     assert seen.requests_per_s == pytest.approx(point.requests_per_s, rel=0.02)
     assert seen.running == pytest.approx(min(C, 24), rel=0.02)
@@ -81,20 +81,22 @@ def test_in_steady_state_it_agrees_with_the_closed_form(name, card, figures, C):
 @pytest.mark.parametrize("C", [4, 12, 24, 48])
 def test_where_kv_memory_binds_an_engine_that_reserves_agrees_with_the_closed_form(C):
     there = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=12 * 1200, reserve=True)
-    seen, point = beside(LLAMA, there, Workload(1000, 200), C)
+    seen, point = both_ways(LLAMA, there, MeanLengths(1000, 200), C)
     assert seen.throughput == pytest.approx(point.throughput, rel=0.02)
     assert seen.ttft.mean == pytest.approx(point.ttft, rel=0.02)
     assert seen.preemptions == 0
 
 
-@pytest.mark.parametrize("shape", [Workload(1000, 200), Workload(512, 512), Workload(128, 256), Workload(1000, 400)])
+@pytest.mark.parametrize(
+    "shape", [MeanLengths(1000, 200), MeanLengths(512, 512), MeanLengths(128, 256), MeanLengths(1000, 400)]
+)
 def test_where_kv_memory_binds_and_the_engine_preempts_the_closed_form_lacks_what_is_computed_again(shape):
     # The batch is the closed form's. But it is filled with whatever fits by its prompt alone, and the G tokens by which
     # each request grows are taken from the youngest: of every request G tokens are lost and computed again, in
     # ln(1 + G/P) preemptions, for the youngest hold between P and P + G.
     P, G = shape.input_tokens, shape.output_tokens
     there = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=32 * 16 * math.ceil(shape.context / 16))
-    seen, point = beside(LLAMA, there, shape, 64, rounds=5)
+    seen, point = both_ways(LLAMA, there, shape, 64, rounds=5)
     again = math.log1p(G / P)
     B = point.batch
     assert seen.running == pytest.approx(B, rel=0.03)
@@ -126,9 +128,11 @@ def test_a_first_token_waits_for_the_prompts_that_came_into_the_same_step():
 
 def test_below_the_cap_chunks_cost_what_their_short_last_passes_read():
     there = msgspec.structs.replace(H100, max_num_seqs=512, max_num_batched_tokens=512)
-    below, point = beside(LLAMA, there, Workload(1000, 200), 48)
+    below, point = both_ways(LLAMA, there, MeanLengths(1000, 200), 48)
     assert 0.95 < below.throughput / point.throughput < 0.98
-    above, point = beside(LLAMA, there, Workload(1000, 200), 128, rounds=2)  # the budget binds: every pass is full
+    above, point = both_ways(
+        LLAMA, there, MeanLengths(1000, 200), 128, rounds=2
+    )  # the budget binds: every pass is full
     assert above.throughput == pytest.approx(point.throughput, rel=0.005)
 
 
@@ -141,8 +145,8 @@ def test_chunks_shorten_the_longest_gap_between_tokens():
 
 
 def test_speculation_multiplies_the_single_stream_by_what_it_gains_a_step():
-    slow = closed_loop(machine(), Workload(100, 400), 1, requests=3)
-    fast = closed_loop(machine(draft_tokens=3, acceptance=0.8), Workload(100, 400), 1, requests=3)
+    slow = closed_loop(machine(), MeanLengths(100, 400), 1, requests=3)
+    fast = closed_loop(machine(draft_tokens=3, acceptance=0.8), MeanLengths(100, 400), 1, requests=3)
     gain = (1 - 0.8**4) / (1 - 0.8)
     assert fast.throughput / slow.throughput == pytest.approx(gain, rel=0.02)
     assert fast.itl.p50 is None  # tokens come several at a time
@@ -226,7 +230,7 @@ def test_one_place_and_one_token_a_request_is_lindleys_queue(plan):
 @settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(64, 100), st.floats(0, 3), st.floats(0, 0.01))
 def test_littles_law_holds_within_the_requests_that_cross_the_windows_edges(C, G, stagger, turnaround):
-    seen = closed_loop(machine(), Workload(64, G), C, requests=3 * C, stagger=stagger, turnaround=turnaround)
+    seen = closed_loop(machine(), MeanLengths(64, G), C, requests=3 * C, stagger=stagger, turnaround=turnaround)
     assert seen.in_flight <= C + 1e-9
     # At most C requests cross either edge, of at least 3 C in the window.
     assert seen.requests_per_s * seen.e2e.mean == pytest.approx(seen.in_flight, rel=1 / 3)
@@ -237,15 +241,15 @@ def test_littles_law_holds_within_the_requests_that_cross_the_windows_edges(C, G
 
 
 def test_littles_law_is_an_identity_over_whole_rounds():
-    seen = closed_loop(machine(), Workload(128, 64), 32, requests=128, stagger=1.0)
+    seen = closed_loop(machine(), MeanLengths(128, 64), 32, requests=128, stagger=1.0)
     assert seen.in_flight == pytest.approx(32)
     assert seen.requests_per_s * seen.e2e.mean == pytest.approx(32, rel=1e-6)
 
 
 def test_a_user_who_misses_the_step_that_has_begun_loses_one_step_a_request():
     # One step of G + 1, which with prefills in some steps is not exactly 1/65.
-    prompt = closed_loop(machine(), Workload(16, 64), 8, requests=64, stagger=1.0)
-    late = closed_loop(machine(), Workload(16, 64), 8, requests=64, stagger=1.0, turnaround=1e-4)
+    prompt = closed_loop(machine(), MeanLengths(16, 64), 8, requests=64, stagger=1.0)
+    late = closed_loop(machine(), MeanLengths(16, 64), 8, requests=64, stagger=1.0, turnaround=1e-4)
     assert late.throughput / prompt.throughput == pytest.approx(64 / 65, rel=5e-3)
 
 
@@ -258,7 +262,7 @@ def test_overhead_outside_the_batch_lengthens_the_first_token():
 
 def test_a_percentile_of_the_gaps_is_one_of_the_gaps_and_each_stream_counts():
     # One user: 62 gaps of each request are decode steps of growing context, and their median is the middle one.
-    seen = closed_loop(machine(), Workload(100, 64), 1, requests=1)
+    seen = closed_loop(machine(), MeanLengths(100, 64), 1, requests=1)
     steps = [decode_time(COST, 1, 100 + k) for k in range(1, 64)]
     assert seen.itl.p50 == pytest.approx(steps[31])
     assert seen.itl.max == pytest.approx(steps[-1])
@@ -366,7 +370,7 @@ def test_the_levels_of_a_closed_form_stand_beside_it_with_the_tails_that_it_has_
 
 
 def test_where_the_machine_preempts_it_says_how_often():
-    there, shape = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=32 * 1104), Workload(1000, 200)
+    there, shape = msgspec.structs.replace(H100, max_num_seqs=1024, kv_tokens=32 * 1104), MeanLengths(1000, 200)
     below, above = levels(there, shape, 16, 64)
     assert below.preemptions == 0
     assert above.preemptions / above.requests == pytest.approx(math.log1p(200 / 1000), rel=0.25)
@@ -413,7 +417,7 @@ def test_a_flood_is_the_operators_mistake_and_says_what_is_sustained():
 
 def test_a_machine_without_steps_to_take_is_the_operators_mistake():
     with pytest.raises(HarnessError, match="--simulate: the workload has no output tokens"):
-        levels(H100, Workload(512, 0), 1)
+        levels(H100, MeanLengths(512, 0), 1)
     narrow = msgspec.structs.replace(H100, max_num_batched_tokens=3, draft_tokens=3, acceptance=0.5)
     with pytest.raises(HarnessError, match="--max-num-batched-tokens: a step of 3 tokens cannot verify the 4"):
         levels(narrow, PLAIN, 1)

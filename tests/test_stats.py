@@ -206,9 +206,9 @@ def poisson(rng: np.random.Generator, seconds: float) -> tuple[np.ndarray, np.nd
 
 def test_the_interval_covers_the_rate_of_a_poisson_stream() -> None:
     rng = np.random.default_rng(1)
-    given = [ci for _ in range(400) if (ci := batch_means(*poisson(rng, 100), 0.0, 100.0, 1.0).ci95)]
-    assert len(given) > 390  # chance correlation withholds hardly any
-    assert 0.92 <= np.mean([low <= 50 <= high for low, high in given]) <= 0.98
+    intervals = [ci for _ in range(400) if (ci := batch_means(*poisson(rng, 100), 0.0, 100.0, 1.0).ci95)]
+    assert len(intervals) > 390  # chance correlation withholds hardly any
+    assert 0.92 <= np.mean([low <= 50 <= high for low, high in intervals]) <= 0.98
 
 
 def test_the_fit_s_error_covers_like_a_standard_error_even_from_four_batches() -> None:

@@ -8,7 +8,7 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model, weight_bytes_per_step
 from harness.predict.rules import mixed_step, tpot0
-from harness.predict.step import Workload, decode_time, prefill_time, step_cost, workload
+from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, workload
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -153,7 +153,7 @@ def test_at_varying_lengths_the_context_is_weighted_by_tokens():
     # three tokens in four belong to the long request: (10 · 5 + 30 · 315) / 40
     mixed = workload([(0, 10), (300, 30)])
     assert (mixed.input_tokens, mixed.output_tokens, mixed.context) == (150, 20, 237.5)
-    assert workload([(1000, 200)] * 3).context == Workload(1000, 200).context == 1100
+    assert workload([(1000, 200)] * 3).context == MeanLengths(1000, 200).context == 1100
     assert workload([(512, 0)]).context == 512
 
 

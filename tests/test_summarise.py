@@ -97,8 +97,8 @@ def test_only_finished_levels_are_summarised_and_the_rest_is_said(tmp_path: Path
     got = folder(tmp_path, [whole, Level(1, 4, 0, 26.0, 27.0)])
     assert [level.concurrency for level in got.levels] == [2]
     assert got.complete is False
-    (said,) = [v for v in got.verdicts if v.code == "incomplete"]
-    assert "1 of the 2 levels begun are finished" in said.message
+    (verdict,) = [v for v in got.verdicts if v.code == "incomplete"]
+    assert "1 of the 2 levels begun are finished" in verdict.message
     # 3 tokens a request, one request a second: 20 s hold 60 tokens, but for the two edges.
     assert got.levels[0].output_tokens_per_s.mean == pytest.approx(3.0, rel=0.05)
 
@@ -130,8 +130,8 @@ def test_limits_on_gaps_count_the_steps_of_all_engines(tmp_path: Path) -> None:
 
     def width(name: str, **hardware: int) -> float:
         (tmp_path / name).mkdir()
-        asked = {"hardware": hardware, "slo": {"itl_p99": 0.15}}
-        made = folder(tmp_path / name, [level], records=steady(8, 50.0), scenario=asked)
+        sections = {"hardware": hardware, "slo": {"itl_p99": 0.15}}
+        made = folder(tmp_path / name, [level], records=steady(8, 50.0), scenario=sections)
         (limit,) = made.levels[0].slo
         assert limit.ci95 is not None
         return limit.ci95[1] - limit.ci95[0]
@@ -149,7 +149,7 @@ def test_a_folder_without_a_finished_level_says_that_nothing_was_measured(tmp_pa
 WHOLE = Level(0, 2, 0, 0.0, 5.0, 25.0, 26.0)
 
 
-def said(summary: Summary, code: str) -> list[tuple[str, str]]:
+def verdicts_of(summary: Summary, code: str) -> list[tuple[str, str]]:
     return [(v.level, v.message) for s in [summary, *summary.levels] for v in s.verdicts if v.code == code]
 
 
@@ -157,14 +157,14 @@ def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_eac
     # The folder's 40 ids are r-0 to r-39: all of a worker called "r"; of "q-1" there is none.
     sent = [Sample(1.0, "client", "r/sent", 20.0), Sample(2.0, "client", "r/sent", 43.0)]
     got = folder(tmp_path, [WHOLE], [*sent, Sample(2.0, "client", "q-1/sent", 4.0)])
-    assert said(got, "requests_lost") == [("doubt", "7 requests that were sent have no record")]
+    assert verdicts_of(got, "requests_lost") == [("doubt", "7 requests that were sent have no record")]
     (tmp_path / "b").mkdir()
     got = folder(tmp_path / "b", [WHOLE], [Sample(2.0, "client", "r/sent", 40.0)])
-    assert said(got, "requests_lost") == []
+    assert verdicts_of(got, "requests_lost") == []
 
 
 @pytest.mark.parametrize(
-    ("sample", "told"),
+    ("sample", "expected"),
     [
         (Sample(7.0, "client", "1/paused_s", 1.5), ("worker_paused", "doubt", "worker 1 stood still for 1.5 s")),
         (Sample(6.0, "client", "0/paused_s", 1.15), ("worker_paused", "doubt", "for 1 s of the window of 20 s")),
@@ -178,17 +178,17 @@ def test_requests_that_were_sent_and_have_no_record_are_lost_and_counted_for_eac
     ],
 )
 def test_a_pause_is_said_of_the_window_that_it_lies_in(
-    sample: Sample, told: tuple[str, str, str] | None, tmp_path: Path
+    sample: Sample, expected: tuple[str, str, str] | None, tmp_path: Path
 ) -> None:
     got = folder(tmp_path, [WHOLE], [sample])
     codes = ("worker_paused", "parent_paused", "machine_slept")
     found = [(v.code, v.level, v.message) for v in got.levels[0].verdicts if v.code in codes]
-    if told is None:
+    if expected is None:
         assert found == []
         return
     (one,) = found
-    assert one[:2] == told[:2]
-    assert told[2] in one[2]
+    assert one[:2] == expected[:2]
+    assert expected[2] in one[2]
 
 
 def test_a_worker_that_stood_still_voids_its_level_where_that_did_harm(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_a_worker_that_stood_still_voids_its_level_where_that_did_harm(tmp_path:
         (tmp_path / name).mkdir()
         got = folder(tmp_path / name, [WHOLE], samples)
         assert [v.level for v in got.levels[0].verdicts if v.code == "worker_paused"] == [level]
-    held = summaries.level(4, client=ClientView(limited=True))
-    (found,) = _pauses([pause], WHOLE, held.client)
+    paused = summaries.level(4, client=ClientView(limited=True))
+    (found,) = _pauses([pause], WHOLE, paused.client)
     assert found.level == "invalid", "requests were sent late"
 
 
@@ -207,12 +207,12 @@ def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) 
     sittings = [{"server": {"version": "1", "name": "x"}, "ended": "SIGINT"}, {"server": {"version": "2", "name": "x"}}]
     broken_off = Level(1, 4, 0, 26.0, notes=("void",))
     got = folder(tmp_path, [WHOLE, broken_off], sittings=sittings)
-    ((level, message),) = said(got, "resumed")
+    ((level, message),) = verdicts_of(got, "resumed")
     assert level == "note"
     assert message.endswith("void: 4")
-    ((level, message),) = said(got, "server_changed")
+    ((level, message),) = verdicts_of(got, "server_changed")
     assert (level, message) == ("doubt", "the server was another one in a later sitting: version")
-    ((_, message),) = said(got, "incomplete")
+    ((_, message),) = verdicts_of(got, "incomplete")
     assert "1 of the 1 levels begun are finished" in message
 
 

@@ -22,7 +22,7 @@ from harness.experiment.sweep import Swept
 from harness.manifest import Manifest
 from harness.results import folder as folders
 from harness.results import levelmap
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Measured
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
 from harness.results.result import Result, read_manifest
 from harness.scenario import Ramp, Scenario
 from harness.sim.process import running
@@ -153,9 +153,9 @@ def test_a_plateau_that_was_not_reached_leaves_no_knee() -> None:
 
 def test_a_cell_may_use_what_those_before_it_have_left_of_every_bound() -> None:
     before = [
-        Measured(name="a", at={}, status=0, seconds=40.0, requests=100, dollars=0.5),
-        Measured(name="b", at={}, error="gone", seconds=5.0, requests=10, dollars=0.25),
-        Measured(name="c", at={}, left_out="used up"),
+        MeasuredCell(name="a", at={}, status=0, seconds=40.0, requests=100, dollars=0.5),
+        MeasuredCell(name="b", at={}, error="gone", seconds=5.0, requests=10, dollars=0.25),
+        MeasuredCell(name="c", at={}, left_out="used up"),
     ]
     so_far = cells.spent(before)
     left = cells.left_to(Ramp(max_seconds=60.0, max_requests=150, max_dollars=1.0, repeat=2), so_far)

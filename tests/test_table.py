@@ -69,13 +69,13 @@ _times = st.integers(0, 100)
 
 @given(st.lists(st.tuples(_times, st.lists(_times, max_size=4), st.booleans()), max_size=8), _times, _times)
 def test_around_a_window_nothing_that_touches_it_is_missing(
-    told: list[tuple[int, list[int], bool]], start: int, length: int
+    requests: list[tuple[int, list[int], bool]], start: int, length: int
 ) -> None:
     end = start + length
     table = Table.of(
         [
             request(float(sent), sorted(float(sent + a) for a in after), done=None if is_open else sent + 101.0)
-            for sent, after, is_open in told
+            for sent, after, is_open in requests
         ]
     )
     near = table.around(start, end)

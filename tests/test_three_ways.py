@@ -12,8 +12,8 @@ import pytest
 from test_run import knee
 
 from harness.predict import roofline, simulate
-from harness.predict.batching import Machine
-from harness.predict.step import Workload
+from harness.predict.batching import StepMachine
+from harness.predict.step import MeanLengths
 from harness.sim import profile as profiles
 
 P, G, SEATS = 256, 96, 24
@@ -33,13 +33,13 @@ def test_closed_form_step_machine_and_live_endpoint_give_the_same_curve(tmp_path
     live = {s["concurrency"]: s["output_tokens_per_s"]["mean"] for s in summary["levels"]}
 
     served = profiles.profile(max_num_seqs=SEATS, speed=2.0)
-    workload = Workload(P, G)
+    workload = MeanLengths(P, G)
     closed = {
         level.concurrency: level.output_tokens_per_s.mid
         for level in roofline.predict(served.model, served.deployment, workload, list(LEVELS)).levels
     }
     for C in LEVELS:
-        machine = Machine(served.model, served.deployment, workload.context)
+        machine = StepMachine(served.model, served.deployment, workload.context)
         jumped = simulate.closed_loop(machine, workload, C, requests=max(100, 6 * C), stagger=0.3).throughput
         assert jumped == pytest.approx(closed[C], rel=CLOSE), C
         assert live[C] == pytest.approx(closed[C], rel=CLOSE), C

@@ -16,7 +16,7 @@ from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failin
 STEP_S = 0.05  # between two reports
 
 
-def task(concurrency: int | None = 4, *, role: Role = Role.GIVEN, rate: float | None = None, **ramp: Any) -> Task:
+def task(concurrency: int | None = 4, *, role: Role = Role.FIXED, rate: float | None = None, **ramp: Any) -> Task:
     level = Level(0, concurrency, 0, 0.0, rate=rate)
     spec = scenario.build({"ramp": ramp}, place="test")
     return Task(scenario=spec, level=level, role=role, alone_s=0.5, settle_s=0.3)

@@ -13,13 +13,13 @@ from harness.predict.deployment import deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import model
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, step_cost
-from harness.predict.tune import Calibration, Measured, Rms, UnseenError, apply, decode, encode, line_then_flat
+from harness.predict.step import MeanLengths, step_cost
+from harness.predict.tune import Calibration, CalibrationPoint, Rms, UnseenError, apply, decode, encode, line_then_flat
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
 QWEN = model(model_config("qwen2.5-0.5b"), "qwen2.5-0.5b")
 H100 = deployment(gpu("h100-sxm"))
-CHAT = Workload(1000, 200)
+CHAT = MeanLengths(1000, 200)
 LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -29,7 +29,7 @@ def served(which=LLAMA, there=H100, load=CHAT, levels=LEVELS, **truth):
     cost, cap = step_cost(which, real), batch_cap(caps(which, real, load))
     points = [(C, steady_state(cost, load, C, cap)) for C in levels]
     return [
-        Measured(concurrency=C, output_tokens_per_s=each.throughput, itl_s=each.itl, ttft_s=each.ttft)
+        CalibrationPoint(concurrency=C, output_tokens_per_s=each.throughput, itl_s=each.itl, ttft_s=each.ttft)
         for C, each in points
     ]
 
@@ -59,7 +59,7 @@ def calibrated(slow_server):
 
 @pytest.mark.parametrize(
     ("which", "card", "load"),
-    [(LLAMA, "h100-sxm", CHAT), (QWEN, "l4", CHAT), (LLAMA, "a100-80-sxm", Workload(4000, 400))],
+    [(LLAMA, "h100-sxm", CHAT), (QWEN, "l4", CHAT), (LLAMA, "a100-80-sxm", MeanLengths(4000, 400))],
 )
 def test_two_levels_give_back_mbu_mfu_and_overhead(which, card, load):
     there = deployment(gpu(card))
@@ -81,7 +81,7 @@ def test_a_figure_that_the_levels_cannot_see_stays_as_it_was_assumed_and_says_wh
 
 def test_prompts_that_are_read_faster_than_the_weights_leave_the_prefill_mfu_open():
     # 100 tokens: 1.4 TFLOP at 0.45 · 989 TFLOP/s take 3 ms, W / (BW MBU) 7 ms.
-    short = Workload(100, 200)
+    short = MeanLengths(100, 200)
     found = tune.tune(LLAMA, H100, short, served(load=short, mbu=0.6, mfu_prefill=0.4), (1, 64))
     assert found.mfu_prefill == 0.45
     assert "mfu_prefill" in found.kept
@@ -89,7 +89,7 @@ def test_prompts_that_are_read_faster_than_the_weights_leave_the_prefill_mfu_ope
 
 
 def test_large_batches_settle_the_mfu_of_decoding():
-    many, short = deployment(gpu("h100-sxm"), max_num_seqs=1024), Workload(100, 200)
+    many, short = deployment(gpu("h100-sxm"), max_num_seqs=1024), MeanLengths(100, 200)
     found = tune.tune(LLAMA, many, short, served(LLAMA, many, short, mfu_decode=0.25, mbu=0.7), (1, 512))
     assert found.mfu_decode == pytest.approx(0.25, rel=0.02)
 
@@ -97,7 +97,7 @@ def test_large_batches_settle_the_mfu_of_decoding():
 def test_a_peak_that_is_stated_too_low_shows_as_a_high_mfu_and_not_as_slow_memory():
     # A step of 16 requests reads for 10.5 ms and computes for 16 ms at the true MFU of 1, for 42 ms at the assumed.
     core = deployment(Gpu(key="core", memory_bytes=32e9, bandwidth=130e9, flops={"bf16": 1e12}), max_num_seqs=16)
-    short = Workload(128, 64)
+    short = MeanLengths(128, 64)
     points = served(QWEN, core, short, (1, 2, 4, 8, 16), mbu=0.75, mfu_prefill=1.0, mfu_decode=1.0)
     found = tune.tune(QWEN, core, short, points, (1, 16))
     assert found.mfu_decode == pytest.approx(1.0, rel=0.02)
@@ -113,11 +113,11 @@ def test_a_fit_that_ends_where_reading_takes_as_long_as_computing_still_sees_bot
     core = Gpu(key="host", memory_bytes=25e9, bandwidth=34e9, flops={"bf16": 1e11})
     there = deployment(core, max_num_seqs=16, kv_tokens=262_144)
     points = [
-        Measured(concurrency=1, output_tokens_per_s=100.74, itl_s=9.353e-3, ttft_s=46.24e-3),
-        Measured(concurrency=16, output_tokens_per_s=624.87, itl_s=24.315e-3, ttft_s=99.71e-3),
-        Measured(concurrency=32, output_tokens_per_s=630.61),
+        CalibrationPoint(concurrency=1, output_tokens_per_s=100.74, itl_s=9.353e-3, ttft_s=46.24e-3),
+        CalibrationPoint(concurrency=16, output_tokens_per_s=624.87, itl_s=24.315e-3, ttft_s=99.71e-3),
+        CalibrationPoint(concurrency=32, output_tokens_per_s=630.61),
     ]
-    found = tune.tune(model(config, "toy"), there, Workload(128, 64), points, (1, 16))
+    found = tune.tune(model(config, "toy"), there, MeanLengths(128, 64), points, (1, 16))
     assert "mfu_decode" in found.fitted
     assert found.rms().calibrated < 0.1 < found.rms().data_sheet
 
@@ -160,7 +160,7 @@ def test_waiting_for_the_running_step_is_not_taken_for_a_slow_prefill(slow_serve
 
 
 def test_levels_without_latencies_are_fitted_by_throughput_alone(slow_server):
-    bare = [Measured(concurrency=p.concurrency, output_tokens_per_s=p.output_tokens_per_s) for p in slow_server]
+    bare = [CalibrationPoint(concurrency=p.concurrency, output_tokens_per_s=p.output_tokens_per_s) for p in slow_server]
     found = tune.tune(LLAMA, H100, CHAT, bare, (1, 16, 64))
     assert {row.figure for row in found.errors_unseen} == {"output_tokens_per_s"}
     assert found.rms().calibrated < 0.02 < found.rms().data_sheet
@@ -226,7 +226,7 @@ def astuple(rms):
 
 
 def test_the_line_starts_at_the_least_named_level():
-    named = [Measured(concurrency=C, output_tokens_per_s=X) for C, X in ((16, 600.0), (2, 180.0))]
+    named = [CalibrationPoint(concurrency=C, output_tokens_per_s=X) for C, X in ((16, 600.0), (2, 180.0))]
     assert [line_then_flat(named, C) for C in (1, 4, 6, 7, 100)] == [90.0, 360.0, 540.0, 600.0, 600.0]
 
 
@@ -280,7 +280,7 @@ def test_a_level_that_was_not_measured_is_refused_with_those_that_were(slow_serv
 
 def test_a_workload_without_output_tokens_is_refused(slow_server):
     with pytest.raises(HarnessError, match="without output tokens MBU cannot be told"):
-        tune.tune(LLAMA, H100, Workload(1000, 0), slow_server, (1, 16))
+        tune.tune(LLAMA, H100, MeanLengths(1000, 0), slow_server, (1, 16))
 
 
 def test_its_examples_hold():

@@ -23,7 +23,7 @@ def with_(**changes: Any) -> LevelSummary:
     return msgspec.structs.replace(GOOD, **changes)
 
 
-def said(verdict: Verdict | None, code: str, level: str, *words: str) -> None:
+def expect(verdict: Verdict | None, code: str, level: str, *words: str) -> None:
     assert verdict is not None
     assert (verdict.code, verdict.level, verdict.at) == (code, level, 4)
     assert verdict.advice
@@ -38,43 +38,45 @@ def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
     none = Estimate(36.0, None)
     short = window.window_too_short(with_(output_tokens_per_s=none, window_s=5.0))
-    said(short, "window_too_short", "note", "5 s is 5.0 request times of 1 s", "20")
+    expect(short, "window_too_short", "note", "5 s is 5.0 request times of 1 s", "20")
     correlated = window.window_too_short(with_(output_tokens_per_s=none))
-    said(correlated, "window_too_short", "doubt", "correlated")
+    expect(correlated, "window_too_short", "doubt", "correlated")
     e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)
-    said(window.window_too_short(with_(output_tokens_per_s=none, e2e_s=e2e)), "window_too_short", "doubt", "succeeded")
+    expect(
+        window.window_too_short(with_(output_tokens_per_s=none, e2e_s=e2e)), "window_too_short", "doubt", "succeeded"
+    )
     assert window.window_too_short(GOOD) is None
 
 
 def test_an_assumed_error_names_its_size() -> None:
     s = with_(output_tokens_per_s_se=0.72, output_tokens_per_s_se_assumed=True)
-    said(window.fit_error_assumed(s), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
+    expect(window.fit_error_assumed(s), "fit_error_assumed", "note", "2.0%", "scatter of the levels")
     assert window.fit_error_assumed(with_(output_tokens_per_s_se=0.72)) is None
 
 
 def test_errors_are_invalid_above_one_percent() -> None:
     bad = with_(error_rate=0.0101, errors=2, requests=198, errors_by_type={"http_429": 2})
-    said(server.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "2 of 198", "http_429 2")
+    expect(server.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "2 of 198", "http_429 2")
     assert server.errors_above_1_percent(with_(error_rate=0.01)) is None
     assert server.errors_above_1_percent(with_(error_rate=None)) is None
 
 
 def test_in_flight_is_low_below_95_percent_of_what_was_asked() -> None:
-    said(client.in_flight_low(with_(in_flight=3.79)), "in_flight_low", "invalid", "3.8 of 4", "95%")
+    expect(client.in_flight_low(with_(in_flight=3.79)), "in_flight_low", "invalid", "3.8 of 4", "95%")
     assert client.in_flight_low(with_(in_flight=3.81)) is None
 
 
 def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
     apart = Little(4.0, 3.0, 0.25, mismatch=True, enough=True)
-    said(window.little_mismatch(GOOD, apart), "little_mismatch", "invalid", "4.00", "3.00", "25%")
+    expect(window.little_mismatch(GOOD, apart), "little_mismatch", "invalid", "4.00", "3.00", "25%")
     few = msgspec.structs.replace(apart, enough=False)
-    said(window.little_mismatch(GOOD, few), "little_mismatch", "note")
+    expect(window.little_mismatch(GOOD, few), "little_mismatch", "note")
     assert window.little_mismatch(GOOD, msgspec.structs.replace(apart, mismatch=False)) is None
 
 
 def test_throughput_is_void_where_requests_were_sent_late_and_only_there() -> None:
     late = client.client_limited(GOOD, ClientView(late_fraction=0.031))
-    said(late, "client_limited", "invalid", "3.1% of the request slots' time", "limit 2%")
+    expect(late, "client_limited", "invalid", "3.1% of the request slots' time", "limit 2%")
     assert client.client_limited(GOOD, ClientView(late_fraction=0.02)) is None
     busy = ClientView(cpu_fraction=1.0, merged_fraction=0.5, read_delay_p99_s=1.0, ceiling_fraction=0.99)
     assert client.client_limited(GOOD, busy) is None
@@ -83,10 +85,10 @@ def test_throughput_is_void_where_requests_were_sent_late_and_only_there() -> No
 def test_a_busy_client_names_every_reason_and_leaves_throughput_alone() -> None:
     view = ClientView(cpu_fraction=0.9, merged_fraction=0.06, read_delay_p99_s=0.06, late_fraction=0.001)
     found = client.client_busy(GOOD, view)
-    said(found, "client_busy", "doubt", "90% of its processor", "6.0% of the events", "60 ms", "throughput stands")
+    expect(found, "client_busy", "doubt", "90% of its processor", "6.0% of the events", "60 ms", "throughput stands")
     assert client.client_busy(GOOD, ClientView(cpu_fraction=0.8, merged_fraction=0.05, read_delay_p99_s=0.049)) is None
     assert client.client_busy(GOOD, ClientView(ceiling_fraction=0.79), lower_bound=True) is None
-    said(client.client_busy(GOOD, ClientView(ceiling_fraction=0.51)), "client_busy", "doubt", "51% of its ceiling")
+    expect(client.client_busy(GOOD, ClientView(ceiling_fraction=0.51)), "client_busy", "doubt", "51% of its ceiling")
 
 
 @pytest.mark.parametrize(
@@ -111,14 +113,14 @@ def test_the_remedy_follows_the_cause(figures: dict[str, float], cause: str, rem
 
 
 def test_events_that_the_server_sends_together_are_a_note_on_the_server() -> None:
-    said(server.server_lumps(GOOD, 4.0), "server_lumps", "note", "sends 4 events at a time", "throughput stands")
+    expect(server.server_lumps(GOOD, 4.0), "server_lumps", "note", "sends 4 events at a time", "throughput stands")
     assert server.server_lumps(GOOD, None) is None
 
 
 def test_a_p99_that_is_left_out_says_which_window_gives_it() -> None:
     few = with_(window_s=8.0, icl_s=msgspec.structs.replace(GOOD.icl_s, n=320))
     found = window.too_few_steps(few, 150_000)
-    said(found, "too_few_steps", "note", "ITL p99 left out", "150,000 gaps", "320 engine steps", "662")
+    expect(found, "too_few_steps", "note", "ITL p99 left out", "150,000 gaps", "320 engine steps", "662")
     assert found is not None
     assert found.advice == "hold the level for 16.6 s: --level-seconds 17"
     assert window.too_few_steps(few, 600) is None, "then it is the gaps that are few"
@@ -126,7 +128,7 @@ def test_a_p99_that_is_left_out_says_which_window_gives_it() -> None:
 
 
 def test_chunks_of_several_tokens_are_a_note() -> None:
-    said(tokens.itl_chunked(with_(tokens_per_chunk=1.06)), "itl_chunked", "note", "1.06")
+    expect(tokens.itl_chunked(with_(tokens_per_chunk=1.06)), "itl_chunked", "note", "1.06")
     assert tokens.itl_chunked(with_(tokens_per_chunk=1.05)) is None
 
 
@@ -135,22 +137,22 @@ def test_unplaced_tokens_are_a_doubt_above_one_percent_of_usage(unplaced: int, d
     assert (tokens.unplaced_tokens(with_(unplaced_tokens=unplaced), 1000.0) is not None) is doubted
 
 
-@pytest.mark.parametrize(("asked", "off"), [(9, False), (10, False), (10.1, True), (8.1, True), (None, False)])
-def test_output_lengths_may_be_ten_percent_off(asked: float | None, off: bool) -> None:
-    found = tokens.output_length_off(GOOD, asked)  # 9 tokens a request
+@pytest.mark.parametrize(("requested", "off"), [(9, False), (10, False), (10.1, True), (8.1, True), (None, False)])
+def test_output_lengths_may_be_ten_percent_off(requested: float | None, off: bool) -> None:
+    found = tokens.output_length_off(GOOD, requested)  # 9 tokens a request
     assert (found is not None) is off
     if found is not None:
         assert found.level == "doubt"
 
 
 def test_input_lengths_that_are_off_are_only_a_note() -> None:
-    said(tokens.input_length_off(GOOD, 8.0), "input_length_off", "note", "10.0", "8.0")
+    expect(tokens.input_length_off(GOOD, 8.0), "input_length_off", "note", "10.0", "8.0")
     assert tokens.input_length_off(GOOD, 10.0) is None
 
 
 def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
     hits = with_(cached_input_fraction=0.01)
-    said(tokens.prefix_cache_hits(hits), "prefix_cache_hits", "doubt", "1.0%")
+    expect(tokens.prefix_cache_hits(hits), "prefix_cache_hits", "doubt", "1.0%")
     assert tokens.prefix_cache_hits(with_(cached_input_fraction=0.009)) is None
     template = with_(cached_input_fraction=0.05, input_tokens_mean=100.0)
     assert tokens.prefix_cache_hits(template, 5.0) is None, "the chat template's tokens are the same in all"
@@ -160,7 +162,7 @@ def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
 
 def test_token_counters_may_differ_by_one_percent() -> None:
     off = with_(server=ServerView(generation_tokens_ratio=1.011, prompt_tokens_ratio=0.98))
-    said(tokens.token_counts_disagree(off), "token_counts_disagree", "doubt", "output 1.011", "input 0.980")
+    expect(tokens.token_counts_disagree(off), "token_counts_disagree", "doubt", "output 1.011", "input 0.980")
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
     assert tokens.token_counts_disagree(near) is None
     assert tokens.token_counts_disagree(with_(server=None)) is None
@@ -174,7 +176,7 @@ def throttled(share: float, **reasons: float) -> LevelSummary:
 def test_a_gpu_slowed_by_heat_or_a_power_brake_is_a_doubt_above_a_tenth_of_the_window() -> None:
     hot = throttled(0.4, sw_power_cap=0.9, hw_slowdown=0.3, hw_thermal=0.4)
     found = server.gpu_throttled(hot)
-    said(found, "gpu_throttled", "doubt", "40% of the window", "hw_slowdown 30%, hw_thermal 40%", "1200 MHz", "900")
+    expect(found, "gpu_throttled", "doubt", "40% of the window", "hw_slowdown 30%, hw_thermal 40%", "1200 MHz", "900")
     assert found is not None
     assert "sw_power_cap" not in found.message
     assert server.gpu_throttled(throttled(0.1, hw_thermal=0.1)) is None
@@ -185,7 +187,7 @@ def test_a_gpu_slowed_by_heat_or_a_power_brake_is_a_doubt_above_a_tenth_of_the_w
 def test_a_gpu_at_its_power_limit_is_only_a_note() -> None:
     capped = throttled(0.0, sw_power_cap=0.8)
     assert server.gpu_throttled(capped) is None
-    said(server.gpu_power_capped(capped), "gpu_power_capped", "note", "80% of the window", "1200 MHz")
+    expect(server.gpu_power_capped(capped), "gpu_power_capped", "note", "80% of the window", "1200 MHz")
     assert server.gpu_power_capped(throttled(0.4, hw_thermal=0.4)) is None
     assert server.gpu_power_capped(throttled(0.0, sw_power_cap=0.1)) is None
     bare = server.gpu_power_capped(with_(gpu=GpuView(gpus=1, throttle={"sw_power_cap": 1.0})))
@@ -195,15 +197,15 @@ def test_a_gpu_at_its_power_limit_is_only_a_note() -> None:
 
 
 def test_too_few_samples_says_how_far_the_percentiles_go() -> None:
-    said(window.too_few_samples(GOOD), "too_few_samples", "note", "160 requests", "p95", "662")
+    expect(window.too_few_samples(GOOD), "too_few_samples", "note", "160 requests", "p95", "662")
     few = with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=10))
-    said(window.too_few_samples(few), "too_few_samples", "note", "no percentile")
+    expect(window.too_few_samples(few), "too_few_samples", "note", "no percentile")
     assert window.too_few_samples(with_(ttft_s=msgspec.structs.replace(GOOD.ttft_s, n=662))) is None
 
 
 def test_what_the_ramp_noted_becomes_a_verdict() -> None:
-    said(window.not_settled(GOOD, ["not_settled"]), "not_settled", "doubt")
-    said(window.transient_unchecked(GOOD, ["transient_unchecked"]), "transient_unchecked", "note")
+    expect(window.not_settled(GOOD, ["not_settled"]), "not_settled", "doubt")
+    expect(window.transient_unchecked(GOOD, ["transient_unchecked"]), "transient_unchecked", "note")
     assert window.not_settled(GOOD, ["transient_unchecked"]) is None
     assert window.transient_unchecked(GOOD, []) is None
 
@@ -222,7 +224,7 @@ def repeat(rate: float, *, se: float = 0.3) -> LevelSummary:
 
 def test_a_level_measured_again_must_agree_with_itself() -> None:
     found = curve.drift([repeat(36.0), repeat(32.0)])
-    said(found, "drift", "doubt", "36", "32", "-11.1%")
+    expect(found, "drift", "doubt", "36", "32", "-11.1%")
     assert curve.drift([repeat(36.0), repeat(35.0)]) is None  # within 5 %
     assert curve.drift([repeat(36.0, se=2.0), repeat(32.0, se=2.0)]) is None  # within its errors
     assert curve.drift([repeat(36.0), msgspec.structs.replace(repeat(32.0), concurrency=8)]) is None

@@ -11,7 +11,7 @@ from harness.experiment.trial import Load, errors, run_trial
 from harness.load.messages import Progress
 from harness.load.workers import together
 from harness.scenario import Ramp, Scenario, Target
-from harness.sim.profile import Pace
+from harness.sim.profile import StreamPace
 
 
 def progress(worker: int, **changes: object) -> Progress:

@@ -6,7 +6,7 @@
 - An open level whose requests in flight rise beyond doubt (the 95 % interval of the slope over four to ten parts of
   the window, each of two request times where there is room) has no latencies, only rates.
 - Throughput is void on the client's account only by harm: more than 2 % of the slots' time lay between the end of an
-  answer and the next send (`client_limited`), records are lost, or fewer are in flight than asked. Processor,
+  answer and the next send (`client_limited`), records are lost, or fewer are in flight than requested. Processor,
   ceiling, merged and late reads are a doubt with cause and remedy (`client_busy`). Under the kernel's stamps late
   reads cost percentiles of gaps: all where read delay p99 passes ITL/2 or more than 5 % of the events were merged
   late, p99 above 1 %. Under the clock's stamps also those of a latency that the delay is more than 5 % of, and the

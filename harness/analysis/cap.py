@@ -23,7 +23,7 @@ class Cap(msgspec.Struct, frozen=True):
     """Where the batch stops, and what stops it."""
 
     expected: float
-    running: float | None  # None: it was not seen to stop
+    running: float | None  # None: no stop was measured
     cause: Cause
     certain: bool
     inside: list[str]  # predicted caps that the measured hinge may be
@@ -37,8 +37,8 @@ class Cap(msgspec.Struct, frozen=True):
     ) -> Cap:
         """A batch that outgrows the cap which was to bind shows that this one is another.
 
-        One that stops before it is stopped by what the server's counters say where requests wait; without them, by the
-        same cap, since that had to be mistaken least.
+        A batch that stops before the expected cap is stopped by what the server's counters show while requests wait.
+        Without counters the expected cap is named: that supposes the smallest error in the prediction.
         """
         stops = _stops(prediction)
         expected = min(stops.values(), default=math.inf)
@@ -56,7 +56,7 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 def _stops(prediction: Prediction) -> dict[str, float]:
-    """The caps that stop the batch; that of the KV memory as the card has room, whatever the server says it holds."""
+    """The caps that stop the batch; that of the KV memory by the card's memory, not by what the server reports."""
     caps, assumed = prediction.caps, prediction.assumptions
     stops = {name: limit for name, limit in caps.items() if limit and batch_cap({name: limit}) < math.inf}
     if "kv_memory" in stops and assumed.kv_tokens_by_memory is not None and assumed.kv_tokens:
@@ -65,7 +65,7 @@ def _stops(prediction: Prediction) -> dict[str, float]:
 
 
 def _cause(cap: str) -> Cause:
-    """The word for a cap; whatever else the scheduler is told to stop at counts as its batch limit."""
+    """The cause that a cap stands for; every limit of the scheduler counts as its batch limit."""
     return Cause.KV_MEMORY if cap == "kv_memory" else Cause.SEQUENCES
 
 

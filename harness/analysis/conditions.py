@@ -8,14 +8,14 @@ import msgspec
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of a level and what served it; by default nothing is known, and nothing asked."""
+    """What was requested of a level and what served it; by default nothing is known."""
 
     gpus: int | None = None
     replicas: int = 1  # engines that serve side by side
     slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e
-    input_tokens: float | None = None  # a request, as asked
+    input_tokens: float | None = None  # a request, as requested
     template_tokens: float = 0.0  # of these, that every prompt begins with
     output_tokens: float | None = None  # likewise
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
-    ceiling: float | None = None  # events per second that the load generator is known to follow
+    ceiling: float | None = None  # events per second that the load generator can process
     ceiling_is_lower_bound: bool = False

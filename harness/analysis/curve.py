@@ -4,12 +4,12 @@ The levels become distinct points (`pool`), the points a curve of one of three f
 its knees. The intervals are a parametric bootstrap's: each draw adds the levels' errors, lack of fit included, to a
 curve and is then fitted, reweighted and selected all over. That curve is of one of the families, as often as its Akaike
 weight says (Buckland et al. 1997): drawn around the chosen one alone, a dip that was narrowly missed would leave no
-trace in the interval of the plateau, and of dips with 5 % noise that looked flat it would hold the truth in 75 %.
+trace in the interval of the plateau, and of dips with 5 % noise that looked flat it would cover the truth in 75 %.
 
-A dip is a family with its own doubts. It takes part only where 3 levels lie past its hinge, which is decided once, on
-the measured levels. Chosen, it still counts as confirmed only where 2 levels past the hinge were held twice and the
-interval of its depth leaves out 0; else there is a verdict and no figure. USL, the other curve that falls, is
-computed beside and never chosen.
+A dip needs more evidence. It takes part only where 3 levels lie past its hinge, which is decided once, on the measured
+levels. Chosen, it is confirmed only where 2 levels past the hinge were measured twice and the interval of its depth
+excludes 0; else there is a verdict and no figure. USL, the other curve that falls, is computed for comparison and never
+chosen.
 
 Left out: choosing the next level (`ramp`), and why throughput falls (`verdicts.curve`, which knows the levels).
 """
@@ -23,10 +23,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import answer, hyperbolas
-from harness.analysis.answer import Answer, past
+from harness.analysis import conclusion, hyperbolas
+from harness.analysis.conclusion import Conclusion, past
 from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
-from harness.analysis.points import FEWEST, Levels, pool
+from harness.analysis.points import FEWEST, PooledLevels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
 from harness.analysis.stats import Z95, t_quantile
@@ -35,7 +35,7 @@ from harness.analysis.verdicts.curve import dip_unconfirmed, knee_not_identifiab
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
-DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, held twice, to be confirmed
+DIP_LEVELS, DIP_REPEATED, TWICE = 3, 2, 2  # past its hinge: to take part; of these, measured twice, to be confirmed
 
 _CORNERS = 4  # of so many draws without a corner one has it
 
@@ -87,13 +87,13 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     depth = _value(levels, one, all_, "depth") if family == DIP else Value(None)
     unconfirmed = _unconfirmed(levels, best.chosen, depth) if family == DIP else refused
     dip = family == DIP and not unconfirmed
-    found = answer.of_fit(levels, best, many.chosen, dip=dip)
+    found = conclusion.of_fit(levels, best, many.chosen, dip=dip)
     bends = found.state != BEYOND
     if bends and family == HYPERBOLA:
         one, all_ = _without_corner(levels, best, one, all_, rng)
     value = functools.partial(_value, levels, one, all_)
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
-    if family == HYPERBOLA and hinge.ci95 and not answer.flat(levels, best.chosen):
+    if family == HYPERBOLA and hinge.ci95 and not conclusion.flat(levels, best.chosen):
         hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
     curve = Curve(
         state=found.state,
@@ -125,32 +125,34 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     return Fit(curve, knees, many.chosen)
 
 
-def _verdicts(levels: Levels, found: Answer, depth: Value, unconfirmed: list[str]) -> list[Verdict]:
+def _verdicts(levels: PooledLevels, found: Conclusion, depth: Value, unconfirmed: list[str]) -> list[Verdict]:
     n = len(levels.N)
-    few = [knee_not_identifiable(n)] if n < answer.LEVELS else []
+    few = [knee_not_identifiable(n)] if n < conclusion.LEVELS else []
     dip = [dip_unconfirmed(depth.value, unconfirmed)] if unconfirmed else []
     rises = [plateau_not_reached(found.reasons, float(levels.N[-1]))] if found.state != FOUND else []
     return few + dip + rises
 
 
-def _value(levels: Levels, one: dict[str, Floats], all_: dict[str, Floats], name: str, *, on_c: bool = False) -> Value:
+def _value(
+    levels: PooledLevels, one: dict[str, Floats], all_: dict[str, Floats], name: str, *, on_c: bool = False
+) -> Value:
     """The figure of the fitted curve with its interval; an end that is unbounded is None."""
     lo, hi = interval(all_[name])
     if name == "hinge":
-        lo = min(lo, float(levels.N[-1]))  # "beyond the last level" is all that an infinite hinge says
+        lo = min(lo, float(levels.N[-1]))  # an infinite hinge only means "beyond the last level"
     at = float(one[name][0])
     ends = [_end(levels.concurrency_at(x) if on_c else x) for x in (at, min(lo, at), max(hi, at))]
     return Value(ends[0], (ends[1], ends[2]))
 
 
 def _without_corner(
-    levels: Levels, best: Solved, one: dict[str, Floats], all_: dict[str, Floats], rng: np.random.Generator
+    levels: PooledLevels, best: Solved, one: dict[str, Floats], all_: dict[str, Floats], rng: np.random.Generator
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
 
     Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
-    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Nothing
-    tells such a bend from a corner in the last gap, so some draws have one there: a line up to the last throughput.
+    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Such a
+    bend looks like a corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
     one, all_ = (
@@ -160,7 +162,7 @@ def _without_corner(
     )  # nothing below the first level was measured
     saturated = {"hinge": "most95", "plateau95": "most95", "plateau": "most", "half": "half_of_most"}
     all_ = all_ | {name: np.where(np.isinf(all_["hinge"]), all_[of], all_[name]) for name, of in saturated.items()}
-    if answer.flat(levels, best.chosen):
+    if conclusion.flat(levels, best.chosen):
         return one | {name: one[of] for name, of in saturated.items()}, all_
     some = np.arange(0, len(all_["hinge"]), _CORNERS)
     corner = levels.X[-1] * np.exp(rng.normal(0.0, 1.0, len(some)) * levels.sigma[-1] * levels.widening[-1])
@@ -173,8 +175,8 @@ def _without_corner(
     return one | {name: one[of] for name, of in saturated.items()}, all_
 
 
-def _bootstrap(levels: Levels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:
-    """So many data sets that the levels might have been, solved."""
+def _bootstrap(levels: PooledLevels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:
+    """`draws` data sets that the levels might have given, each solved."""
     N, n, k = levels.N, len(levels.N), COEFFICIENTS[len(best.fits) - 1]
     # A lack of fit is only known from as many levels as the family leaves.
     unsure = best.tau[0] * t_quantile(0.975, max(n - k, 1)) / Z95
@@ -197,7 +199,7 @@ def _cornered(N: Floats, solved: Solved) -> Solved:
     chosen, score, last = solved.chosen, solved.score, N[-1]
     with np.errstate(divide="ignore"):
         bend = (
-            answer.HALF_POINTS * chosen.a / chosen.b
+            conclusion.HALF_POINTS * chosen.a / chosen.b
         )  # at the first level or below: all levels are alike, and none bends
     flat = (chosen.family == HYPERBOLA) & (bend < last) & (bend > N[0])
     charged = criterion(np.zeros((1, 2)), np.array(COEFFICIENTS[: CAPPED + 1]), len(N))[0]
@@ -207,7 +209,7 @@ def _cornered(N: Floats, solved: Solved) -> Solved:
     return msgspec.structs.replace(solved, chosen=taken(solved.fits, which))
 
 
-def _solve(levels: Levels, Y: Floats, richest: int) -> Solved:
+def _solve(levels: PooledLevels, Y: Floats, richest: int) -> Solved:
     return solve(levels.N, Y, levels.sigma, richest, excuse_low=not levels.assumed.all())
 
 
@@ -217,11 +219,11 @@ def _weights(best: Solved) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _best(levels: Levels) -> tuple[Solved, list[str]]:
+def _best(levels: PooledLevels) -> tuple[Solved, list[str]]:
     """The measured levels' own fit, with the families that they admit: n >= k + 3, a dip also by the levels past it.
 
-    With 4 and 5 levels the capped hyperbola takes part too, for a provisional answer. Beside it why a dip that would
-    have been chosen was not admitted.
+    With 4 and 5 levels the capped hyperbola takes part too, for a provisional answer. The second value: why a dip
+    that would have been chosen was not admitted.
     """
     N, Y, n = levels.N, (levels.N / levels.X)[None], len(levels.N)
     richest = max(family for family, k in enumerate(COEFFICIENTS) if n >= k + MORE_LEVELS or family == HYPERBOLA)
@@ -255,11 +257,11 @@ def _derived(s: Curves, N: Floats) -> dict[str, Floats]:
     return {
         "single": s.throughput(np.ones(1))[:, 0], "slope": 1 / s.a, "hinge": s.hinge, "plateau": P, "half": half,
         "plateau95": most, "depth": depth, "most": most_of_all, "half_of_most": bend,
-        "most95": answer.HALF_POINTS * bend,
+        "most95": conclusion.HALF_POINTS * bend,
     }  # fmt: skip
 
 
-def _parameters(levels: Levels, best: Solved) -> dict[str, float]:
+def _parameters(levels: PooledLevels, best: Solved) -> dict[str, float]:
     """Coefficients of the chosen family, drift, lack of fit, and the leave-one-out error, relative rms.
 
     The last is the error at each level of the family fitted, with the same weights, to all the others.
@@ -278,7 +280,7 @@ def _parameters(levels: Levels, best: Solved) -> dict[str, float]:
     return found | {"leave_one_out": float(np.sqrt(np.mean((np.diagonal(others.y(N)) / y - 1) ** 2)))}
 
 
-def _usl(levels: Levels, best: Solved) -> dict[str, float] | None:
+def _usl(levels: PooledLevels, best: Solved) -> dict[str, float] | None:
     """y = a + bN + kN² (Gunther's USL) under the same weights; None below 6 levels. Never chosen.
 
     Its peak is at N = √(a/k). The score compares with those that the families were chosen by.
@@ -309,7 +311,7 @@ def _end(x: float) -> float | None:
     return x if math.isfinite(x) else None
 
 
-def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
+def _unconfirmed(levels: PooledLevels, chosen: Curves, depth: Value) -> list[str]:
     """Why a dip that was chosen is not confirmed; empty: it is."""
     beyond = past(levels.N, float(chosen.hinge[0]))
     repeated = int(np.count_nonzero(levels.times[beyond] >= TWICE))
@@ -323,9 +325,9 @@ def _unconfirmed(levels: Levels, chosen: Curves, depth: Value) -> list[str]:
     return reasons
 
 
-def _unfitted(levels: Levels) -> Fit:
-    """The answer of fewer levels than any family needs; what they show of a plateau is theirs."""
-    n, found, nothing = len(levels.N), answer.of_few(levels), Value(None)
+def _unfitted(levels: PooledLevels) -> Fit:
+    """The result of fewer levels than any family needs."""
+    n, found, nothing = len(levels.N), conclusion.of_few(levels), Value(None)
     bends = found.state == PROVISIONAL
     curve = Curve(
         state=found.state,

@@ -1,6 +1,6 @@
 """One level's summary from the records (docs/definitions.md, levels[]).
 
-Throughput counts tokens by their arrival inside the window, whoever's they are; latencies are those of the requests
+Throughput counts tokens by their arrival inside the window, those of every request; latencies are those of the requests
 that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an SLO is met
 (`slo`).
 """
@@ -40,7 +40,7 @@ def level_summary(
     gpu: GpuView | None = None,
     stamps_late_s: float = 0.0,
 ) -> LevelSummary:
-    """Everything the records say of one level whose window is closed, with its verdicts; `table` holds the whole run.
+    """All figures and verdicts of one level whose window is closed; `table` is the whole run.
 
     `stamps_late_s`: how late the clock's stamps were on average, 0 for the kernel's.
     """
@@ -157,7 +157,7 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
 
 
 class _Rates(msgspec.Struct, frozen=True):
-    """What arrived in the window, whosever it is: per second, and how sure that is."""
+    """What arrived in the window, of all requests: per second, with its error."""
 
     output: Estimate
     output_se: float | None
@@ -231,7 +231,7 @@ def _estimate(rate: float | None) -> Estimate:
 def _with_lateness(
     client: ClientView, table: Table, level: Level, chunks: _Chunks, request_s: float | None, stamps_late_s: float
 ) -> ClientView:
-    """With what the records say of the load generator, where its telemetry does not: late reads and late sends."""
+    """With the load generator's late reads and late sends from the records, where its telemetry lacks them."""
     if client.merged_fraction is None and chunks.merged is not None:
         client = msgspec.structs.replace(client, merged_fraction=chunks.merged, lumped_fraction=chunks.lumped)
     if level.concurrency and client.late_fraction is None:
@@ -245,7 +245,7 @@ def _with_lateness(
 def _summary(
     table: Table, level: Level, conditions: Conditions, requests: _Requests, chunks: _Chunks, rates: _Rates
 ) -> LevelSummary:
-    """The figures under their names; what client, server and GPU say is filled in later, and the verdicts."""
+    """The figures under their names; client, server, GPU and verdicts are filled in later."""
     T, good, gpus = level.window[1] - level.window[0], requests.good, conditions.gpus
     errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
     met = meets(conditions.slo, requests.figures, int(good.sum())) if conditions.slo else None

@@ -1,4 +1,4 @@
-"""The measurement beside the prediction: one ratio a level, and at the plateau what the difference comes from. Pure.
+"""Measured over predicted: one ratio a level, and at the plateau what the difference comes from. Pure.
 
 A prediction is a curve X = B / y(B), with B = min(C, cap) requests running and y = decoding + prefilling seconds a
 token. Three of its figures are measured by themselves: decoding by ITL and prefilling by TTFT, both at one request in
@@ -29,7 +29,7 @@ from harness.judgement import AGREES, Cause
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
 
 
-def beside(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
+def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Prediction:
     """The prediction with measured_over_predicted (its mid) filled in, by concurrency; repeats are averaged.
 
     The calibrated one is judged likewise, by its own. None where nothing was measured at that concurrency or every
@@ -85,7 +85,7 @@ def attribute(
     measured = {cause: value for cause, value in figures.items() if value is not None}
     C = top.concurrency
     if math.isinf(C) and math.isinf(cap.expected):  # a plateau where none was to come
-        C = float(max(_asked(levels)))
+        C = float(max(_concurrencies(levels)))
     factors = _factors(predicted, C, cap.expected, measured)
     if factors is None:
         return None
@@ -194,7 +194,7 @@ def _alone(levels: Sequence[LevelSummary]) -> _Alone:
     return _Alone(_mean(s.itl_s.mean for s in one), _mean(s.ttft_s.mean for s in one))
 
 
-def _asked(levels: Sequence[LevelSummary]) -> list[int]:
+def _concurrencies(levels: Sequence[LevelSummary]) -> list[int]:
     return [s.concurrency for s in levels if s.concurrency is not None]
 
 

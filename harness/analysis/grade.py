@@ -1,9 +1,9 @@
 """How much a result may be relied on, as MLPerf has it: quick, standard or submission (docs/method.md, Grades).
 
-A level is standard when it carries its own interval and nothing says that it was too short for what it shows; it is
-submission when its window and its requests are as many as a published result needs. A run is what all its levels are,
-and for submission it has to be long enough, and to have shown that it comes out the same again. Left out: whether what
-was measured is valid; a level that is not has the lowest grade.
+A level is standard when it has an interval of its own and no verdict that it was too short. It is submission when its
+window is as long and its requests are as many as a published result needs. A run has the lowest grade of its levels;
+for submission it also has to be long enough and to repeat every level. Left out: whether a level is valid; one that is
+not has the lowest grade.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Key = tuple[int | float | None, int | None]  # concurrency or rate, and a probe
 def of_level(s: LevelSummary) -> GradeName:
     """The level's grade by its interval, its verdicts, its length and its requests.
 
-    Standard: valid, with an interval of its own, and no doubt about its length. Submission: besides, a window of at
+    Standard: valid, with an interval of its own, and no doubt about its length. Submission: also a window of at
     least max(30 s, 20 request times) in which at least max(5 C, 100) requests were completed.
     """
     short = SHORT & {verdict.code for verdict in s.verdicts}
@@ -40,14 +40,14 @@ def of_level(s: LevelSummary) -> GradeName:
 def of_run(levels: Sequence[LevelSummary]) -> Grade:
     """The run's grade by its levels (their own grades filled in), and what the next grade would need, in words.
 
-    Submission: every level at submission grade and held at least 3 times, enough requests at each for a p99, and
+    Submission: every level at submission grade and measured at least 3 times, enough requests at each for a p99, and
     windows of at least 600 s together.
     """
-    held: dict[_Key, list[LevelSummary]] = {}
+    by_level: dict[_Key, list[LevelSummary]] = {}
     for s in levels:
-        held.setdefault(_key(s), []).append(s)
-    repeats = min(map(len, held.values()), default=0)
-    spread, at = _spread(held)
+        by_level.setdefault(_key(s), []).append(s)
+    repeats = min(map(len, by_level.values()), default=0)
+    spread, at = _spread(by_level)
     if not levels:
         return Grade(name=QUICK, missing=["a level that is measured to its end"], repeats=0, spread=None)
 
@@ -62,7 +62,7 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
         missing.append(f"{COMPLETIONS} requests, and {COMPLETIONS_A_SLOT} in each slot, completed at {_where(few)}")
     if unsampled := [s for s in levels if s.ttft_s.n < SAMPLES[99]]:
         missing.append(f"{SAMPLES[99]} requests, which p99 needs, at {_where(unsampled)}")
-    if seldom := [same[0] for same in held.values() if len(same) < REPEATS]:
+    if seldom := [same[0] for same in by_level.values() if len(same) < REPEATS]:
         missing.append(f"{REPEATS} repeats of {_where(seldom)}: --repeat {REPEATS}")
     if (measured := sum(s.window_s for s in levels)) < RUN_S:
         missing.append(f"{RUN_S:g} s of windows, not {measured:.0f}")
@@ -70,10 +70,10 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
     return Grade(name=name, missing=missing, repeats=repeats, spread=spread, spread_at=at)
 
 
-def _spread(held: dict[_Key, list[LevelSummary]]) -> tuple[float | None, int | float | None]:
+def _spread(by_level: dict[_Key, list[LevelSummary]]) -> tuple[float | None, int | float | None]:
     """(largest half-range of one level's repeats as a share of their mean, at which level)."""
     widest: tuple[float | None, int | float | None] = None, None
-    for (at, _), same in held.items():
+    for (at, _), same in by_level.items():
         X = [s.output_tokens_per_s.mean for s in same if s.output_tokens_per_s.mean]
         if len(X) < 2:
             continue
@@ -97,7 +97,7 @@ def _key(s: LevelSummary) -> _Key:
 
 
 def _where(levels: Sequence[LevelSummary]) -> str:
-    """Levels by what was held, each once: "1, 4 in flight", "2.5 req/s"."""
+    """Levels by their load, each once: "1, 4 in flight", "2.5 req/s"."""
     closed, open_ = {s.concurrency for s in levels if s.rate is None}, {s.rate for s in levels if s.rate is not None}
     words = [", ".join(f"{C:,}" for C in sorted(filter(None, closed))) + " in flight"] if closed else []
     words += [", ".join(f"{rate:g}" for rate in sorted(filter(None, open_))) + " req/s"] if open_ else []

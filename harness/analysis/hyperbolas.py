@@ -337,7 +337,7 @@ def _two(gg: Floats, gn: Floats, nn: Floats, gy: Floats, ny: Floats) -> tuple[Fl
 
 
 def taken(curves: list[Curves], which: Ints) -> Curves:
-    """For each data set the curve of the family asked for."""
+    """For each data set the curve of its family in `which`."""
     rows = np.arange(len(which))
     columns = zip(*map(msgspec.structs.astuple, curves), strict=True)
     return Curves(*(np.stack(column)[which, rows] for column in columns))

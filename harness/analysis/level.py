@@ -1,8 +1,8 @@
-"""What one finished level says: its summary, from records, telemetry and what the manifest knows. Pure.
+"""One finished level: its summary, from records, telemetry and the manifest. Pure.
 
-There is one way for all who ask: the run that goes on, the one that is resumed, and every later reading of the folder.
-So a ramp decides on the figures that the report shows, whenever it is asked. The caller brings every record that
-touches the level's window, whichever level it was sent in; more of them change nothing.
+The running ramp, a resumed run and every later reading of the folder use the same function, so a ramp decides on the
+figures that the report shows. The caller brings every record that touches the level's window, whichever level it was
+sent in; more of them change nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PAUSED = 0.01  # of a window, above which a worker that stood still voids it if 
 
 
 class Facts(Conditions, frozen=True, kw_only=True):
-    """What of a run's manifest bears on its levels; by default nothing is known, and nothing asked."""
+    """The parts of a run's manifest that a level's summary needs; by default nothing is known."""
 
-    limits: tuple[slo.Limit, ...] = ()
+    limits: tuple[slo.SloLimit, ...] = ()
     client: ClientSummary = ClientSummary()
 
     @classmethod
@@ -59,7 +59,7 @@ def _replicas(hardware: Hardware) -> int:
 
 
 def _client(client: Client, processors: int) -> ClientSummary:
-    """The load generator as the manifest has it; a calibration says what one worker follows on a processor of its own.
+    """The load generator by the manifest; a calibration is of one worker on a processor of its own.
 
     `processors` are those that it was allowed, 0 where that is not known.
     """
@@ -95,20 +95,20 @@ def summarise_level(
     made = msgspec.structs.replace(
         made,
         slo=slo.attainments(facts.limits, table, level, replicas=facts.replicas) if facts.limits else [],
-        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_said(records, level)],
+        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
 
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:
-    """By its telemetry; whose stamps it had also by its transport, since a short window has little telemetry."""
+    """By its telemetry; the source of its stamps also by its transport, since a short window has little telemetry."""
     seen = telemetry.client_view(samples, window)
     known = "user" if facts.client.transport != "socket" else facts.client.timestamp_source
     return msgspec.structs.replace(seen, timestamp_source=seen.timestamp_source or known)
 
 
 def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list[Verdict]:
-    """Where somebody stood still inside the window: requests were not sent then, and answers not waited for.
+    """Where a worker, the main process or the machine paused inside the window: nothing was sent or read then.
 
     That voids it where requests were sent late for it, or arrivals have the clock's stamps, which it has moved.
     """
@@ -125,27 +125,27 @@ def _pauses(samples: Sequence[Sample], level: Level, client: ClientView) -> list
     for metric, seconds in sorted(stood.items()):
         worker, _, _ = metric.rpartition("/")
         if metric == "slept_s":
-            said = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
-            out.append(invalid(Code.MACHINE_SLEPT, said, "keep it awake, hold the level again", at))
+            message = f"the machine slept for {seconds:.3g} s in the window, and the server did not"
+            out.append(invalid(Code.MACHINE_SLEPT, message, "keep it awake, hold the level again", at))
         elif metric == "parent_paused_s":
-            said = f"the main process stood still for {seconds:.3g} s of the window; load went on"
-            out.append(note(Code.PARENT_PAUSED, said, "the figures of server and GPU have a gap there", at))
+            message = f"the main process stood still for {seconds:.3g} s of the window; load went on"
+            out.append(note(Code.PARENT_PAUSED, message, "the figures of server and GPU have a gap there", at))
         else:
             harm = client.limited or client.timestamp_source == "user"
             judge = invalid if harm and seconds > PAUSED * window else doubt
-            said = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
-            out.append(judge(Code.WORKER_PAUSED, said, "give it a processor of its own, hold the level again", at))
+            message = f"worker {worker} stood still for {seconds:.3g} s of the window of {window:.3g} s"
+            out.append(judge(Code.WORKER_PAUSED, message, "give it a processor of its own, hold the level again", at))
     return out
 
 
-def _said(records: Sequence[Record], level: Level) -> list[Verdict]:
-    """What was said of the level's errors, once for each kind."""
+def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
+    """The first message of each kind of error in the level."""
     words: dict[str, str] = {}
     for record in records:
         if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
-        Verdict(f"{Code.SAID}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
+        Verdict(f"{Code.ERROR_MESSAGE}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)
         for kind, text in sorted(words.items())
     ]
 

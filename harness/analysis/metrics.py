@@ -66,9 +66,9 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     """What a limit may be put on, of every request; seconds by figure, each shape [requests], nan where it has none.
 
     ITL of one request is its TPOT, its ICL the longest gap between two of its chunks (its stall), which is worked out
-    only where it is `stalled` that is asked for.
+    only with `stalled`.
     """
-    origin = table.sent if level.rate is None else table.scheduled  # what waits for us in open loop waits (wrk2)
+    origin = table.sent if level.rate is None else table.scheduled  # in open loop our delay counts as waiting (wrk2)
     output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
     pace = tpot(table.first, table.last, output, table.first_tokens)
     found = {
@@ -98,7 +98,7 @@ def steps(icls: Floats, T: float, replicas: int) -> int:
 
 
 def late_share(table: Table, level: Level, start: float, end: float) -> float:
-    """Share of the slots' time in a window that stood empty on our account, 0 to 1.
+    """Share of the slots' time in a window that stood empty because of the client, 0 to 1.
 
     Σ(send − end of the request before in the slot, connecting left out) / (C · T), as far as it lies in the window,
     which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it.

@@ -1,14 +1,14 @@
-"""What a phase probe says: what a prompt token costs and how many are computed, how fast tokens are generated. Pure.
+"""The figures of a phase probe: what a prompt token costs, how many are computed, how fast tokens are generated. Pure.
 
-Prefill: one output token over growing prompts, one request in flight, TTFT against the prompt's length P. What does
-not grow with P (network, scheduling, the step that the first token leaves with) is in the intercept, which is why
-P/TTFT is nobody's rate and the slope is. Attention makes TTFT convex, and prompts too short to keep the arithmetic
-busy take as long as reading the weights does:
+Prefill: one output token over growing prompts, one request in flight, TTFT against the prompt's length P. What does not
+grow with P (network, scheduling, the step that the first token leaves with) is in the intercept, so prefill is
+described by the slope and not by P/TTFT. Attention makes TTFT convex, and prompts too short to keep the arithmetic busy
+take as long as reading the weights does:
 
     TTFT(P) = max(floor, c + s P + q P²),  q >= 0
 
-Decode: short prompts, long answers. The two phases are quoted apart and never summed. Left out: what the server says
-of its own prefill time.
+Decode: short prompts, long answers. The two phases are quoted apart and never summed. Left out: the server's own
+figures of its prefill time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def of_probe(
 ) -> tuple[Phases | None, list[Verdict]]:
     """The phase that the run probed, with its verdicts; None of a run that is no probe.
 
-    `levels` are all of the run, `curve` the fit to those of its ramp, `input_tokens` the asked prompt length.
+    `levels` are all of the run, `curve` the fit to those of its ramp, `input_tokens` the requested prompt length.
     """
     if probe == "prefill":
         prompts, verdicts = prefill(levels, curve, input_tokens=input_tokens, roof=roof)
@@ -72,7 +72,7 @@ def prefill(
 ) -> tuple[PrefillPhase, list[Verdict]]:
     """Capacity from the ramp, prompt tok/s; dTTFT/dP at one request in flight, s a token; MFU from that slope.
 
-    MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the asked P: the FLOP of one prompt token more over those that
+    MFU = (2 body + 4 L n_q d P) / (F dTTFT/dP) at the requested P: the FLOP of one prompt token more over those that
     the GPUs could have done in its time.
     """
     alone = [s for s in levels if s.concurrency == 1 and s.ttft_s.mean is not None and usable(s, Purpose.POINT)]
@@ -108,7 +108,7 @@ def decode(
     """Capacity from the ramp, output tok/s without first tokens; ITL and MBU at one request in flight.
 
     MBU = (W(1) + (ctx + 1) kv) / (BW ITL), ctx = P + G/2: the bandwidth that was reached, over the data sheet's. A
-    step's launch and scheduling are in ITL and at one request in flight cannot be told from its reading, so they
+    step's launch and scheduling are in ITL and at one request in flight cannot be separated from its reading, so they
     lower this MBU below the share of its bandwidth at which the GPU reads while it does.
     """
     capacity, shown, missed = _plateau(levels, curve, "decode")
@@ -153,7 +153,7 @@ class Rise(msgspec.Struct, frozen=True):
         return Value(value, (value - half, value + half))
 
 
-class _Fit(msgspec.Struct, frozen=True):
+class _TtftFit(msgspec.Struct, frozen=True):
     """One form of the curve, fitted."""
 
     rise: Rise
@@ -167,11 +167,11 @@ class _Fit(msgspec.Struct, frozen=True):
 
 
 def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
-    """TTFT over prompt length by weighted least squares, the flat part of short prompts told apart; None below two.
+    """TTFT over prompt length by weighted least squares, with a flat part for short prompts; None below two.
 
     `t` are means, `se` their standard errors, shape [levels]. With j of the shortest lengths in the flat part, the
     others carry c + s P + q P² (q only where it is above 0 and four or more points bear it); j is chosen by AICc.
-    Intervals by t on the points beyond coefficients, the errors never narrower than given and as wide as the points
+    Intervals by t on the points beyond coefficients, the errors never narrower than `se` and as wide as the points
     scatter.
 
     >>> P = np.array([100.0, 200.0, 400.0, 800.0])
@@ -195,8 +195,8 @@ def fit(P: Floats, t: Floats, se: Floats) -> Rise | None:
     return _with_interval(made)
 
 
-def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _Fit:
-    """c + s P + q P² without a flat part, its covariance by the given errors."""
+def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _TtftFit:
+    """c + s P + q P² without a flat part, its covariance by `se`."""
     unit = float(P.max())  # keeps the columns of one size
     x = P / unit
     A = np.stack([np.ones_like(x), x, x * x], axis=1)
@@ -213,10 +213,10 @@ def _rising(P: Floats, t: Floats, se: Floats, begins: float) -> _Fit:
     c, s, q = (np.append(found, 0.0)[:3] * scale).tolist()
     covariance = tuple(tuple(row) for row in (inverse * np.outer(scale, scale)).tolist())
     chi2 = float((((A[:, :terms] @ found - t) / se) ** 2).sum())
-    return _Fit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
+    return _TtftFit(Rise((c, s, q), covariance, None, float(begins)), chi2, len(P) - terms)
 
 
-def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _Fit | None:
+def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) -> _TtftFit | None:
     """A floor up to `flat`, rising from `begins`; None where the two do not make a maximum of both."""
     low = flat >= P
     weight = 1 / se[low] ** 2
@@ -226,10 +226,10 @@ def _with_floor(P: Floats, t: Floats, se: Floats, flat: float, begins: float) ->
     if not c + s * flat + q * flat * flat <= floor <= c + s * begins + q * begins * begins:
         return None
     chi2 = float((((t[low] - floor) / se[low]) ** 2).sum())
-    return _Fit(made.rise, made.chi2 + chi2, made.freedom + int(low.sum()) - 1)
+    return _TtftFit(made.rise, made.chi2 + chi2, made.freedom + int(low.sum()) - 1)
 
 
-def _with_interval(made: _Fit) -> Rise:
+def _with_interval(made: _TtftFit) -> Rise:
     if made.freedom < 1:
         return made.rise
     wider = max(1.0, made.chi2 / made.freedom)
@@ -237,9 +237,9 @@ def _with_interval(made: _Fit) -> Rise:
     return msgspec.structs.replace(made.rise, covariance=covariance, quantile=t_quantile(0.975, made.freedom))
 
 
-def _prompt(s: LevelSummary, asked: float) -> float:
-    """Prompt tokens of a level's requests, as they were counted, else as they were asked."""
-    return float(s.input_tokens_mean or s.input_tokens_asked or asked)
+def _prompt(s: LevelSummary, requested: float) -> float:
+    """Prompt tokens of a level's requests, as they were counted, else as requested."""
+    return float(s.input_tokens_mean or s.input_tokens_asked or requested)
 
 
 def _error(s: LevelSummary) -> float:

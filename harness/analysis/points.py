@@ -1,8 +1,8 @@
 """Measured levels as the points that a curve is fitted to: repeats pooled, every one with an error.
 
-An error that a level measured counts as it is. One that was assumed from the number of its requests is a weight: it
-says which levels are known better, and the scatter of the points about the curve says how well (`error_scale`). Left
-out: the curve itself (`curve`), and which level comes next (`ramp`).
+A measured error counts as it is. One that was assumed from the number of requests is a weight between levels: its scale
+comes from the scatter of the points about the curve (`error_scale`). Left out: the curve itself (`curve`), and which
+level comes next (`ramp`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
 _GROSS = 3.0  # residuals count up to so many times the scatter, so that one bad level does not spoil all
 _ROBUST = 8  # points from which on that is done
 _ROUNDS = 6
-_TYPICAL = 0.05  # error of a short window, where too few levels tell
+_TYPICAL = 0.05  # error of a short window, where too few levels show it
 FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual, enough for a provisional answer
 
 
@@ -40,7 +40,7 @@ class Point(msgspec.Struct, frozen=True):
     assumed: bool = False  # `se` is a weight, not a measurement: the fit finds the scale of all such errors
 
 
-class Levels(msgspec.Struct, frozen=True):
+class PooledLevels(msgspec.Struct, frozen=True):
     """Distinct levels in order of N, repeats pooled."""
 
     N: Floats
@@ -48,7 +48,7 @@ class Levels(msgspec.Struct, frozen=True):
     X: Floats
     sigma: Floats  # relative error
     assumed: Bools  # the error's scale is by the scatter of the points
-    held: Bools  # as many in flight as were asked for
+    in_flight_ok: Bools  # as many in flight as were requested
     times: Ints  # how often each was measured
     drift: float  # relative σ between repeats of one level, beyond their own errors
     scale: float  # factor that assumed errors were found to need
@@ -60,7 +60,7 @@ class Levels(msgspec.Struct, frozen=True):
         return np.where(self.assumed, self.spread, 1.0)
 
     def concurrency_at(self, N: float) -> float:
-        """C that holds N in flight: interpolated between the levels, in proportion beyond them."""
+        """C that keeps N in flight: interpolated between the levels, in proportion beyond them."""
         first, last = self.N[0], self.N[-1]
         if first < N < last:
             return float(np.interp(N, self.N, self.C))
@@ -71,8 +71,8 @@ class Levels(msgspec.Struct, frozen=True):
 def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
     """The measured levels as points, each valid where the level may be used as one.
 
-    Levels of an open loop are none: what is in flight there follows from the rate and wanders. Nor are those that a
-    probe holds before its ramp, whose prompts have lengths of their own.
+    Levels of an open loop are left out: their requests in flight follow from the rate and vary. So are those that a
+    probe measures before its ramp, whose prompts have lengths of their own.
     """
     out = []
     for s in levels:
@@ -92,7 +92,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
     return out
 
 
-def pool(points: Sequence[Point]) -> Levels:
+def pool(points: Sequence[Point]) -> PooledLevels:
     """The valid points as distinct levels; repeats of one concurrency are averaged, weighted by their errors.
 
     A machine that drifts moves a level as a whole, which its own error cannot show but repeats do. What lies between
@@ -111,13 +111,13 @@ def pool(points: Sequence[Point]) -> Levels:
     drift = between(np.log(X), sigma, at)
     w = 1 / (sigma**2 + drift**2)
     total = np.bincount(at, w, len(C))
-    return Levels(
+    return PooledLevels(
         N=np.bincount(at, w * N, len(C)) / total,
         C=C,
         X=np.bincount(at, w * X, len(C)) / total,
         sigma=np.asarray(total**-0.5, dtype=np.float64),
         assumed=np.bincount(at, w * guessed, len(C)) > total / 2,
-        held=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
+        in_flight_ok=np.bincount(at, [not p.in_flight_ok for p in valid], len(C)) == 0,
         times=times,
         drift=drift,
         scale=scale,
@@ -126,7 +126,7 @@ def pool(points: Sequence[Point]) -> Levels:
 
 
 def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[float, float]:
-    """(factor on the relative errors `sigma` where they are `assumed`, degrees of freedom that it was told by).
+    """(factor on the relative errors `sigma` where they are `assumed`, degrees of freedom behind it).
 
     It brings the residuals about the capped hyperbola to their degrees of freedom, against a wide normal prior on its
     logarithm: the s that minimises 2f·ln s + χ²/s² + (ln s/1.5)², f the freedom of the assumed points. Repeats count

@@ -15,7 +15,7 @@ from harness.summary import Prediction
 
 
 def complete(prediction: Prediction) -> bool:
-    """Whether it holds what is divided by: one that was read from a folder need not."""
+    """Whether every figure that is divided by is above 0, which one read from a folder need not be."""
     assumed = prediction.assumptions
     rooms = [assumed.kv_tokens or 0.0] if assumed.kv_tokens_by_memory is not None else []
     least = [prediction.output_tokens, prediction.single_stream_tokens_per_s.mid, assumed.dp, *rooms]

@@ -2,14 +2,14 @@
 
 `ttft_p99=2s` asks that 99 % of the requests have a TTFT of at most 2 s. So a limit is judged by attainment, the share
 that met it, against the share needed, and never by comparing a percentile. The share has a 95 % interval by Wilson's
-score: met if all of it reaches what is needed, missed if none of it does, else unresolved, which is an answer. It is a
-common one: where all n samples met a p99 limit, the interval reaches 0.99 from n = 381 on, a p99.9 limit's 0.999 from
-n = 3,838. Failures and timeouts are misses, what we cut ourselves is out.
+score: met if all of it reaches what is needed, missed if none of it does, else unresolved, which is common: where all n
+samples met a p99 limit, the interval reaches 0.99 from n = 381 on, a p99.9 limit's 0.999 from n = 3,838. Failures and
+timeouts are misses, requests that we cancelled are left out.
 
-Requests come in clumps (all that are in flight share a stall), so n of them may tell less than n independent ones
-would. How much less is read off time blocks (`clumping`), and Wilson counts only what is left.
+Requests come in clumps (all that are in flight share a stall), so n of them may carry less information than n
+independent ones. How much less is read off time blocks (`clumping`), and Wilson counts only what is left.
 
-Left out: how long to hold a level for a decision, and goodput, which `metrics.meets` counts.
+Left out: how long a level has to last for a decision, and goodput, which `metrics.meets` counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AGREE = 1.5  # variances of blocks and of independent samples that are closer t
 _SHOW = 20  # samples that show how they come: with 10 of them, or none, intervals of a queue's waits cover too little
 
 
-class Limit(msgspec.Struct, frozen=True):
+class SloLimit(msgspec.Struct, frozen=True):
     """One limit of an SLO: `needed` of all samples have a `figure` of at most `seconds`."""
 
     name: str  # like "ttft_p99"
@@ -58,8 +58,8 @@ class Limit(msgspec.Struct, frozen=True):
         return f"{self.name}={units.duration(self.seconds)}"
 
 
-def limits(slo: Mapping[str, float]) -> list[Limit]:
-    """The limits of an SLO, seconds by name, in the order given; without a percentile 0.99 have to meet it.
+def limits(slo: Mapping[str, float]) -> list[SloLimit]:
+    """The limits of an SLO, seconds by name, in their order; without a percentile 0.99 have to meet it.
 
     >>> [(str(limit), limit.figure, limit.needed) for limit in limits({"ttft_p90": 2.0, "e2e": 0.5})]
     [('ttft_p90=2s', 'ttft', 0.9), ('e2e=500ms', 'e2e', 0.99)]
@@ -67,11 +67,11 @@ def limits(slo: Mapping[str, float]) -> list[Limit]:
     for name in slo:
         units.known_limit(name, "slo")
     named = [(name, *units.LIMITS[name], seconds) for name, seconds in slo.items()]
-    return [Limit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
+    return [SloLimit(name, figure, _NEEDED if share is None else share, limit) for name, figure, share, limit in named]
 
 
-def per_request(limits: Sequence[Limit]) -> dict[str, float]:
-    """What goodput asks of one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
+def per_request(limits: Sequence[SloLimit]) -> dict[str, float]:
+    """The limits of goodput on one request, for `metrics.meets`: seconds by figure, the tightest limit of each.
 
     >>> per_request(limits({"ttft_p99": 2.0, "ttft_p50": 0.5, "itl_p99": 0.05}))
     {'ttft': 0.5, 'itl': 0.05}
@@ -82,7 +82,7 @@ def per_request(limits: Sequence[Limit]) -> dict[str, float]:
     return found
 
 
-def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
+def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, replicas: int = 1) -> list[Attainment]:
     """How much of a level whose window is closed met each limit, in their order; `table` may hold the whole run.
 
     Samples are the requests that began in the window. A limit on a percentile of ITL or ICL has their gaps instead,
@@ -104,16 +104,16 @@ def attainments(limits: Sequence[Limit], table: Table, level: Level, *, replicas
     chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
     chunked = chunked or table.lumped[good].sum() > LUMPED * chunks
 
-    def requests(limit: Limit) -> Attainment:
+    def requests(limit: SloLimit) -> Attainment:
         figure = of_requests[limit.figure]
         met = table.ok & metrics.meets({limit.figure: limit.seconds}, of_requests, len(table.ok))
         late = np.where(table.ok, np.nan_to_num(figure, nan=0.0), np.inf)  # what a request lacks it has in time
         effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
-        if effect is None:  # too short to tell: at worst all that are in flight together share their fate
+        if effect is None:  # too short to measure it: the worst case is that all in flight fail or pass together
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))
         return _judged(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
 
-    def gaps(limit: Limit) -> Attainment:
+    def gaps(limit: SloLimit) -> Attainment:
         if limit.figure == "itl" and chunked:
             return Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
         if not good.any():
@@ -223,8 +223,8 @@ def pooled(repeats: Sequence[Attainment]) -> Attainment:
 def knee(levels: Sequence[LevelSummary]) -> Value | None:
     """SLO knee: the largest concurrency that met the SLO below the smallest that missed it; requests in flight.
 
-    The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved
-    or were not held. None where no level below the smallest miss met it. Repeats are pooled. Invalid levels are left
+    The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
+    were not measured. None where no level below the smallest miss met it. Repeats are pooled. Invalid levels are left
     out, except that one which errors or too few in flight make invalid can still miss.
     """
     return _boundary(levels, lambda level: level.concurrency if level.rate is None else None)

@@ -1,4 +1,4 @@
-"""Intervals that keep their promise: Student's t, Wilson, percentiles by sample count, batch means.
+"""Intervals with the coverage that they state: Student's t, Wilson, percentiles by sample count, batch means.
 
 Written out because numpy has none of them. Left out: the bootstrap over time blocks, which belongs to SLOs.
 """
@@ -20,11 +20,11 @@ Z95 = 1.959964  # two-sided 95 % of the normal distribution
 SAMPLES = {50: 11, 75: 24, 90: 64, 95: 130, 99: 662, 99.9: 6636}
 
 _BATCHES, _REQUEST_TIMES = 10, 2  # an interval: at least 10 batches of at least 2 mean request times
-_MOST_BATCHES = 40  # more say little more of the scatter (Schmeiser 1982), and shorter ones more of their own edges
+_MOST_BATCHES = 40  # more add little (Schmeiser 1982), and short ones are dominated by their edges
 _FEW_BATCHES = 4  # the fit's own error: at least 4 batches of at least 1
 _CORRELATED = 0.2  # lag-1 correlation above which batches are doubled
 _EVEN = 0.01  # batches that lie within this share of their mean carry an interval even if they are correlated
-_CLOSE_TO_1 = 0.9  # of a correlation, beyond which it says nothing of how much wider the interval has to be
+_CLOSE_TO_1 = 0.9  # of a correlation, beyond which its estimate does not determine the interval's width
 FLOOR = 0.005  # no throughput is known better than this, relative
 _NEWTON = 50  # steps at most; far from the answer one doubles the variance, near it they converge at once
 ASSUMED = 0.02  # relative error of a level too short to have measured its own
@@ -141,7 +141,7 @@ def batch_means(times: Floats, amounts: Floats, start: float, end: float, reques
 
     10 to 40 batches of at least 2 mean request times, doubled in length while the lag-1 correlation is
     above 0.2; where that leaves fewer than 10, the interval is None, unless none of 10 batches is off the mean by more
-    than 1 %: then it holds them all. What correlation is left widens it.
+    than 1 %: then it spans them all. Correlation that is left widens it.
 
     >>> t = np.arange(0.0, 40.0, 0.5)
     >>> batch_means(t, np.ones(80), 0.0, 40.0, 2.0)     # perfectly even: no width
@@ -166,8 +166,8 @@ def running_means(times: Floats, counts: Floats, start: float, end: float, reque
 def _estimate(batched: Callable[[int], Floats], span: float, request_s: float | None) -> Estimate:
     """Batch means of a span; `batched` gives the rates in n equal parts of it.
 
-    Correlation up to 0.2 cannot be told from none in 10 batches, and would cost an interval a fifth of its width:
-    it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation less its bias -(1 + 4ρ)/n (Kendall 1954).
+    Correlation up to 0.2 cannot be distinguished from none in 10 batches, and would cost an interval a fifth of its
+    width: it is widened by √((1 + ρ)/(1 - ρ)), ρ the lag-1 correlation less its bias -(1 + 4ρ)/n (Kendall 1954).
     """
     mean = float(batched(1)[0])
     n = min(_MOST_BATCHES, _fitting(span, _REQUEST_TIMES, request_s))
@@ -205,8 +205,8 @@ def between(values: Floats, errors: Floats, group: Ints) -> float:
     1.0
     """
     counts = np.bincount(group)
-    told = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
-    values, errors, group = values[told], errors[told], group[told]
+    known = ((counts > 1) & ~np.isnan(np.bincount(group, errors)))[group]
+    values, errors, group = values[known], errors[known], group[known]
     n, freedom, variance = len(counts), len(values) - len(np.unique(group)), 0.0
     for _ in range(_NEWTON):
         w = 1 / (errors**2 + variance)
@@ -233,10 +233,10 @@ def fit_error(
 
     docs/method.md, Throughput and its error.
 
-    Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal
-    so that few batches do not feign precision, at least 0.5 %. Past the knee a request time is mostly the wait for a
-    seat, which holds no token up; where 4 of them do not fit, batches of the time from an answer's first token to its
-    last have to do. Else max(2 %, 1/sqrt(completions)), assumed.
+    Batch means over whatever batches fit, at least 4 of at least 1 request time, widened by t over normal so that few
+    batches do not look more precise than they are, at least 0.5 %. Past the knee a request time is mostly queueing,
+    which delays no token; where 4 of them do not fit, batches of the time from an answer's first token to its last have
+    to do. Else max(2 %, 1/sqrt(completions)), assumed.
     """
     mean = float(batches(times, amounts, start, end, 1)[0])
     if mean <= 0:

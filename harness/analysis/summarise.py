@@ -35,12 +35,12 @@ from harness.summary import (
 
 
 def summarise(run: Result) -> Summary:
-    """Everything that the folder's records, levels, telemetry and manifest say; finished levels only."""
+    """The summary of a folder's records, levels, telemetry and manifest; finished levels only."""
     table, facts = Table.of(run.records), Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
-    # Every run with slots ends in an answer; one with a schedule has no curve over concurrency.
+    # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
     fitted = _with_times(fit.curve, run) if fit else None
     knees = msgspec.structs.replace(
@@ -54,11 +54,11 @@ def summarise(run: Result) -> Summary:
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
-        knee_concurrency=_knee(knees, fitted, asked=bool(facts.limits)),
+        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits)),
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=_beside(run, of_ramp, fitted, phase),
+        prediction=_with_gap(run, of_ramp, fitted, phase),
         cost=_cost(run.manifest, fitted, of_ramp),
         client=facts.client,
         ramp=_ramp(run),
@@ -68,8 +68,8 @@ def summarise(run: Result) -> Summary:
 
 
 def _has_slots(run: Result) -> bool:
-    asked = run.manifest.scenario.ramp
-    return not (asked.rates or asked.search_rate or any(level.rate is not None for level in run.levels))
+    ramp = run.manifest.scenario.ramp
+    return not (ramp.rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
 
 
 def _with_times(fitted: Curve, run: Result) -> Curve:
@@ -91,18 +91,18 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
     return fitted
 
 
-def _knee(knees: Knees, fitted: Curve | None, *, asked: bool) -> float | None:
-    """The knee unqualified (docs/definitions.md, The answer): the SLO's if one was `asked`, else the hinge.
+def _knee(knees: Knees, fitted: Curve | None, *, has_slo: bool) -> float | None:
+    """The knee unqualified (docs/definitions.md, The answer): the SLO's with `has_slo`, else the hinge.
 
     That of a curve that is found or provisional.
     """
-    if asked:
+    if has_slo:
         return knees.slo.value if knees.slo else None
     return fitted.hinge_concurrency.value if fitted and fitted.state in (FOUND, PROVISIONAL) else None
 
 
 def _ramp(run: Result) -> list[RampStep]:
-    """The ramp's decisions: as the manifest has them, or of a run that died as its levels tell."""
+    """The ramp's decisions: from the manifest, or of a run that died from its levels."""
     if run.manifest.ramp:
         return run.manifest.ramp
     begun = [level for level in run.levels if "void" not in level.notes]
@@ -110,14 +110,14 @@ def _ramp(run: Result) -> list[RampStep]:
 
 
 def _phases(run: Result, levels: Sequence[LevelSummary], fitted: Curve | None) -> tuple[Phases | None, list[Verdict]]:
-    probe, asked = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
-    if probe is None or asked is UNSET:
+    probe, input_tokens = run.manifest.scenario.ramp.probe, run.manifest.workload.input_tokens
+    if probe is None or input_tokens is UNSET:
         return None, []
-    return phases.of_probe(probe, levels, fitted, input_tokens=asked, roof=run.manifest.roof)
+    return phases.of_probe(probe, levels, fitted, input_tokens=input_tokens, roof=run.manifest.roof)
 
 
 def lost(run: Result) -> int:
-    """Requests that were sent and have no record, by the last that is known of each worker: at least so many."""
+    """Requests that were sent and have no record, by the last count of each worker: a lower bound."""
     sent: dict[str, int] = {}  # by the beginning of their ids
     for sample in run.samples:
         if sample.source == "client" and sample.metric.endswith("/sent"):
@@ -129,7 +129,7 @@ def lost(run: Result) -> int:
 
 
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """0; 3 when the answer rests on an invalid level; else 99 where a miss is to be told and no level met the SLO."""
+    """0; 3 when the answer rests on an invalid level; else 99 with `slo_fail` where no level met the SLO."""
     levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
@@ -142,26 +142,26 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
     """The levels that the answer rests on.
 
-    Not those at which a ramp learnt that it must not go on: the last of each repeat if its errors ended it. And where
-    the ramp chose its levels none that is invalid: the curve leaves them out.
+    Left out is the last level of each repeat where its errors ended the ramp. Where the ramp chose its levels, invalid
+    ones are left out too, as in the curve.
     """
     last = {level.repeat: level for level in levels}
 
     def counts(s: LevelSummary) -> bool:
-        chosen = role_of(s.reason) not in (None, Role.GIVEN)
+        chosen = role_of(s.reason) not in (None, Role.FIXED)
         failed = Code.ERRORS_ABOVE_1_PERCENT in invalid_by(s)
         return usable(s, Purpose.ANSWER) or not (chosen or (failed and last[s.repeat] is s))
 
     return [s for s in levels if counts(s)]
 
 
-def _beside(
+def _with_gap(
     run: Result, levels: Sequence[LevelSummary], fitted: Curve | None, phase: Phases | None
 ) -> Prediction | None:
-    """The prediction made before load with the measurement beside it, and where the two part."""
+    """The prediction made before load, with measured over predicted and the gap between them."""
     if run.manifest.prediction is None:
         return None
-    made = gap.beside(run.manifest.prediction, levels)
+    made = gap.with_ratios(run.manifest.prediction, levels)
     parted = gap.attribute(made, levels, fitted, roof=run.manifest.roof, phases=phase)
     return msgspec.structs.replace(made, gap=parted)
 
@@ -171,9 +171,9 @@ def _of_run(run: Result) -> list[Verdict]:
     sessions = run.manifest.sessions
     void = [level for level in run.levels if "void" in level.notes]
     if not run.complete:
-        begun, held = len(run.levels) - len(void), sum(level.finished for level in run.levels)
+        begun, finished = len(run.levels) - len(void), sum(level.finished for level in run.levels)
         why = sessions[-1].ended if sessions else None
-        message = f"the run ended early: {held} of the {begun} levels begun are finished"
+        message = f"the run ended early: {finished} of the {begun} levels begun are finished"
         advice = "the finished levels stand; `knee run --resume` goes on with the rest"
         out.append(doubt(Code.INCOMPLETE, f"{message} ({why})" if why else message, advice))
     if run.damage:
@@ -197,8 +197,8 @@ def _of_run(run: Result) -> list[Verdict]:
     if not any(level.finished for level in run.levels):
         out.append(invalid(Code.NOTHING_MEASURED, "no level is finished: there is no answer", "give the run more time"))
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
-    said = [*run.manifest.notes, *dict.fromkeys(stops)]
-    return out + [note(Code.RUN_NOTE, text) for text in said]
+    notes = [*run.manifest.notes, *dict.fromkeys(stops)]
+    return out + [note(Code.RUN_NOTE, text) for text in notes]
 
 
 def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:

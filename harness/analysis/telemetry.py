@@ -1,4 +1,4 @@
-"""Telemetry over one window: what the samples say of the load generator, the server and this machine's GPUs. Pure."""
+"""Telemetry over one window: the load generator, the server and this machine's GPUs by their samples. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.record import Sample
 from harness.summary import ClientView, GpuView, ServerView
 
-_EDGE_S = 5.0  # how far outside a window a sample may lie and still say how the energy counter stood at its edge
+_EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
 
-# Bits of the clocks event reasons (nvml.h, nvmlClocksEventReasons) that hold the clock below what was asked for. The
-# rest are no complaint: idle, clocks that somebody set, and boosting in step with other cards.
+# Bits of the clocks event reasons (nvml.h, nvmlClocksEventReasons) that keep the clock below what was requested.
+# The rest are normal: idle, clocks set by the operator, and boosting in step with other cards.
 THROTTLE = {
     "sw_power_cap": 0x04,  # at its power limit: ordinary under full load
     "hw_slowdown": 0x08,  # halved by the board: heat, the power brake, or too fast a rise in power
@@ -26,7 +26,7 @@ Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window: its busiest worker and its host; what the records say comes with the metrics."""
+    """The client over one window: its busiest worker and its host; figures from records come with the metrics."""
     workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
     host: dict[str, list[float]] = {}
     for sample in samples:
@@ -71,12 +71,12 @@ def server_view(
     computed: Sequence[tuple[float, float]] = (),
     ended: Sequence[tuple[float, float]] = (),
 ) -> ServerView | None:
-    """The server's own account of one window, and its token counters against ours.
+    """The server's own figures of one window, and its token counters against ours.
 
     `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
     prompt tokens), `computed` the same without what was cached, `ended` (last token's time, output tokens): servers
     count by one or the other. Both sides are counted between the same two scrapes. Fewer than 200 engine steps
-    between them (`steps_per_s`) cannot tell a difference of 1 % from a step at the edge: no ratio then.
+    between them (`steps_per_s`) cannot separate a difference of 1 % from a step at the edge: no ratio then.
     """
     series: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:

@@ -35,18 +35,18 @@ def usable(level: LevelSummary, for_: Purpose) -> bool:
     for_    what the level is wanted for                                excused
     ======  ==========================================================  ============================================
     ANSWER  its own figures: a grade above the lowest, exit status 0,   nothing
-            the headline, an SLO that is met, beside a prediction, to
-            calibrate one, in place of one
-    POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: it holds for as many as were
-            the single stream beside its prediction                     in flight
-    TOP     the highest level beside its prediction                     in_flight_low, client_limited,
-                                                                        worker_paused: then the client ended the
-                                                                        ramp, which is what is to be found
+            the headline, an SLO that is met, to compare with, calibrate
+            or replace a prediction
+    POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: the point is at as many as were
+            the single stream against its prediction                    in flight
+    TOP     the highest level against its prediction                    in_flight_low, client_limited,
+                                                                        worker_paused: the client ended the ramp,
+                                                                        and the gap has to name it
     MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
                                                                         unstable: overload is a miss too
     ======  ==========================================================  ============================================
 
-    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, and need no leave.
+    Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, usable or not.
     """
     return invalid_by(level) <= _EXCUSED[for_]
 

@@ -1,6 +1,6 @@
 """The steady window of a level: where it begins, what part of it counts, and how many requests were in flight in it.
 
-Pure and incremental enough for the ramp to ask while a level runs. Left out: when to stop a level.
+Pure, and cheap enough to be evaluated while a level runs. Left out: when to stop a level.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from harness.analysis.stats import batches, slope, t_quantile
 from harness.analysis.table import Bools, Floats, Table
 from harness.record import Level
 
-_FEWEST_BINS = 20  # below this the transient is not looked for
-_FEWEST_PARTS = 5  # of a window, below which a line through them tells nothing
+_FEWEST_BINS = 20  # below this the transient is not searched for
+_FEWEST_PARTS = 5  # of a window, below which a line through them has no meaning
 _LITTLE_APART = 0.05
 _REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
@@ -117,7 +117,7 @@ def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: 
     """By what share of its mean throughput moved over the window, where that is beyond doubt; else None.
 
     A line through ten or fewer parts of the window, each of at least two request times, with Student's t at 99 %:
-    it is asked only where a level is doubted already.
+    it is used only where a level already has a doubt.
     """
     parts = min(10, int((end - start) / (2 * request_s))) if request_s else 10
     if parts < _FEWEST_PARTS:
@@ -136,13 +136,13 @@ def began_in(table: Table, level: Level) -> Bools:
 
 
 def whole_requests(table: Table, level: Level) -> Level:
-    """The level with its closed window cut to whole request times, where it holds few; in open loop as it is.
+    """The level with its closed window cut to whole request times, where it has few of them; in open loop unchanged.
 
     Slots that are kept full fall into step on a server that computes prompts in batches: they wait for their first
-    tokens together, and end together. A window of one and a half request times then holds one such wait or two, by
-    chance, and its throughput is off by up to half. One of whole request times holds as many waits as answers, wherever
-    it begins; since the request time is a mean and no constant, it is placed where its throughput is nearest to the
-    mean over all places.
+    tokens together, and end together. A window of one and a half request times then contains one such wait or two, by
+    chance, and its throughput is off by up to half. One of whole request times contains as many waits as answers,
+    wherever it begins; since the request time is a mean and no constant, it is placed where its throughput is nearest
+    to the mean over all places.
     """
     start, end = level.window
     good = began_in(table, level) & table.ok
@@ -162,7 +162,7 @@ def whole_requests(table: Table, level: Level) -> Level:
 
 
 def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
-    """What requests made a second in a window shorter than a request time; None where the window holds a whole one.
+    """What requests made a second in a window shorter than a request time; None where the window contains a whole one.
 
     Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
     counted within a part of a request is anything between nothing and twice the truth. So `amounts` (one a request)

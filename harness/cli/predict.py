@@ -18,8 +18,8 @@ from harness.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from harness.predict.question import Answer, Question
-    from harness.predict.step import Workload
+    from harness.predict.question import PredictionResult, Question
+    from harness.predict.step import MeanLengths
     from harness.report.document import Document
     from harness.summary import Prediction, SteppedLevel
 
@@ -142,7 +142,7 @@ def _tokens(text: str, flag: str, least: int) -> int:
     return found
 
 
-def _answer(question: Question, flags: Mapping[str, Any]) -> Answer:
+def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     import msgspec
 
     from harness.predict import question as questions

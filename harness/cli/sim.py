@@ -34,7 +34,7 @@ def sim(
     It is an OpenAI-compatible server that only pretends to be a model on a GPU. --profile names the model and the GPU,
     or --model-config and --gpu do. By the same options it is one replica of what `knee predict` predicts.
     """
-    from harness.sim import endpoint
+    from harness.sim import serve
 
     chosen = _profile(profile, speed, flags)
     if calibration is not None:
@@ -54,7 +54,7 @@ def sim(
             )
             print(f"note: {note}", file=sys.stderr, flush=True)
 
-    endpoint.serve(chosen, host, port, log=log, ready=ready)
+    serve.serve(chosen, host, port, log=log, ready=ready)
 
 
 def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:

@@ -1,1 +1,1 @@
-"""Decisions from results: cost and replicas. Beside them the golden cases, known figures that are worked out. Pure."""
+"""Decisions from results: cost and replicas. And the golden cases, known figures worked out again. Pure."""

@@ -1,8 +1,8 @@
 """The golden cases: figures with a source, and what this package makes of the same inputs.
 
 Each row is worked out by the functions that every prediction and every price uses, never by arithmetic of its own, so
-the table fails with them. Where a source's own figure is rounded or wrong, the expected value is the right one and the
-note says so. docs/method.md, Golden cases, has the table.
+the table fails with them. Where a source's own figure is rounded or wrong, the expected value is the right one, with a
+note. docs/method.md, Golden cases, has the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KV = 131_072  # bytes/token of an 8B with 8 KV heads in bf16 (G7)
 _EXACT = 1e-12
 
 
-class Row(msgspec.Struct, frozen=True):
+class GoldenCase(msgspec.Struct, frozen=True):
     """One golden case, or one of its figures."""
 
     id: str
@@ -49,98 +49,108 @@ class Row(msgspec.Struct, frozen=True):
         return math.isclose(self.value, self.expected, rel_tol=self.tolerance)
 
 
-def table() -> list[Row]:
+def table() -> list[GoldenCase]:
     """Every golden case, in order."""
     rows = [*_rules(), *_money(), *_models(), *_steps()]
     return sorted(rows, key=lambda row: int(row.id[1:].rstrip("b")))  # G33b follows G33
 
 
-def _rules() -> Iterator[Row]:
-    yield Row("G1", "W 140e9, BW 3.35e12", rules.x0(1, 140e9, 0, 0, _BW), 23.93, 0.01, "tok/s", "quoted as ~24")
-    yield Row("G2", "G1 at batch 32", rules.x0(32, 140e9, 0, 0, _BW), 765.7, 0.005, "tok/s", "quoted as 768")
-    yield Row("G3", "140 GB / 32", _BW / rules.x0(32, 140e9, 0, 0, _BW), 4.375e9, 0.01, "B/token")
-    yield Row("G4", "70e9 / 3.35e12", rules.bandwidth_floor(70e9, _BW), 20.90e-3, 0.01, "s")
-    yield Row("G4", "3.35e12 / 70e9", rules.x0(1, 70e9, 0, 0, _BW), 47.86, 0.01, "tok/s")
+def _rules() -> Iterator[GoldenCase]:
+    yield GoldenCase("G1", "W 140e9, BW 3.35e12", rules.x0(1, 140e9, 0, 0, _BW), 23.93, 0.01, "tok/s", "quoted as ~24")
+    yield GoldenCase("G2", "G1 at batch 32", rules.x0(32, 140e9, 0, 0, _BW), 765.7, 0.005, "tok/s", "quoted as 768")
+    yield GoldenCase("G3", "140 GB / 32", _BW / rules.x0(32, 140e9, 0, 0, _BW), 4.375e9, 0.01, "B/token")
+    yield GoldenCase("G4", "70e9 / 3.35e12", rules.bandwidth_floor(70e9, _BW), 20.90e-3, 0.01, "s")
+    yield GoldenCase("G4", "3.35e12 / 70e9", rules.x0(1, 70e9, 0, 0, _BW), 47.86, 0.01, "tok/s")
     rounded = "quoted as 14.5 ms and 70, rounded twice"
-    yield Row("G5", "70e9 / 4.8e12", rules.bandwidth_floor(70e9, 4.8e12), 14.58e-3, 0.025, "s", rounded)
-    yield Row("G5", "4.8e12 / 70e9", rules.x0(1, 70e9, 0, 0, 4.8e12), 68.57, 0.025, "tok/s")
-    yield Row("G6", "2.0e12 / 70e9 (H100 PCIe)", rules.x0(1, 70e9, 0, 0, 2.0e12), 28.57, 0.025, "tok/s")
-    yield Row("G7", "8B, 8 KV heads: 2·32·8·128·2", kv_bytes_per_token(_known("llama-3.1-8b")), _KV, _EXACT, "B/token")
-    yield Row("G8", "G7 at L 2000", 2000 * kv_bytes_per_token(_known("llama-3.1-8b")), 2.62144e8, 0.001, "B")
-    yield Row("G9", "BW·MBU at MBU 0.7", rules.ceiling0(1, 1, _BW, 0.7), 2.345e12, 0.003, "B/s")
+    yield GoldenCase("G5", "70e9 / 4.8e12", rules.bandwidth_floor(70e9, 4.8e12), 14.58e-3, 0.025, "s", rounded)
+    yield GoldenCase("G5", "4.8e12 / 70e9", rules.x0(1, 70e9, 0, 0, 4.8e12), 68.57, 0.025, "tok/s")
+    yield GoldenCase("G6", "2.0e12 / 70e9 (H100 PCIe)", rules.x0(1, 70e9, 0, 0, 2.0e12), 28.57, 0.025, "tok/s")
+    yield GoldenCase(
+        "G7", "8B, 8 KV heads: 2·32·8·128·2", kv_bytes_per_token(_known("llama-3.1-8b")), _KV, _EXACT, "B/token"
+    )
+    yield GoldenCase("G8", "G7 at L 2000", 2000 * kv_bytes_per_token(_known("llama-3.1-8b")), 2.62144e8, 0.001, "B")
+    yield GoldenCase("G9", "BW·MBU at MBU 0.7", rules.ceiling0(1, 1, _BW, 0.7), 2.345e12, 0.003, "B/s")
     ceiling = rules.ceiling0(2000, _KV, _BW, 0.7)
     alone = rules.x0(1, 16e9, 0, 0, _BW, 0.7)
-    yield Row("G10", "G9 / G8", ceiling, 8945.5, 0.005, "tok/s", "quoted as 8,950")
-    yield Row("G11", "W 16e9 alone, no KV", alone, 146.6, 0.01, "tok/s", "quoted as ~147")
-    yield Row("G11", "W 16e9 alone, KV at L 2000", rules.x0(1, 16e9, 2000, _KV, _BW, 0.7), 144.2, 0.01, "tok/s")
-    yield Row("G12", "G10 / G11", ceiling / alone, 61.0, 0.02)
+    yield GoldenCase("G10", "G9 / G8", ceiling, 8945.5, 0.005, "tok/s", "quoted as 8,950")
+    yield GoldenCase("G11", "W 16e9 alone, no KV", alone, 146.6, 0.01, "tok/s", "quoted as ~147")
+    yield GoldenCase("G11", "W 16e9 alone, KV at L 2000", rules.x0(1, 16e9, 2000, _KV, _BW, 0.7), 144.2, 0.01, "tok/s")
+    yield GoldenCase("G12", "G10 / G11", ceiling / alone, 61.0, 0.02)
     star = rules.b_star(16e9, 2000, _KV)
-    yield Row("G13", "B* = W / (L·kv)", star, 61.04, 1e-4, "requests")
-    yield Row("G13", "X0(B*) = ceiling / 2", rules.x0(star, 16e9, 2000, _KV, _BW, 0.7), ceiling / 2, _EXACT, "tok/s")
-    yield Row("G14", "989e12·0.5 / 16e9", rules.prefill0(989e12, 0.5, 8e9), 30_906, 0.002, "prompt tok/s")
+    yield GoldenCase("G13", "B* = W / (L·kv)", star, 61.04, 1e-4, "requests")
+    yield GoldenCase(
+        "G13", "X0(B*) = ceiling / 2", rules.x0(star, 16e9, 2000, _KV, _BW, 0.7), ceiling / 2, _EXACT, "tok/s"
+    )
+    yield GoldenCase("G14", "989e12·0.5 / 16e9", rules.prefill0(989e12, 0.5, 8e9), 30_906, 0.002, "prompt tok/s")
     batch = rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7)
-    yield Row("G15", "TPOT within 25 ms", batch, 162, _EXACT, "requests")
+    yield GoldenCase("G15", "TPOT within 25 ms", batch, 162, _EXACT, "requests")
     at_slo = rules.x0(batch, 16e9, 2000, _KV, _BW, 0.7)
-    yield Row("G15", "X there", at_slo, 6497, 0.001, "tok/s", "quoted as ~6,000; its own 1.4× needs 6,500")
-    held = rules.kv_batch(80e9, 0.9, 16e9, 2000, _KV)
-    yield Row("G18", "(80e9·0.9 - 16e9) / (L·kv)", held, 213, _EXACT, "requests")
-    yield Row("G18", "X there", rules.x0(held, 16e9, 2000, _KV, _BW, 0.7), 6953, 0.001, "tok/s")
+    yield GoldenCase("G15", "X there", at_slo, 6497, 0.001, "tok/s", "quoted as ~6,000; its own 1.4× needs 6,500")
+    requests = rules.kv_batch(80e9, 0.9, 16e9, 2000, _KV)
+    yield GoldenCase("G18", "(80e9·0.9 - 16e9) / (L·kv)", requests, 213, _EXACT, "requests")
+    yield GoldenCase("G18", "X there", rules.x0(requests, 16e9, 2000, _KV, _BW, 0.7), 6953, 0.001, "tok/s")
     sparse = "1979/590 quoted is the sparse peak"
-    yield Row("G20", "ridge, dense 989e12 / 3.35e12", rules.ridge(989e12, _BW), 295, 0.002, "FLOP/B", sparse)
+    yield GoldenCase("G20", "ridge, dense 989e12 / 3.35e12", rules.ridge(989e12, _BW), 295, 0.002, "FLOP/B", sparse)
 
 
-def _money() -> Iterator[Row]:
+def _money() -> Iterator[GoldenCase]:
     at_slo = rules.x0(rules.slo_batch(0.025, 16e9, 2000, _KV, _BW, 0.7), 16e9, 2000, _KV, _BW, 0.7)
-    yield Row("G16", "$2/h, 6,000 tok/s", cost.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
-    yield Row("G16", "$2/h at the model's own knee", cost.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M")
-    yield Row("G23", "$3/h, 5,000 tok/s", cost.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17")
-    yield Row("G24", "$0.17/1M, 500 + 200 tokens", cost.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
+    yield GoldenCase("G16", "$2/h, 6,000 tok/s", cost.usd_per_million_tokens(2, 6000), 0.0926, 0.01, "$/1M")
+    yield GoldenCase(
+        "G16", "$2/h at the model's own knee", cost.usd_per_million_tokens(2, at_slo), 0.0855, 0.01, "$/1M"
+    )
+    yield GoldenCase(
+        "G23", "$3/h, 5,000 tok/s", cost.usd_per_million_tokens(3, 5000), 0.1667, 0.02, "$/1M", "quoted as 0.17"
+    )
+    yield GoldenCase("G24", "$0.17/1M, 500 + 200 tokens", cost.usd_per_request(0.17, 700), 0.000119, _EXACT, "$")
     tco = cost.tco(10, 3, 720, 500, 1000, 500, 5000)
-    yield Row("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")
-    yield Row("G26", "$50,000 / $10,000 a month", cost.break_even(50_000, 10_000), 5, _EXACT, "months")
-    yield Row("G27", "10 users × 50 tok/s", cost.system_tokens_per_s(10, 50), 500, _EXACT, "tok/s")
+    yield GoldenCase("G25", "10·$3·720 h + 500 + 1000 + 500 + 5000", tco, 28_600, _EXACT, "$")
+    yield GoldenCase("G26", "$50,000 / $10,000 a month", cost.break_even(50_000, 10_000), 5, _EXACT, "months")
+    yield GoldenCase("G27", "10 users × 50 tok/s", cost.system_tokens_per_s(10, 50), 500, _EXACT, "tok/s")
     total = cost.replicas_with_factor(10, cost.Tokens(700, "total"), cost.Tokens(5000, "total"), 0.7, 1.25)
-    yield Row("G28", "10 rps, 500 + 200, X_total 5,000, u 0.7, ×1.25", total, 2.5, _EXACT, "replicas")
-    yield Row("G28", "rounded up", math.ceil(total), 3, _EXACT, "replicas")
+    yield GoldenCase("G28", "10 rps, 500 + 200, X_total 5,000, u 0.7, ×1.25", total, 2.5, _EXACT, "replicas")
+    yield GoldenCase("G28", "rounded up", math.ceil(total), 3, _EXACT, "replicas")
     output = cost.Tokens(6000, "output")
     fleet = cost.replicas_with_factor(100, cost.Tokens(200, "output"), output, 0.7, 1.25)
-    yield Row("G29", "100 rps, G 200, X_out 6,000, u 0.7, ×1.25", fleet, 5.95, 0.005, "replicas")
+    yield GoldenCase("G29", "100 rps, G 200, X_out 6,000, u 0.7, ×1.25", fleet, 5.95, 0.005, "replicas")
     all_ = cost.replicas_with_factor(100, cost.Tokens(700, "total"), cost.Tokens(6000 * 700 / 200, "total"), 0.7, 1.25)
-    yield Row("G29", "the same in total tokens, X_total 21,000", all_, 5.95, 0.005, "replicas")
+    yield GoldenCase("G29", "the same in total tokens, X_total 21,000", all_, 5.95, 0.005, "replicas")
     try:
         cost.replicas_with_factor(100, cost.Tokens(700, "total"), output, 0.7, 1.25)
         refused = False
     except HarnessError:
         refused = True
-    yield Row("G29", "total tokens over X_out is refused", float(refused), 1, _EXACT, "", "mixed, it gives 20.8")
-    yield Row("G30", "X 6,000, G 200", cost.requests_per_s(6000, 200), 30, _EXACT, "requests/s")
+    yield GoldenCase("G29", "total tokens over X_out is refused", float(refused), 1, _EXACT, "", "mixed, it gives 20.8")
+    yield GoldenCase("G30", "X 6,000, G 200", cost.requests_per_s(6000, 200), 30, _EXACT, "requests/s")
 
 
-def _models() -> Iterator[Row]:
+def _models() -> Iterator[GoldenCase]:
     seventy = model_config("llama-3.1-70b")
     full = model({**seventy, "num_key_value_heads": 64}, "70b-mha")
     wrong = "1.6 MB quoted is wrong"
-    yield Row("G21", "70B, 64 KV heads", kv_bytes_per_token(full), 2_621_440, _EXACT, "B/token", wrong)
-    yield Row("G21", "at 4096", kv_bytes(full, 4096), 10.74e9, 0.001, "B")
+    yield GoldenCase("G21", "70B, 64 KV heads", kv_bytes_per_token(full), 2_621_440, _EXACT, "B/token", wrong)
+    yield GoldenCase("G21", "at 4096", kv_bytes(full, 4096), 10.74e9, 0.001, "B")
     grouped = _known("llama-3.1-70b")
-    yield Row("G22", "70B, 8 KV heads", kv_bytes_per_token(grouped), 327_680, _EXACT, "B/token")
-    yield Row("G22", "at 4096", kv_bytes(grouped, 4096), 327_680 * 4096, _EXACT, "B")
-    yield Row("G31", "15.7 GB of fp16", parameters_in(15.7e9), 7.85e9, 0.01, "parameters")
+    yield GoldenCase("G22", "70B, 8 KV heads", kv_bytes_per_token(grouped), 327_680, _EXACT, "B/token")
+    yield GoldenCase("G22", "at 4096", kv_bytes(grouped, 4096), 327_680 * 4096, _EXACT, "B")
+    yield GoldenCase("G31", "15.7 GB of fp16", parameters_in(15.7e9), 7.85e9, 0.01, "parameters")
     closed = rules.closed_loop_throughput(100, 0.2, 200, 0.025)
-    yield Row("G32", "C 100, TTFT 0.2, G 200, TPOT 0.025", closed, 3864.7, 0.001, "tok/s")
+    yield GoldenCase("G32", "C 100, TTFT 0.2, G 200, TPOT 0.025", closed, 3864.7, 0.001, "tok/s")
     for name, published in _COUNTS.items():
-        yield Row("G34", name, parameters(_known(name)).total, published, 2e-4, "parameters")
-    yield Row(
+        yield GoldenCase("G34", name, parameters(_known(name)).total, published, 2e-4, "parameters")
+    yield GoldenCase(
         "G35", "DeepSeek-V3, 61·(512 + 64)·2", kv_bytes_per_token(_known("deepseek-v3")), 70_272, _EXACT, "B/token"
     )
-    yield Row(
+    yield GoldenCase(
         "G36", "Mistral-Nemo, head_dim 128", kv_bytes_per_token(_known("mistral-nemo")), 163_840, _EXACT, "B/token"
     )
     hits = ((8, 2, 1, 2.0), (8, 2, 4, 5.469), (8, 2, 16, 7.920), (256, 8, 16, 102.0), (256, 8, 64, 222.4))
     for E, k, B, expected in hits:
-        yield Row("G37", f"{E} experts, {k} a token, batch {B}", expert_hits(E, k, B), expected, 0.001, "experts")
+        yield GoldenCase(
+            "G37", f"{E} experts, {k} a token, batch {B}", expert_hits(E, k, B), expected, 0.001, "experts"
+        )
     windowed = kv_bytes(_known("gpt-oss-20b"), 4096)
-    yield Row("G38", "gpt-oss-20b at 4096, 12 full + 12 window-128", windowed, 103_809_024, _EXACT, "B")
+    yield GoldenCase("G38", "gpt-oss-20b at 4096, 12 full + 12 window-128", windowed, 103_809_024, _EXACT, "B")
 
 
 # of the published checkpoints, norms and biases included
@@ -153,7 +163,7 @@ _COUNTS = {
 }
 
 
-def _steps() -> Iterator[Row]:
+def _steps() -> Iterator[GoldenCase]:
     """8B on an H100, P 1000, G 200, B 64, MBU 0.7, MFU 0.5, W 16e9, no overhead, prefill never fused."""
 
     def t_dec(B: float) -> float:
@@ -162,18 +172,18 @@ def _steps() -> Iterator[Row]:
     t_pre = 1000 / rules.prefill0(989e12, 0.5, 8e9)
     step = rules.mixed_step(64, 200, t_dec(64), t_pre)
     far = rules.mixed_step(1e9, 200, t_dec(1e9), t_pre) / 1e9
-    yield Row("G33", "8B, P 1000, B 64: t_pre = P / prefill0", t_pre, 32.36e-3, 0.001, "s")
-    yield Row("G33", "t_dec", t_dec(64), 10.758e-3, 0.001, "s")
-    yield Row("G33", "step = t_dec + B/G·t_pre, G 200", step, 21.112e-3, 0.001, "s")
-    yield Row("G33", "X = B / step", 64 / step, 3031.5, 0.001, "tok/s")
-    yield Row("G33", "B → ∞", 1 / far, 4479, 0.001, "tok/s")
+    yield GoldenCase("G33", "8B, P 1000, B 64: t_pre = P / prefill0", t_pre, 32.36e-3, 0.001, "s")
+    yield GoldenCase("G33", "t_dec", t_dec(64), 10.758e-3, 0.001, "s")
+    yield GoldenCase("G33", "step = t_dec + B/G·t_pre, G 200", step, 21.112e-3, 0.001, "s")
+    yield GoldenCase("G33", "X = B / step", 64 / step, 3031.5, 0.001, "tok/s")
+    yield GoldenCase("G33", "B → ∞", 1 / far, 4479, 0.001, "tok/s")
     a_over_b = rules.bandwidth_floor(16e9, _BW * 0.7) / far
-    yield Row("G33", "a / b", a_over_b, 30.560, 0.001, "requests", "quoted as 30.6")
+    yield GoldenCase("G33", "a / b", a_over_b, 30.560, 0.001, "requests", "quoted as 30.6")
     card = msgspec.structs.replace(gpu("h100-sxm"), flops={"bf16": 989e12})
     own = prefill_time(step_cost(_known("llama-3.1-8b"), deployment(card, mbu=0.7, mfu_prefill=0.5)), 1000)
     whole = rules.mixed_step(64, 200, t_dec(64), own)
-    yield Row("G33b", "t_pre without embeddings, with attention", own, 28.760e-3, 0.01, "s")
-    yield Row("G33b", "X = B / step", 64 / whole, 3206.2, 0.01, "tok/s")
+    yield GoldenCase("G33b", "t_pre without embeddings, with attention", own, 28.760e-3, 0.01, "s")
+    yield GoldenCase("G33b", "X = B / step", 64 / whole, 3206.2, 0.01, "tok/s")
 
 
 def _known(name: str) -> Model:

@@ -1,7 +1,6 @@
-"""What a result folder says to a prediction: who served what on which card, and what its valid levels reached.
+"""What a prediction needs of a result folder: the model, its deployment, and what its valid levels reached.
 
-For calibrating on it, for standing beside a prediction, and for taking its place. Open loop and probes are left out:
-they hold no concurrency of the ramp.
+For calibrating on it, for comparing with a prediction, and for replacing one. Open loop and probes are left out.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from harness.predict import served, tune
 from harness.predict.catalog import Gpu
 from harness.predict.model import Model
 from harness.predict.question import Question, short
-from harness.predict.roofline import Deployment, Workload
+from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
 from harness.scenario import Hardware
 from harness.sim import profile as profiles
 from harness.summary import LevelSummary, Prediction, Summary
 
-_CLOSE = 0.1  # relative: token counts that still are those that were asked for
+_CLOSE = 0.1  # relative: token counts that still count as those requested
 
 
 def valid(summary: Summary) -> list[LevelSummary]:
-    """The levels of the ramp that hold a concurrency and that nothing voids."""
+    """The valid levels of the ramp, in closed loop."""
     return [
         level
         for level in summary.levels
@@ -40,10 +39,10 @@ def valid(summary: Summary) -> list[LevelSummary]:
     ]
 
 
-def points(summary: Summary) -> list[tune.Measured]:
+def points(summary: Summary) -> list[tune.CalibrationPoint]:
     """The valid levels' means."""
     return [
-        tune.Measured(
+        tune.CalibrationPoint(
             concurrency=level.concurrency or 0,
             output_tokens_per_s=level.output_tokens_per_s.mean or 0.0,
             itl_s=level.itl_s.mean,
@@ -64,7 +63,7 @@ def deployed(
 ) -> tuple[Model, Deployment]:
     """The model and its deployment by the data sheet, as the manifest has them; `where` is its hardware, filled up.
 
-    `measure` says what cores of this machine reach, where they served and the manifest does not say it.
+    `measure` measures cores of this machine, where they served and the manifest has no figures of them.
     """
     manifest = run.manifest
     if manifest.url == "sim:" and manifest.simulated is not None:
@@ -79,40 +78,40 @@ def deployed(
     found = served.deployed(where, card, manifest.cache_config)
     if found is None:
         missing = "--gpu" if card is None else "--model-config"
-        fact = f"it does not say {'which card' if card is None else 'which model'} served"
+        fact = f"the {'card' if card is None else 'model'} that served is not recorded"
         raise HarnessError(fact, place=str(run.path), way_out=f"add {missing}")
     made, deployment = found
     return msgspec.structs.replace(made, name=short(made.name)), deployment
 
 
-def workload(run: Result, summary: Summary) -> Workload:
+def workload(run: Result, summary: Summary) -> MeanLengths:
     """The mean tokens of its requests, as the server counted them."""
-    asked_for = run.manifest.workload
+    requested = run.manifest.workload
     levels = valid(summary)
 
     def mean(values: Sequence[float | None], otherwise: float) -> float:
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if known else otherwise
 
-    return Workload(
-        mean([level.input_tokens_mean for level in levels], asked_for.input_tokens or 0.0),
-        mean([level.output_tokens_mean for level in levels], asked_for.output_tokens or 0.0),
+    return MeanLengths(
+        mean([level.input_tokens_mean for level in levels], requested.input_tokens or 0.0),
+        mean([level.output_tokens_mean for level in levels], requested.output_tokens or 0.0),
     )
 
 
 def with_measured(prediction: Prediction, question: Question, folders: Sequence[str]) -> Prediction:
-    """The prediction with measured over predicted at every level that the folders hold."""
+    """The prediction with measured over predicted at every level of the folders."""
     levels = []
     for folder in folders:
         run = Result.open(folder)
         summary = summarise(run)
         _same(run, workload(run, summary), question, prediction.model)
         levels += valid(summary)
-    return gap.beside(prediction, levels)
+    return gap.with_ratios(prediction, levels)
 
 
 def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tuple[str, int], float]:
-    """The best output tokens/s that the folders hold within the SLO, by card and GPUs of a replica."""
+    """The best output tokens/s of the folders within the SLO, by card and GPUs of a replica."""
     limits = slo.limits(question.slo)
     found: dict[tuple[str, int], float] = {}
     for folder in folders:
@@ -121,7 +120,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
         _same(run, workload(run, summary), question, model.name)
         key, gpus = run.manifest.gpu, run.manifest.gpus
         if key is None or not gpus:
-            raise HarnessError("it does not say on which card it was measured", place=folder, way_out="leave it out")
+            raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
         within = [level for level in valid(summary) if all(_met(level, limit) for limit in limits)]
         best = max((level.output_tokens_per_s.mean or 0.0 for level in within), default=None)
         if best is None:
@@ -131,8 +130,8 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
     return found
 
 
-def _met(level: LevelSummary, limit: slo.Limit) -> bool:
-    """Whether the share of requests that the limit asks for is within it; the largest stands in for a lacking one."""
+def _met(level: LevelSummary, limit: slo.SloLimit) -> bool:
+    """Whether the limit's percentile is within it; the largest value replaces a missing percentile."""
     spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)
@@ -140,12 +139,12 @@ def _met(level: LevelSummary, limit: slo.Limit) -> bool:
     return value is not None and value <= limit.seconds
 
 
-def _same(run: Result, served: Workload, question: Question, name: str) -> None:
+def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:
     """Refuse a measurement of something else."""
     pairs = ((served.input_tokens, question.input_tokens), (served.output_tokens, question.output_tokens))
     if any(abs(got - wanted) > _CLOSE * max(wanted, 1) for got, wanted in pairs):
         fact = f"it was measured with {pairs[0][0]:.0f} tokens in and {pairs[1][0]:.0f} out"
-        way_out = f"say --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
+        way_out = f"give --input-tokens {pairs[0][0]:.0f} --output-tokens {pairs[1][0]:.0f}, or leave it out"
         raise HarnessError(fact, place=str(run.path), way_out=way_out)
     measured = run.manifest.prediction.model if run.manifest.prediction else None
     if measured and short(measured).lower() != name.lower():

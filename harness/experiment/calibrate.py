@@ -29,7 +29,7 @@ from harness.errors import HarnessError
 from harness.experiment.trial import LONGEST, Load, Trial, errors, measure
 from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
-from harness.sim.profile import Pace
+from harness.sim.profile import StreamPace
 
 FORMAT = 1
 OLDEST = timedelta(days=30)

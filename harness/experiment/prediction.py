@@ -18,7 +18,7 @@ def predict(
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     tokens = launch.input_tokens or scenario.workload.input_tokens
-    workload = roofline.Workload(tokens, scenario.workload.output_tokens)
+    workload = roofline.MeanLengths(tokens, scenario.workload.output_tokens)
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, workload, levels)
     made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)

@@ -33,7 +33,7 @@ from harness.load.workers import Workers
 from harness.observe import server
 from harness.record import Record, arrivals_of
 from harness.sim.process import Served, serving
-from harness.sim.profile import Pace, reference
+from harness.sim.profile import StreamPace, reference
 from harness.sim.writelog import Entry, entries
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON

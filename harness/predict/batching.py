@@ -1,21 +1,20 @@
 """A continuous-batching server as one step machine, without a clock.
 
-Each step admits waiting requests first come, first served, while a sequence slot and the KV blocks of their
-prompt are free; prefills those; decodes for every other running request; and takes the time that predict.step gives
-that work. When a running request finds no free block, the youngest one loses its own and later prefills all
-it had so far again (recomputation, as in vLLM); an engine that reserves holds the blocks of the whole answer from
-the start instead. With a token budget a step's prompts are cut into chunks: decoding goes first, prompts share the
-rest. Whoever owns the machine owns the clock: predict.simulate jumps from step to step, the simulated endpoint
-waits each of them out.
+Each step admits waiting requests first come, first served, while a sequence slot and the KV blocks of their prompt are
+free; prefills those; decodes for every other running request; and takes the time that predict.step gives that work.
+When a running request finds no free block, the youngest one loses its own and later prefills all it had so far again
+(recomputation, as in vLLM); an engine that reserves takes the blocks of the whole answer at the start instead. With a
+token budget a step's prompts are cut into chunks: decoding goes first, prompts share the rest. The caller keeps the
+clock: predict.simulate jumps from step to step, the simulated endpoint waits each of them out.
 
-Speculation has no luck in it: (1 - α^(γ+1)) / (1 - α) tokens a step are gained by everybody alike, a fraction is
-carried on to the next step. So the rate is exact in the mean, its scatter is missing, and what an answer's last
-burst drafts beyond its end is lost, as it is in a server.
+Speculation is not random: every request gains (1 - α^(γ+1)) / (1 - α) tokens a step, and a fraction is carried on to
+the next step. So the rate is exact in the mean, its scatter is missing, and what an answer's last burst drafts beyond
+its end is lost, as it is in a server.
 
 A step costs what changes in it, not what runs: all running requests share one count of tokens, and for its end and
 its next block a request only notes at which count they come.
 
-Left out: priorities, draft tokens' own KV, prefixes that several requests hold in the same blocks.
+Left out: priorities, draft tokens' own KV, prefixes that several requests share in the same blocks.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _UNLIMITED = 2**53
 _WORTHWHILE = 4  # steps: fewer are as quick one by one
 
 
-class Request(msgspec.Struct, frozen=True):
-    """What a server has to know: how long the prompt is and how many tokens to generate."""
+class SimulatedRequest(msgspec.Struct, frozen=True):
+    """One request to the step machine: how long the prompt is and how many tokens to generate."""
 
     id: int
     prompt_tokens: int
@@ -93,11 +92,11 @@ class _Sequence:
 
     __slots__ = ("base", "blocks", "computed", "decoding", "done", "end", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: SimulatedRequest) -> None:
         self.request = request
         self.done = 0  # tokens generated, until it decodes
         self.computed = 0  # tokens whose KV is there, until it decodes
-        self.blocks = 0  # KV blocks held, until it decodes
+        self.blocks = 0  # its KV blocks, until it decodes
         self.decoding = False
         self.base = self.end = 0
 
@@ -112,10 +111,10 @@ class _Sequence:
         return self.request.prompt_tokens - self.base
 
 
-class Machine:
-    """The state of one replica: who waits, who runs, and which KV blocks are free.
+class StepMachine:
+    """The state of one replica: what waits, what runs, and which KV blocks are free.
 
-    `step` plans a step and counts it as done; requests that it finishes hold their slot and blocks until the
+    `step` plans a step and counts it as done; requests that it finishes keep their slot and blocks until the
     next call, as they would while the step runs. `stride` does the same for several steps in which nothing else
     happens. `context` is the mean context of a request, which a model with windows keeps only part of.
     """
@@ -140,7 +139,7 @@ class Machine:
         self._finished: list[_Sequence] = []
         self._steps = 0
         self._count = 0  # tokens that a request would have that had decoded in every step
-        self._granted = 0  # the count up to which blocks are given out
+        self._granted = 0  # the count up to which blocks are assigned
         self._decoding = 0
         self._offsets = 0  # sum over those that decode
         self._phases = [0] * self.block_size  # how many need their next block at a count, modulo the block size
@@ -160,11 +159,11 @@ class Machine:
         """Share of the KV blocks in use."""
         return 1 - self.free_blocks / self.num_blocks
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: SimulatedRequest) -> bool:
         """Whether the request could ever finish, with the whole cache to itself."""
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: SimulatedRequest) -> None:
         """Put a request at the end of the queue."""
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
@@ -174,7 +173,7 @@ class Machine:
         sequence.computed = self._cached(request)
 
     def cancel(self, request_id: int) -> bool:
-        """Forget a request and free what it holds; False when it is not here (any more)."""
+        """Forget a request and free its blocks; False when it is not here (any more)."""
         if self._waiting.pop(request_id, None) is not None:
             return True
         sequence = self._running.pop(request_id, None)
@@ -207,7 +206,7 @@ class Machine:
         """Plan at most `most` steps that differ only in their context; None when there is nothing to do.
 
         It ends with the step that finishes a request, before one that would preempt, or with the first that ends
-        `until` seconds after its begin or later: whoever comes then may change the next one.
+        `until` seconds after its begin or later: a request that comes then may change the next one.
         """
         self._retire()
         preemptions = self.preemptions
@@ -254,7 +253,7 @@ class Machine:
         self._finished.clear()
 
     def _make_room(self) -> list[int]:
-        """Give every decoding request the blocks of its next token, the oldest first; whoever had to go, by id.
+        """Give every decoding request the blocks of its next token, the oldest first; the ids of those preempted.
 
         The youngest go until the others' blocks are there.
         """
@@ -352,18 +351,18 @@ class Machine:
         self._ends[sequence.end][sequence.request.id] = sequence
 
     def _release(self, sequence: _Sequence) -> None:
-        """Free what a request holds, and count it no longer."""
+        """Free a request's blocks, and count it no longer."""
         if sequence is self._partial:
             self._partial = None
-        held = sequence.blocks
+        freed = sequence.blocks
         if sequence.decoding:
             if not self._reserve:
-                held = self._blocks(sequence.offset + self._granted)
+                freed = self._blocks(sequence.offset + self._granted)
             self._decoding -= 1
             self._offsets -= sequence.offset
             self._phases[(1 - sequence.offset) % self.block_size] -= 1
             self._ends.get(sequence.end, {}).pop(sequence.request.id, None)
-        self.free_blocks += held
+        self.free_blocks += freed
 
     def _preempt(self) -> _Sequence:
         self.preemptions += 1
@@ -389,7 +388,7 @@ class Machine:
             need += self._phases[each % self.block_size]
         return need
 
-    def _cached(self, request: Request) -> int:
+    def _cached(self, request: SimulatedRequest) -> int:
         """Prompt tokens that need no prefill; the last one always does, for its logits."""
         cached = request.cached_tokens
         if cached is None:

@@ -15,7 +15,7 @@ from harness.predict import roofline, tune
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.question import short
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.predict.tune import RANGES, Calibration
 from harness.summary import Band, Calibrated, PredictedLevel
 
@@ -23,7 +23,7 @@ from harness.summary import Band, Calibrated, PredictedLevel
 def calibrated(
     model: Model,
     deployment: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     levels: Sequence[int],
     calibration: Calibration,
     *,

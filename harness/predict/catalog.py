@@ -37,7 +37,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     flops: dict[str, float]  # by compute dtype; a dtype without tensor cores is absent
     link: float | None = None  # bytes/s in one direction, to the other GPUs of its node
     bridged: int | None = None  # GPUs that the bridge joins, where the link is one; more of them speak over PCIe
-    pcie: float | None = None  # bytes/s in one direction, beside a bridge
+    pcie: float | None = None  # bytes/s in one direction, where there is a bridge too
     certainty: str = ""  # high | medium | low
     source: str = ""
     vendor: str = "NVIDIA"
@@ -97,7 +97,7 @@ _EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}  # memory slices that
 def _slice(gpu: Gpu, text: str, place: str) -> Gpu:
     """A MIG slice: g of seven parts of the SMs, and of eight of memory and bandwidth; no link to others."""
     if not gpu.key.startswith(_SLICED):
-        raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"say --gpu {gpu.key}")
+        raise HarnessError(f"{gpu.key} has no MIG slices", place=place, way_out=f"give --gpu {gpu.key}")
     label = next(float(row["mem_gb"]) for row in _rows() if row["key"].lower() == gpu.key)  # slices share the label
     match = _MIG.fullmatch(text)
     compute, eighths = (int(match[1]), round(8 * int(match[2]) / label)) if match else (0, 0)
@@ -129,7 +129,7 @@ def key_of(name: str) -> str | None:
 
 
 def driver_figures(key: str) -> dict[str, float | None]:
-    """What the driver of that card should say of it, by the names of `observe.gpu`; None where the table has no such.
+    """What the driver of that card should report, by the names of `observe.gpu`; None where the table has no figure.
 
     Memory only as some driver gave it: a label in GB leaves 7 % open.
 
@@ -183,7 +183,7 @@ _FEW = 3  # names that an unknown one is answered with
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
-    """The config.json of a model, as a dict: a shipped name, a config.json, or the folder that holds one.
+    """The config.json of a model, as a dict: a shipped name, a config.json, or its folder.
 
     An organisation in front and `-instruct` behind are no difference of architecture.
 
@@ -205,7 +205,7 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    way_out = "give the config.json that lies beside the model's weights"
+    way_out = "give the config.json next to the model's weights"
     with decoding.reading(f"{place} {path}", "a model config", way_out):
         return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
 

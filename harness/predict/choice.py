@@ -1,6 +1,6 @@
 """Which GPU: every card of the table, in every size that fits, by what its tokens cost or by how many there are.
 
-Each is judged at its best load: the most users within the SLO, never more than the batch holds. Prices are the
+Each is judged at its best load: the most users within the SLO, never more than fit into the batch. Prices are the
 middle of what renting costs, or the operator's own. A measured rate takes the place of a prediction.
 """
 
@@ -19,7 +19,7 @@ from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
 from harness.predict.rules import usd_per_million
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import Band
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
@@ -27,7 +27,7 @@ _RANKS = ("cost", "speed")
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One card in one size at its best load; where `why_not` says something, it is out."""
+    """One card in one size at its best load; one with a `why_not` is out."""
 
     gpu: str
     tp: int
@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     model: Model,
     cards: Iterable[Gpu],
-    workload: Workload,
+    workload: MeanLengths,
     *,
     slo: Mapping[str, float] | None = None,
     rank: str = "cost",
@@ -81,7 +81,7 @@ def _order(choice: Choice, rank: str) -> tuple[bool, float]:
 def _sizes(
     model: Model,
     card: Gpu,
-    workload: Workload,
+    workload: MeanLengths,
     slo: Mapping[str, float],
     price: float | None,
     measured: Mapping[tuple[str, int], float],
@@ -91,7 +91,7 @@ def _sizes(
     if price is None and card.usd_per_hour:
         price = sum(card.usd_per_hour) / 2
     sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or card.link is not None)]
-    deployment(card, **figures)  # a mistake in what was asked is raised here: it is no reason against a card
+    deployment(card, **figures)  # a mistake in the options is raised here: it is no reason against a card
     found: list[Choice] = []
     out: dict[int, str] = {}
     for tp in sizes:
@@ -111,7 +111,7 @@ def _best(
     model: Model,
     card: Gpu,
     tp: int,
-    workload: Workload,
+    workload: MeanLengths,
     slo: Mapping[str, float],
     price: float | None,
     figures: dict[str, Any],
@@ -139,7 +139,7 @@ def _best(
     )
 
 
-def _replaced(choice: Choice, workload: Workload, rate: float | None) -> Choice:
+def _replaced(choice: Choice, workload: MeanLengths, rate: float | None) -> Choice:
     """The choice with what was measured in the place of what was predicted."""
     if rate is None:
         return choice

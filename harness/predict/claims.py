@@ -1,7 +1,7 @@
-"""Figures that go round without a source, as data, and what to say when an input walks into a wrong one.
+"""Figures that are widely quoted without a source, as data, and the notes where an input relies on a wrong one.
 
-A claim is shown only where its condition holds, and marked unsourced; nothing is computed from it. The wrong ones
-come out as notes beside the right figure for what was asked. Conditions are `key=value` pairs that must all hold,
+A claim is shown only where its condition is true, and marked unsourced; nothing is computed from it. The wrong ones
+become notes with the right figure for that input. Conditions are `key=value` pairs that must all be true,
 with `|` between values; the keys are those of `facts` and `facts_of_run`, and what a caller adds (compare, plan).
 """
 
@@ -18,7 +18,7 @@ from harness.errors import HarnessError
 from harness.predict import catalog, rules
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_bytes
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import Prediction
 
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
@@ -30,7 +30,7 @@ _MANY = 1000  # users a GPU that are unlikely to be all in flight
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One quoted figure; an end that is not given is None."""
+    """One quoted figure; a missing end is None."""
 
     id: str
     quote: str
@@ -59,8 +59,8 @@ def claims() -> tuple[Claim, ...]:
         )
 
 
-def facts(model: Model, deployment: Deployment, workload: Workload, users: Sequence[int] = ()) -> dict[str, str]:
-    """What conditions are held against."""
+def facts(model: Model, deployment: Deployment, workload: MeanLengths, users: Sequence[int] = ()) -> dict[str, str]:
+    """What conditions are compared with."""
     dense = None if model.experts else parameters(model).total
     decodes, drafts = model.generates and workload.output_tokens > 0, deployment.draft_tokens > 0
     found = _facts(deployment.gpu.key, deployment.gpus, deployment.tp, dense, decodes=decodes, drafts=drafts)
@@ -73,16 +73,16 @@ def facts(model: Model, deployment: Deployment, workload: Workload, users: Seque
 def facts_of_run(prediction: Prediction, stack: str = "", dtype: str | None = None) -> dict[str, str]:
     """The same of a measured run, by what its prediction was made of; `stack` and `dtype` as the manifest has them.
 
-    A prediction keeps the size of the weights but not their format: quantised ones of which `dtype` does not tell it
+    A prediction keeps the size of the weights but not their format: quantised ones whose `dtype` is unknown
     have neither `weights` nor `native`.
     """
     has = prediction.assumptions
-    count, held = has.parameters or 0.0, has.weight_bytes or 0.0
+    count, stored_bytes = has.parameters or 0.0, has.weight_bytes or 0.0
     dense = None if any(level.experts_hit for level in prediction.levels) else count
     decodes, drafts = prediction.output_tokens > 0, has.draft_tokens > 0
     tp = int(has.tp)
     found = _facts(prediction.gpu, prediction.gpus, tp, dense, decodes=decodes, drafts=drafts)
-    if count and held / count > _SIXTEEN_BITS:
+    if count and stored_bytes / count > _SIXTEEN_BITS:
         found["weights"] = "none"
     elif dtype in _COMPUTE:
         cards = {card.key: card.flops for card in catalog.gpus()}
@@ -126,13 +126,13 @@ def holding(facts: Mapping[str, str]) -> list[Claim]:
 def notes(
     model: Model,
     deployment: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     users: Sequence[int] = (),
     peak_flops: float | None = None,
 ) -> list[str]:
-    """The wrong claims that these inputs walk into, each with the right figure.
+    """The wrong claims that these inputs rely on, each with the right figure.
 
-    To be asked before predicting, since some of them end in a model that does not fit. `peak_flops` is the peak
+    To be called before predicting, since in some of these cases the model does not fit. `peak_flops` is the peak
     that the operator believes in, `users` are the levels.
     """
     known = facts(model, deployment, workload, users)
@@ -172,7 +172,7 @@ def notes(
     return out
 
 
-def _kv_tokens(model: Model, deployment: Deployment, workload: Workload) -> int:
+def _kv_tokens(model: Model, deployment: Deployment, workload: MeanLengths) -> int:
     """KV tokens of one replica, 0 where the model does not fit."""
     try:
         return kv_capacity(model, deployment, workload.context)

@@ -1,8 +1,8 @@
 """Where and how a model is served: which cards, split in which way, and whether it fits.
 
 A replica is tp · pp GPUs: tensor parallelism cuts every matrix, pipeline parallelism cuts the stack of layers. dp
-replicas stand beside each other. With expert parallelism a GPU holds whole experts instead of slices of all, over
-one replica (ep = tp) or over all of them (ep = tp · dp). What does not divide is refused, with what would.
+replicas serve in parallel. With expert parallelism a GPU has whole experts instead of slices of all, over one replica
+(ep = tp) or over all of them (ep = tp · dp). What does not divide is refused, with what would.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deployment(gpu: Gpu, **figures: Any) -> Deployment:
-    """A deployment with the MFU usual for that card; any field can be given.
+    """A deployment with the MFU usual for that card; any field can be set.
 
-    The number of GPUs follows from tp · pp · dp; where it is given and larger than tp · pp, replicas fill it. The card
+    The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
     has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
     """
     usual = next((mfu for begin, mfu in _USUAL_MFU.items() if gpu.key.startswith(begin)), _OTHER_MFU)
     one = figures.get("tp", 1) * figures.get("pp", 1)
-    asked = figures.get("gpus")
-    if "dp" not in figures and asked is not None and one > 1 and asked % one == 0:
-        figures["dp"] = asked // one
+    gpu_count = figures.get("gpus")
+    if "dp" not in figures and gpu_count is not None and one > 1 and gpu_count % one == 0:
+        figures["dp"] = gpu_count // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
@@ -79,10 +79,10 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
         fact = f"{found.draft_tokens} drafted tokens are too few"
         raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")
     if found.draft_tokens and "acceptance" not in figures:
-        fact = f"it is not said what share of {found.draft_tokens} drafted tokens is accepted"
+        fact = f"{found.draft_tokens} drafted tokens, but not the share of them that is accepted"
         raise HarnessError(fact, place="--draft-tokens", way_out="add --acceptance")
-    for place, given in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
-        if given and not found.draft_tokens:
+    for place, figure in (("--acceptance", found.acceptance), ("--draft-time", found.draft_s)):
+        if figure and not found.draft_tokens:
             raise HarnessError("no tokens are drafted", place=place, way_out="add --draft-tokens, how many a step")
     return found
 
@@ -110,7 +110,7 @@ def check(model: Model, deployment: Deployment) -> None:
         raise HarnessError("a split into less than 1 part", place="--tp, --pp, --dp, --ep", way_out="give at least 1")
     if deployment.gpus != tp * pp * dp:
         fact = f"{deployment.gpus} GPUs, but tp × pp × dp is {tp * pp * dp}"
-        way_out = f"say --tp {deployment.gpus} for one replica over all, or --dp {deployment.gpus} for as many replicas"
+        way_out = f"give --tp {deployment.gpus} for one replica over all, or --dp {deployment.gpus} for replicas"
         raise HarnessError(fact, place="--gpus", way_out=way_out if tp * pp * dp == 1 else "make them equal")
     if tp not in divisors(model):
         fact = f"{tp} GPUs cannot share the {model.heads} heads of {model.name}"
@@ -122,12 +122,12 @@ def check(model: Model, deployment: Deployment) -> None:
         raise HarnessError(f"{pp} stages for {model.layers} layers", place="--pp", way_out=f"at most {model.layers}")
     if tp * pp * max(1, ep // max(tp, 1)) > 1 and deployment.gpu.link is None:
         fact = f"{deployment.gpu.key} has no link to others"
-        raise HarnessError(fact, place="--tp", way_out="say --dp for replicas that need none")
+        raise HarnessError(fact, place="--tp", way_out="give --dp for replicas that need none")
     if ep > 1:
         _check_experts(model, deployment)
     if deployment.weight_bytes is not None and model.experts:
         fact = f"the experts of {model.name} are not all read by every step"
-        raise HarnessError(fact, place="--weight-bytes", way_out="leave it out, or say --dtype")
+        raise HarnessError(fact, place="--weight-bytes", way_out="leave it out, or give --dtype")
 
 
 def _check_experts(model: Model, deployment: Deployment) -> None:
@@ -153,11 +153,11 @@ def divisors(model: Model) -> list[int]:
 
 def weights_per_gpu(model: Model, deployment: Deployment) -> float:
     """Weights on one GPU; bytes. Experts lie on all GPUs of their group, all else is split by TP, both by PP."""
-    held = weights(model)
+    stored = weights(model)
     if deployment.weight_bytes is not None:
         return deployment.weight_bytes / deployment.tp / deployment.pp
-    experts = held.experts * held.expert
-    return ((held.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
+    experts = stored.experts * stored.expert
+    return ((stored.total - experts) / deployment.tp + experts / max(deployment.tp, deployment.ep)) / deployment.pp
 
 
 def kv_share(kv_heads: int, tp: int) -> float:
@@ -217,7 +217,7 @@ def _does_not_fit(model: Model, deployment: Deployment) -> HarnessError:
     fact = f"{model.name} ({size:.0f} GB of weights) does not fit on {on}"
     way_out = f"{'it has' if one == 1 else 'each has'} {card.memory_bytes / 1e9:.0f} GB: "
     smallest = smallest_tp(model, deployment)
-    larger = f"say --tp {smallest}" if smallest else "take a larger GPU"
+    larger = f"give --tp {smallest}" if smallest else "take a larger GPU"
     halved = msgspec.structs.replace(model, stored=Quantisation(method="fp8", bits=8.0, compute="fp8"))
     fewer = ", or --dtype fp8" if model.stored.bits == 16 and room(halved, deployment) > 0 else ""
     return HarnessError(fact, place="--gpu", way_out=f"{way_out}{larger}{fewer}, or take a smaller model")

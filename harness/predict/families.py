@@ -19,9 +19,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """What a model_type implies without saying so in its config.json."""
 
     matrices: int = 3  # of an MLP: 3 when gated (gate, up, down), else 2
-    tied: bool = False  # embeddings are tied when the config does not say
+    tied: bool = False  # embeddings are tied by default
     generates: bool = True  # False: an encoder, which answers with a vector
-    pattern: int = 0  # every so-manieth layer looks at everything, the others at a window; 0: all alike
+    pattern: int = 0  # one layer in so many attends to everything, the others to a window; 0: all alike
     expert_width: str = "moe_intermediate_size"
     dense_width: str = "intermediate_size"
     defaults: dict[str, int] = {}  # fields that published configs of the family leave out
@@ -88,7 +88,7 @@ _REFUSED = {
 
 
 def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model inside a multimodal config; what it does not say itself the outer one says for it.
+    """The language model inside a multimodal config; what it lacks the outer one has.
 
     >>> text_of({"torch_dtype": "bfloat16", "text_config": {"hidden_size": 8}})["hidden_size"]
     8
@@ -124,7 +124,7 @@ def figure(config: Mapping[str, Any], field: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         missing, wrong = f"the config of {name!r} has no {field}", f"{field} of {name!r} is {value!r}"
         fact = missing if value is None else f"{wrong}, not a whole number above 0"
-        raise HarnessError(fact, place=PLACE, way_out="give the config.json that lies beside the model's weights")
+        raise HarnessError(fact, place=PLACE, way_out="give the config.json next to the model's weights")
     if value > _MOST.get(field, 10**9):
         shown = f"{value:g}" if value < 2**63 else f"a number of {value.bit_length():,} bits"
         raise refused(field, shown, name)

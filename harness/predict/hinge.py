@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from harness.errors import HarnessError
 from harness.predict import catalog, model, roofline
-from harness.predict.step import Workload
+from harness.predict.step import MeanLengths
 from harness.summary import Prediction
 
 Hinge: TypeAlias = Callable[[float, float], float | None]
@@ -50,7 +50,7 @@ def predicted_hinge(prediction: Prediction) -> Hinge | None:
 
     def hinge(P: float, G: float) -> float | None:
         try:
-            return roofline.predict(served, where, Workload(P, G), [1]).hinge_concurrency
+            return roofline.predict(served, where, MeanLengths(P, G), [1]).hinge_concurrency
         except HarnessError:
             return None
 

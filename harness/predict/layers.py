@@ -27,7 +27,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int = 0  # over which TP can split them; 0: every rank keeps all
     attend: int = 0  # FLOP of one token attending to one other: 4 n_q d
     prefill: int = 0  # the same where whole prompts are computed
-    window: int | None = None  # tokens it looks back; None: all of them
+    window: int | None = None  # tokens it attends to; None: all of them
     both_ways: bool = False  # an encoder's tokens see the later ones too
     state: float = 0.0  # bytes a request of constant size, in place of KV
 
@@ -95,8 +95,8 @@ def _sorts(config: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _window(config: Mapping[str, Any], name: str) -> int | None:
-    """Tokens that a windowed layer looks back; None where it never cuts anything off."""
-    # The Qwens write a window into their config that is off unless they say it is on.
+    """Tokens that a windowed layer attends to; None where it never cuts anything off."""
+    # The configs of the Qwens have a window that is off unless another field switches it on.
     if not config.get("use_sliding_window", not str(config.get("model_type")).startswith("qwen")):
         return None
     fields = ("sliding_window", "attention_chunk_size", "local_attention")

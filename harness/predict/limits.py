@@ -14,22 +14,22 @@ from harness.errors import HarnessError
 from harness.predict.deployment import Deployment, blocks, kv_capacity, smallest_tp
 from harness.predict.model import Model
 from harness.predict.steady import FAR, prefilling, slo_concurrency, steady_state, tokens_a_step
-from harness.predict.step import StepCost, Work, Workload, decode_time, prefill_time, step_cost, work_of
+from harness.predict.step import MeanLengths, StepCost, Work, decode_time, prefill_time, step_cost, work_of
 
 _BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
-_ASKED = "slo"  # neither: the operator stops there
+_SLO = "slo"  # neither: the operator stops there
 _FLAT = 0.1  # dlnX/dlnB within which a measurement has reached its plateau, docs/method.md, The knees
 
 
 def caps(
-    model: Model, deployment: Deployment, workload: Workload, slo: Mapping[str, float] | None = None
+    model: Model, deployment: Deployment, workload: MeanLengths, slo: Mapping[str, float] | None = None
 ) -> dict[str, float | None]:
     """Limits on the batch of one replica by name; None where that one never binds.
 
-    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's.
-    max_num_batched_tokens: as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it; a queue
-    may hold some of them. kv_traffic, compute and prefill bend the curve where they overtake the weights, memory
-    traffic and decoding; the others stop it.
+    kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
+    as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it, some of whom may be queued.
+    kv_traffic, compute and prefill bend the curve where they overtake the weights, memory traffic and decoding; the
+    others stop it.
     """
     cost, G, ctx = step_cost(model, deployment), workload.output_tokens, workload.context
     out = stops_of(model, deployment, workload)
@@ -45,7 +45,7 @@ def caps(
     return out
 
 
-def stops_of(model: Model, deployment: Deployment, workload: Workload) -> dict[str, float | None]:
+def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dict[str, float | None]:
     """The caps that stop the batch."""
     out: dict[str, float | None] = {
         "kv_memory": _kv_batch(model, deployment, workload),
@@ -57,7 +57,7 @@ def stops_of(model: Model, deployment: Deployment, workload: Workload) -> dict[s
     return out
 
 
-def _kv_batch(model: Model, deployment: Deployment, workload: Workload) -> float | None:
+def _kv_batch(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
     longest = workload.input_tokens + workload.output_tokens
     ctx = longest if deployment.reserve else workload.context
     capacity = kv_capacity(model, deployment, ctx)
@@ -66,7 +66,7 @@ def _kv_batch(model: Model, deployment: Deployment, workload: Workload) -> float
     if longest > capacity:
         fact = f"a request of {longest:.0f} tokens does not fit into a KV cache of {capacity}"
         more = smallest_tp(model, deployment, longest) if deployment.kv_tokens is None else None
-        way_out = "ask for shorter requests" + (f", or say --tp {more}" if more else "")
+        way_out = "send shorter requests" + (f", or give --tp {more}" if more else "")
         raise HarnessError(fact, place="--input-tokens", way_out=way_out)
     return float(blocks(deployment, capacity) // blocks(deployment, ctx))
 
@@ -87,12 +87,12 @@ def _crossing(f: Callable[[float], float]) -> float | None:
 def batch_cap(limits: Mapping[str, float | None]) -> float:
     """Requests that can run at once: the least of the caps that stop the batch, which the bending ones do not."""
     return min(
-        (limit for name, limit in limits.items() if limit is not None and name not in (*_BENDS, _ASKED)),
+        (limit for name, limit in limits.items() if limit is not None and name not in (*_BENDS, _SLO)),
         default=math.inf,
     )
 
 
-def hinges(cost: StepCost, workload: Workload, limits: Mapping[str, float | None]) -> dict[str, float]:
+def hinges(cost: StepCost, workload: MeanLengths, limits: Mapping[str, float | None]) -> dict[str, float]:
     """The caps at which throughput stops growing: those that stop the batch, and compute where it does the same.
 
     From its crossover on a step grows with the batch, and X only as what does not (launching, the weights of prefills)
@@ -100,7 +100,7 @@ def hinges(cost: StepCost, workload: Workload, limits: Mapping[str, float | None
     stop below 0.1, else a bend.
     """
     cap = batch_cap(limits)
-    found = {name: each for name, each in limits.items() if each is not None and name not in (*_BENDS, _ASKED)}
+    found = {name: each for name, each in limits.items() if each is not None and name not in (*_BENDS, _SLO)}
     bend = limits.get("compute")
     if bend is not None and bend < cap < math.inf:
         here, there = (steady_state(cost, workload, B, cap).throughput for B in (bend, cap))
@@ -110,13 +110,13 @@ def hinges(cost: StepCost, workload: Workload, limits: Mapping[str, float | None
 
 
 def binding_cap(stops: Mapping[str, float], limits: Mapping[str, float | None]) -> str | None:
-    """The least of the hinges, or what was asked where that comes first."""
-    asked = limits.get(_ASKED)
-    each = stops if asked is None or asked == math.inf else {**stops, _ASKED: asked}
+    """The least of the hinges, or the SLO where that comes first."""
+    slo_limit = limits.get(_SLO)
+    each = stops if slo_limit is None or slo_limit == math.inf else {**stops, _SLO: slo_limit}
     return min(each, key=lambda name: each[name], default=None)
 
 
-def bound_by(cost: StepCost, workload: Workload, C: float, limits: Mapping[str, float | None]) -> str:
+def bound_by(cost: StepCost, workload: MeanLengths, C: float, limits: Mapping[str, float | None]) -> str:
     """What most of a step's time goes to at C users of one replica, or above the cap the name of that cap."""
     cap = batch_cap(limits)
     if cap < C:
@@ -135,7 +135,7 @@ def bound_by(cost: StepCost, workload: Workload, C: float, limits: Mapping[str, 
     return max(shares, key=lambda name: shares[name])
 
 
-class Limit(msgspec.Struct, frozen=True):
+class ThroughputLimit(msgspec.Struct, frozen=True):
     """One named limit: the load at which it shows and the output tokens/s that it alone would allow."""
 
     name: str
@@ -146,8 +146,8 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def limits(
-    model: Model, deployment: Deployment, workload: Workload, slo: Mapping[str, float] | None = None
-) -> list[Limit]:
+    model: Model, deployment: Deployment, workload: MeanLengths, slo: Mapping[str, float] | None = None
+) -> list[ThroughputLimit]:
     """Every named limit with its value, of all replicas together; one of them binds, if any does.
 
     weights: the slope per user at low load, BW MBU / W. kv_traffic, compute, prefill: rates that no batch exceeds,
@@ -157,7 +157,9 @@ def limits(
     P, ctx, cap, gain = workload.input_tokens, workload.context, batch_cap(one), tokens_a_step(cost, workload)
     binding = binding_cap(hinges(cost, workload, one), one)
     if not workload.output_tokens:
-        return [Limit(name, each, None, "stop", name == binding) for name, each in one.items() if each is not None]
+        return [
+            ThroughputLimit(name, each, None, "stop", name == binding) for name, each in one.items() if each is not None
+        ]
     far = work_of(cost, FAR, FAR * ctx)
     t_pre = prefill_time(cost, P, cost.cached * P, FAR)
     ceilings = {
@@ -166,13 +168,13 @@ def limits(
         "prefill": workload.output_tokens / t_pre,
     }
     first = work_of(cost, 1, ctx)
-    found = [Limit("weights", 1.0, dp * gain / (first.weights * first.rounds), "slope", False)]
+    found = [ThroughputLimit("weights", 1.0, dp * gain / (first.weights * first.rounds), "slope", False)]
     for name, each in one.items():
         where = None if each is None or each == math.inf else each * dp
         if name in ceilings:
-            found.append(Limit(name, where, dp * ceilings[name], "ceiling", name == binding))
+            found.append(ThroughputLimit(name, where, dp * ceilings[name], "ceiling", name == binding))
         elif each is not None:
-            reached = steady_state(cost, workload, max(1.0, each), cap if name == _ASKED else each)
+            reached = steady_state(cost, workload, max(1.0, each), cap if name == _SLO else each)
             tokens = dp * reached.throughput if 1 <= each < math.inf else None
-            found.append(Limit(name, where, tokens, "asked" if name == _ASKED else "stop", name == binding))
+            found.append(ThroughputLimit(name, where, tokens, "asked" if name == _SLO else "stop", name == binding))
     return found

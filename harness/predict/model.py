@@ -44,7 +44,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     attention: tuple[Attention, ...]
     dense: int  # parameters of all dense MLPs
     experts: Experts | None = None
-    positions: int = 0  # parameters of learnt positions, only looked up
+    positions: int = 0  # parameters of learnt positions, only read row by row
     generates: bool = True  # False: an encoder, prefill only
     stored: Quantisation = PLAIN
     kv_bits: float = 16.0
@@ -57,7 +57,7 @@ class Parameters(msgspec.Struct, frozen=True):
     body: int  # every layer's matrices
     head: int  # one vocabulary matrix
     total: int  # what lies in memory: N_total
-    matmul: int  # what a token is multiplied with: N_mm; the input embedding is only looked up
+    matmul: int  # what a token is multiplied with: N_mm; the input embedding is only read row by row
 
 
 def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_dtype: str = "auto") -> Model:
@@ -70,7 +70,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
     text = families.text_of(config)
     family = families.family(text, name)
     if dtype.lower().removeprefix("torch.") in ("float32", "fp32", "float"):
-        way_out = "servers cast such weights down: say --dtype bfloat16"
+        way_out = "servers cast such weights down: give --dtype bfloat16"
         raise HarnessError(f"32-bit weights of {name!r} are not predicted", place="--dtype", way_out=way_out)
     hidden = figure(text, "hidden_size", name)
     n_q, n_kv, d = (0, 0, 0) if text.get("kv_lora_rank") else families.heads(text, name)
@@ -219,12 +219,12 @@ def kv_bytes(model: Model, context: float) -> float:
 
 
 def state_bytes(model: Model) -> float:
-    """What a request holds whatever its length, in layers with a state instead of KV; bytes."""
+    """What a request stores whatever its length, in layers with a state instead of KV; bytes."""
     return sum(each.layers * each.state for each in model.attention)
 
 
 def parameters_in(size: float, bits: int = 16) -> float:
-    """Parameters that a weight file of `size` bytes holds.
+    """Parameters in a weight file of `size` bytes.
 
     >>> parameters_in(15.7e9)
     7850000000.0

@@ -45,7 +45,7 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
 
 PLAIN = Quantisation()
 _SIXTEEN = {"bfloat16", "float16", "bf16", "fp16", "half"}
-_ASKED = {  # what --dtype can ask for on a 16-bit checkpoint; all layers but the head
+_BY_DTYPE = {  # what --dtype can ask for on a 16-bit checkpoint; all layers but the head
     "fp8": Quantisation(method="fp8", bits=8.0, compute="fp8"),
     "int8": Quantisation(method="int8", bits=8.0, compute="int8"),
     "int4": Quantisation(method="int4", bits=4 + 20 / 128),  # AWQ or GPTQ in groups of 128
@@ -66,18 +66,18 @@ def quantisation(
     its activations, as servers have it, and changes nothing that is stored.
     """
     stored = config.get(_WHERE) or config.get("compression_config")
-    asked = dtype.lower().removeprefix("torch.").replace("w8a8", "int8").replace("awq", "int4").replace("gptq", "int4")
-    if asked != "auto" and asked not in _SIXTEEN and asked not in _ASKED:
-        known = ["auto", "bfloat16", "float16", *_ASKED]
-        raise HarnessError(f"unknown precision {dtype!r}", place="--dtype", way_out=nearest(asked, known))
+    wanted = dtype.lower().removeprefix("torch.").replace("w8a8", "int8").replace("awq", "int4").replace("gptq", "int4")
+    if wanted != "auto" and wanted not in _SIXTEEN and wanted not in _BY_DTYPE:
+        known = ["auto", "bfloat16", "float16", *_BY_DTYPE]
+        raise HarnessError(f"unknown precision {dtype!r}", place="--dtype", way_out=nearest(wanted, known))
     if stored and not isinstance(stored, Mapping):
         raise refused(_WHERE, str(stored), name)
     if not stored:
-        return PLAIN if asked == "auto" or asked in _SIXTEEN else _ASKED[asked]
+        return PLAIN if wanted == "auto" or wanted in _SIXTEEN else _BY_DTYPE[wanted]
     scheme, kept = _scheme(stored, name), _named(stored, name)
-    if asked in _ASKED and asked != scheme.method and _ASKED[asked].compute != scheme.compute:
+    if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
-        raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {asked}", place="--dtype", way_out=way_out)
+        raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
     return _left_out(scheme, kept, list(modules), name) if kept else scheme
 
 
@@ -87,16 +87,16 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
     >>> kv_bits({}, "auto"), kv_bits({}, "fp8")
     (16.0, 8.0)
     """
-    asked = kv_dtype.lower()
-    if asked == "auto":
+    wanted = kv_dtype.lower()
+    if wanted == "auto":
         stored = _mapping(config.get(_WHERE))
         if scheme := _mapping(stored.get("kv_cache_scheme")):
             return float(scheme.get("num_bits", 8))
         algorithm = _mapping(stored.get("quantization")).get("kv_cache_quant_algo")
         return 8.0 if str(algorithm).upper() == "FP8" else 16.0
-    if asked not in _KV_BITS:
-        raise HarnessError(f"unknown precision {kv_dtype!r}", place="--kv-dtype", way_out=nearest(asked, _KV_BITS))
-    return _KV_BITS[asked]
+    if wanted not in _KV_BITS:
+        raise HarnessError(f"unknown precision {kv_dtype!r}", place="--kv-dtype", way_out=nearest(wanted, _KV_BITS))
+    return _KV_BITS[wanted]
 
 
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:

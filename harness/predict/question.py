@@ -1,7 +1,7 @@
-"""A whole question and its whole answer: what people type in, and every table that comes out.
+"""From what people type to every table of a prediction.
 
 Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline and
-predict.rules. Distributions of lengths, arrivals and tails are asked of predict.simulate.
+predict.rules. Distributions of lengths, arrivals and tails are predict.simulate's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.predict import claims, limits, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
-from harness.predict.limits import Limit
+from harness.predict.limits import ThroughputLimit
 from harness.predict.model import (
     Model,
     beyond_context,
@@ -25,17 +25,17 @@ from harness.predict.model import (
     weight_bytes,
     weight_bytes_per_step,
 )
-from harness.predict.roofline import Roof
-from harness.predict.step import Workload, prefill_time, step_cost
+from harness.predict.roofline import Roofline
+from harness.predict.step import MeanLengths, prefill_time, step_cost
 from harness.summary import Prediction
 
 _LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked: names as people write them, tokens, users, and figures of the Deployment by their own names."""
+    """What to predict: names as people write them, tokens, users, and figures of the Deployment by their own names."""
 
-    model: str  # a shipped name, a config.json, or the folder that holds one
+    model: str  # a shipped name, a config.json, or its folder
     name: str = ""  # what to call it; "": as `model` does
     gpu: str | Gpu
     input_tokens: float
@@ -49,8 +49,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, Any] = {}  # tp, pp, dp, ep, gpus, max_num_seqs, mbu, prefix_hit, …
 
 
-class Beside(msgspec.Struct, frozen=True):
-    """A rule of thumb beside the whole model's figure for the same thing; None where that one has no such limit."""
+class RuleComparison(msgspec.Struct, frozen=True):
+    """A rule of thumb and the whole model's figure for the same thing; None where that one has no such limit."""
 
     name: str
     formula: str
@@ -59,25 +59,25 @@ class Beside(msgspec.Struct, frozen=True):
     whole: float | None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The prediction and every table beside it."""
+class PredictionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The prediction with all its tables."""
 
     prediction: Prediction
-    limits: list[Limit]
-    beside: list[Beside]
+    limits: list[ThroughputLimit]
+    rules: list[RuleComparison]
     frontier: list[tuple[float, float, float]]  # (users, tok/s a user, tok/s a GPU)
-    roof: Roof
-    claims: list[Claim]  # unsourced ones whose condition holds
+    roof: Roofline
+    claims: list[Claim]  # unsourced ones whose condition is true
 
 
-def setup(question: Question) -> tuple[Model, Deployment, Workload]:
-    """The model, where it is served, and what it is asked."""
+def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
+    """The model, its deployment, and the mean request."""
     name = question.name or short(question.model)
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
     tokens = question.output_tokens if made.generates else 0.0
     beyond_context(made, question.input_tokens + tokens)
-    return made, deployment(card, **question.figures), Workload(question.input_tokens, tokens)
+    return made, deployment(card, **question.figures), MeanLengths(question.input_tokens, tokens)
 
 
 def short(name: str) -> str:
@@ -94,7 +94,7 @@ def predict(question: Question) -> Prediction:
     return _predict(question, *setup(question))
 
 
-def _predict(question: Question, made: Model, where: Deployment, workload: Workload) -> Prediction:
+def _predict(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> Prediction:
     return roofline.predict(
         made,
         where,
@@ -107,25 +107,25 @@ def _predict(question: Question, made: Model, where: Deployment, workload: Workl
 
 
 def notes(question: Question) -> list[str]:
-    """What is to be said of a question even where it has no answer: nothing fits."""
+    """Remarks that apply even where there is no prediction because the model does not fit."""
     return _notes(question, *setup(question))
 
 
-def _notes(question: Question, made: Model, where: Deployment, workload: Workload) -> list[str]:
+def _notes(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> list[str]:
     return [
         *beyond_context(made, workload.input_tokens + workload.output_tokens),
         *claims.notes(made, where, workload, question.levels, question.peak_flops),
     ]
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question) -> PredictionResult:
     """The prediction and every table."""
     made, where, workload = setup(question)
     prediction = _predict(question, made, where, workload)
-    return Answer(
+    return PredictionResult(
         prediction=prediction,
         limits=limits.limits(made, where, workload, question.slo or None),
-        beside=beside(made, where, workload, question.slo) if workload.output_tokens else [],
+        rules=rule_comparisons(made, where, workload, question.slo) if workload.output_tokens else [],
         frontier=frontier(prediction),
         roof=roofline.roof(made, where, workload, question.levels),
         claims=claims.holding(claims.facts(made, where, workload, question.levels)),
@@ -133,7 +133,7 @@ def answer(question: Question) -> Answer:
 
 
 def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
-    """What a user gets against what a GPU gives, along the levels: (users, tok/s a user, tok/s a GPU)."""
+    """Speed for a user against throughput of a GPU, level by level: (users, tok/s a user, tok/s a GPU)."""
     return [
         (level.concurrency, 1 / level.itl_s, level.output_tokens_per_s.mid / prediction.gpus)
         for level in prediction.levels
@@ -141,8 +141,10 @@ def frontier(prediction: Prediction) -> list[tuple[float, float, float]]:
     ]
 
 
-def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str, float]) -> list[Beside]:
-    """The usual rules of thumb for one replica beside the whole model (docs/method.md, Rules of thumb)."""
+def rule_comparisons(
+    model: Model, where: Deployment, workload: MeanLengths, slo: Mapping[str, float]
+) -> list[RuleComparison]:
+    """The usual rules of thumb for one replica against the whole model (docs/method.md, Rules of thumb)."""
     ctx, kv, W = workload.context, kv_bytes_per_token(model), weight_bytes_per_step(model)
     n = where.tp * where.pp
     BW, MBU, F = where.gpu.bandwidth * n, where.mbu, where.gpu.flops["bf16"] * n
@@ -154,30 +156,30 @@ def beside(model: Model, where: Deployment, workload: Workload, slo: Mapping[str
 
     far = 1e6
     rows = [
-        Beside("single stream", "BW·MBU / W", "tok/s", rules.x0(1, W, 0, 0, BW, MBU), throughput(1)),
-        Beside("ceiling", "BW·MBU / (ctx·kv)", "tok/s", rules.ceiling0(ctx, kv, BW, MBU), throughput(far)),
-        Beside("half of it", "W / (ctx·kv)", "requests", rules.b_star(W, ctx, kv), _half(throughput, far)),
-        Beside(
+        RuleComparison("single stream", "BW·MBU / W", "tok/s", rules.x0(1, W, 0, 0, BW, MBU), throughput(1)),
+        RuleComparison("ceiling", "BW·MBU / (ctx·kv)", "tok/s", rules.ceiling0(ctx, kv, BW, MBU), throughput(far)),
+        RuleComparison("half of it", "W / (ctx·kv)", "requests", rules.b_star(W, ctx, kv), _half(throughput, far)),
+        RuleComparison(
             "prefill",
             "F·MFU / 2N",
             "prompt tok/s",
             rules.prefill0(F, where.mfu_prefill, parameters(model).matmul),
             workload.input_tokens / prefill_time(cost, workload.input_tokens),
         ),
-        Beside(
+        RuleComparison(
             "KV memory",
             "(mem·util - W) / (ctx·kv)",
             "requests",
             rules.kv_batch(where.gpu.memory_bytes * n, where.gpu_memory_utilization, weight_bytes(model), ctx, kv),
             caps["kv_memory"],
         ),
-        Beside("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
+        RuleComparison("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
     token = [limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")]
     if token:
         alone = steady.slo_concurrency(cost, workload, cap, {"itl": min(token)})
         within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
-        rows.append(Beside("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
+        rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows
 
 

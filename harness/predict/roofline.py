@@ -19,14 +19,14 @@ from harness.predict.catalog import doubts
 from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
 from harness.predict.deployment import deployment as deployment
 from harness.predict.deployment import kv_capacity, room, smallest_tp
-from harness.predict.limits import Limit as Limit
+from harness.predict.limits import ThroughputLimit as ThroughputLimit
 from harness.predict.limits import batch_cap as batch_cap
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import usd_per_million
-from harness.predict.steady import Point, meets, steady_state
+from harness.predict.steady import SteadyState, meets, steady_state
+from harness.predict.step import MeanLengths as MeanLengths
 from harness.predict.step import StepCost, decode_time, prefill_compute, prefill_time, weights_read, work_of
-from harness.predict.step import Workload as Workload
 from harness.predict.step import step_cost as step_cost
 from harness.summary import Assumptions, Band, PredictedLevel, Prediction
 
@@ -37,7 +37,7 @@ _HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
 def predict(
     model: Model,
     deployment: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     levels: list[int],
     *,
     simulated: bool = False,
@@ -51,7 +51,7 @@ def predict(
     are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users evenly.
     """
     if not model.generates and workload.output_tokens:
-        workload = Workload(workload.input_tokens, 0.0)
+        workload = MeanLengths(workload.input_tokens, 0.0)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
     cap = batch_cap(one)
     costs = [step_cost(model, each) for each in _band(deployment)]
@@ -83,7 +83,7 @@ def predict(
     )
 
 
-def _of_all(cost: StepCost, workload: Workload, C: float, cap: float, dp: int) -> Point:
+def _of_all(cost: StepCost, workload: MeanLengths, C: float, cap: float, dp: int) -> SteadyState:
     """The steady state of C users who are spread evenly over dp replicas."""
     busy, point = min(dp, C), steady_state(cost, workload, max(1.0, C / dp), cap)
     return msgspec.structs.replace(
@@ -95,7 +95,7 @@ def _level(
     C: int,
     costs: Sequence[StepCost],
     deployment: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     limits: Mapping[str, float | None],
     slo: Mapping[str, float] | None,
     price: float | None,
@@ -118,9 +118,9 @@ def _level(
 
 
 def _evictions(
-    cost: StepCost, deployment: Deployment, workload: Workload, limits: Mapping[str, float | None], most: int
+    cost: StepCost, deployment: Deployment, workload: MeanLengths, limits: Mapping[str, float | None], most: int
 ) -> list[str]:
-    """What a full KV cache costs at `most` users, where it is given out on demand."""
+    """What a full KV cache costs at `most` users, where blocks are assigned on demand."""
     cap, dp = batch_cap(limits), deployment.dp
     if limits["kv_memory"] != cap or deployment.reserve or cap * dp >= most:
         return []
@@ -134,8 +134,8 @@ def _experts_hit(cost: StepCost, B: float) -> float | None:
     return expert_hits(cost.experts, cost.per_token, tokens) if cost.experts else None
 
 
-def recomputed(cost: StepCost, workload: Workload, cap: float) -> float:
-    """The share of throughput that is left past the `cap` of a KV cache that is given out on demand.
+def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
+    """The share of throughput that is left past the `cap` of a KV cache whose blocks are assigned on demand.
 
     There the cache is full, and each new token takes the room of one that has to be computed again: G a request. Those
     who are evicted have any length from P to P + G, so that it is r = ∫ da / (P + a) = ln(1 + G/P) times a request,
@@ -166,7 +166,7 @@ def _usd(price: float | None, gpus: int, rates: Sequence[float]) -> Band | None:
     return Band(*(usd_per_million(price * gpus, rate) for rate in reversed(rates)))
 
 
-def scaling_efficiency(model: Model, deployment: Deployment, workload: Workload) -> float | None:
+def scaling_efficiency(model: Model, deployment: Deployment, workload: MeanLengths) -> float | None:
     """Throughput of n GPUs over n times that of one, each at its own cap: E_n = X_n / (n X_1).
 
     None where the model does not fit on one, where the caps were published for n, and where nothing stops the batch.
@@ -186,7 +186,7 @@ def scaling_efficiency(model: Model, deployment: Deployment, workload: Workload)
     return most(deployment) / (deployment.gpus * most(alone))
 
 
-class Roof(msgspec.Struct, frozen=True):
+class Roofline(msgspec.Struct, frozen=True):
     """The roofline: where decode and prefill sit under bandwidth and FLOP; FLOP/byte and FLOP/s of one replica."""
 
     ridge: float  # intensity at which the two roofs meet
@@ -196,8 +196,8 @@ class Roof(msgspec.Struct, frozen=True):
     prefill: tuple[float, float]  # intensity, FLOP/s reached
 
 
-def roof(model: Model, deployment: Deployment, workload: Workload, batches: Sequence[float]) -> Roof:
-    """Where the phases sit under the roofs, by the data sheet, with what the deployment says is reached of it."""
+def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: Sequence[float]) -> Roofline:
+    """Where the phases sit under the roofs, by the data sheet, with the shares that the deployment reaches of it."""
     card, n = deployment.gpu, deployment.tp * deployment.pp
     cost, ideal = step_cost(model, deployment), msgspec.structs.replace(deployment, mbu=1.0, mfu_decode=1.0)
     peaks = step_cost(model, msgspec.structs.replace(ideal, mfu_prefill=1.0))
@@ -211,11 +211,11 @@ def roof(model: Model, deployment: Deployment, workload: Workload, batches: Sequ
     flop = prefill_compute(peaks, P, 0.0) * flops
     read = weights_read(peaks, P) * bandwidth
     reached = flop / prefill_time(cost, P)
-    return Roof(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
+    return Roofline(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
 
 
 def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
-    """Slow, given and fast; a figure given outside the usual range stretches it."""
+    """Slow, as stated, and fast; a stated figure outside the usual range stretches it."""
 
     def bent(edge: dict[str, float], less: Callable[..., float], more: Callable[..., float]) -> Deployment:
         return msgspec.structs.replace(
@@ -229,7 +229,7 @@ def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
     return bent(_LOW, min, max), middle, bent(_HIGH, max, min)
 
 
-def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> Assumptions:
+def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:
     cost, P = step_cost(model, deployment), workload.input_tokens
     usual: dict[str, float] = {
         "mbu": deployment.mbu,
@@ -248,11 +248,11 @@ def _assumptions(model: Model, deployment: Deployment, workload: Workload) -> As
         "prefill_s": prefill_time(cost, P, cost.cached * P),
         "speed": deployment.speed,
     }
-    if deployment.kv_tokens is not None:  # published: what the card has room for stands beside it, where there is any
+    if deployment.kv_tokens is not None:  # published: what the card has room for is given too, where there is any
         estimated = msgspec.structs.replace(deployment, kv_tokens=None)
         if room(model, estimated) > 0:
             usual["kv_tokens_by_memory"] = kv_capacity(model, estimated, workload.context)
     fields = ("tp", "pp", "dp", "ep", "prefix_hit", "fused", "acceptance", "draft_tokens", "draft_s")
     default = Deployment(gpu=deployment.gpu)
-    given = {name: getattr(deployment, name) for name in fields}
-    return Assumptions(**usual, **{name: value for name, value in given.items() if value != getattr(default, name)})
+    stated = {name: getattr(deployment, name) for name in fields}
+    return Assumptions(**usual, **{name: value for name, value in stated.items() if value != getattr(default, name)})

@@ -47,7 +47,7 @@ def b_star(W: float, ctx: float, kv: float) -> float:
 
 
 def prefill0(peak: float, MFU: float, N: float) -> float:
-    """Prompt tokens/s of the compute roof; quoted beside decode, never summed with it. peak MFU / (2 N)."""
+    """Prompt tokens/s of the compute roof; quoted next to decode, never summed with it. peak MFU / (2 N)."""
     return peak * MFU / (2 * N)
 
 
@@ -62,7 +62,7 @@ def slo_batch(tpot: float, W: float, ctx: float, kv: float, BW: float, MBU: floa
 
 
 def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: float) -> int:
-    """Requests whose KV cache fits beside the weights. floor((memory u - weights) / (ctx kv)).
+    """Requests whose KV cache fits next to the weights. floor((memory u - weights) / (ctx kv)).
 
     >>> kv_batch(80e9, 0.9, 16e9, 2000, 131072)
     213
@@ -71,7 +71,7 @@ def kv_batch(memory: float, utilization: float, weights: float, ctx: float, kv: 
 
 
 def closed_loop_throughput(C: float, ttft: float, G: float, tpot: float) -> float:
-    """Output tokens/s of C users who ask again at once, by Little's law. C G / (TTFT + (G - 1) TPOT).
+    """Output tokens/s of C users without think time, by Little's law. C G / (TTFT + (G - 1) TPOT).
 
     >>> round(closed_loop_throughput(100, 0.2, 200, 0.025), 1)
     3864.7

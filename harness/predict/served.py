@@ -1,6 +1,6 @@
 """What serves, as far as a run can know it: the card, by its key or by its driver, and the model on it.
 
-A card is a row of the table, or this machine's own cores, which somebody else measures.
+A card is a row of the table, or this machine's own cores, which the caller measures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST = "host"  # the key of this machine's own cores
 _MOST_TOKENS = 10**12  # of one replica's cache: more is no figure of a server
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ServingCard(msgspec.Struct, frozen=True, kw_only=True):
     """The card that serves, if it is known, and how it is known."""
 
     card: Gpu | None = None
@@ -32,27 +32,29 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def find(hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]) -> Found:
-    """The card by its key, else by what the drivers say of the GPUs beside a server on this machine.
+def find(
+    hardware: Hardware, cards: Sequence[Card] | None, measure: Callable[[Sequence[int] | None], Machine]
+) -> ServingCard:
+    """The card by its key, else by the drivers of this machine's GPUs, where the server runs here.
 
-    Where the drivers contradict the data sheet a note says so. `measure` says what cores of this machine reach.
+    Where the drivers contradict the data sheet there is a note. `measure` measures cores of this machine.
     """
     key, notes, known = hardware.gpu, [], cards or ()
     if key is None:
         keys = {catalog.key_of(each.name or "") for each in known}
         key = keys.pop() if len(keys) == 1 else None
         if key is None:
-            return Found()
+            return ServingCard()
         notes.append(f"the GPU is {key} by its driver")
         if len(known) != hardware.gpus:
-            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: say --gpus and --tp")
+            notes.append(f"{len(known)} GPUs are here, the prediction is for {hardware.gpus}: give --gpus and --tp")
     if key.lower() == HOST:
         measured = measure(hardware.host_cpus)
-        return Found(card=host(measured), machine=measured)
+        return ServingCard(card=host(measured), machine=measured)
     card = catalog.gpu(key)
     row = catalog.driver_figures(card.key)
     contradicted = dict.fromkeys(text for each in known for text in differs(card.key, row, each))
-    return Found(card=card, notes=[*notes, *contradicted])
+    return ServingCard(card=card, notes=[*notes, *contradicted])
 
 
 def host(measured: Machine) -> Gpu:
@@ -96,7 +98,7 @@ def deployed(
 ) -> tuple[Model, Deployment] | None:
     """The model and where it runs, by the data sheet; None where either is not known.
 
-    `cache_config` is what the engine says of its own KV blocks: that beats the estimate.
+    `cache_config` is what the engine publishes of its KV blocks, which replaces the estimate.
     """
     if card is None or hardware.model_config is None:
         return None
@@ -109,7 +111,7 @@ def deployed(
             fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
             raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
     elif hardware.gpus > 1:
-        way_out = f"say --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
+        way_out = f"give --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
         raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
     if hardware.max_num_seqs is not None:
         figures["max_num_seqs"] = hardware.max_num_seqs

@@ -1,9 +1,8 @@
-"""Predictions on a clock that jumps from step to step: what the closed form cannot say.
+"""Predictions on a clock that jumps from step to step: what the closed form cannot give.
 
 Requests of any lengths, in a closed loop or as they arrive: queues, bursts, tails, preemption. The step machine of
 predict.batching does the serving, one replica of it; predict.stepped puts replicas together. Lengths and arrival times
-come from outside, and with them all the luck there is. What it knows of hardware is what predict.roofline knows; it
-adds when, not how fast.
+come from outside, and with them all randomness. Step times are those of predict.roofline.
 
 Left out: replicas behind one queue, clients that give up, think time that varies.
 """
@@ -20,11 +19,11 @@ from typing import NamedTuple
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.batching import Machine, Request, Stride
-from harness.predict.step import Workload
+from harness.predict.batching import SimulatedRequest, StepMachine, Stride
+from harness.predict.step import MeanLengths
 from harness.summary import Spread
 
-Lengths = Workload | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
+Lengths = MeanLengths | Iterable[tuple[int, int]]  # the same for all, or (P, G) of one request after the other
 
 CARRIED = {0.5: 11, 0.9: 64, 0.95: 130, 0.99: 662}  # samples that a percentile needs, docs/method.md, Percentiles
 _BINS = 20  # of the window, to see whether the number in flight grows
@@ -36,7 +35,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in the window of a simulation; seconds and tokens/s.
 
     Latencies in a closed loop are of the requests that ended in the window, in an open loop of those that came in
-    it; None where the server falls behind, for then they only say for how long it was watched.
+    it; None where the server falls behind, since they then grow with the length of the window.
     """
 
     seconds: float  # the window
@@ -56,7 +55,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def closed_loop(
-    machine: Machine,
+    machine: StepMachine,
     lengths: Lengths,
     C: int,
     *,
@@ -65,13 +64,13 @@ def closed_loop(
     turnaround: float = 0.0,
     stepwise: bool = False,
 ) -> Simulation:
-    """C users who each ask again as soon as they are answered.
+    """C users, each of whom sends the next request when the last one is answered.
 
     They begin spread over `stagger` seconds; the first 2 C answers are warm-up, the `requests` after them the
     window. A user needs `turnaround` seconds for the next request, which may cost it the step that has just
     begun. `stepwise` takes no steps together.
     """
-    clock = _Clock(machine, lengths, turnaround=turnaround, stepwise=stepwise)
+    clock = _VirtualClock(machine, lengths, turnaround=turnaround, stepwise=stepwise)
     for user in range(C):
         clock.send(stagger * user / C)
     while len(clock.answers) < 2 * C and clock.advance():
@@ -86,7 +85,7 @@ def closed_loop(
 
 
 def open_loop(
-    machine: Machine,
+    machine: StepMachine,
     lengths: Lengths,
     arrivals: Iterable[float],
     *,
@@ -96,11 +95,11 @@ def open_loop(
 ) -> Simulation:
     """Requests that come whether or not others are answered, at `arrivals` seconds: ascending, a trace or endless.
 
-    The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming
-    until those that came in the window have their answers; a server that cannot keep up is not waited for. Growth
-    is told from a queue that still fills, so the warm-up should be several times as long as a request.
+    The window is the first `seconds` after `warm_up`, or until all of a trace is answered. Requests go on coming until
+    those that came in the window have their answers; a server that cannot keep up is not waited for. Growth looks like
+    a queue that still fills, so the warm-up should be several times as long as a request.
     """
-    clock = _Clock(machine, lengths, arrivals=iter(arrivals), stepwise=stepwise)
+    clock = _VirtualClock(machine, lengths, arrivals=iter(arrivals), stepwise=stepwise)
     clock.next_arrival()
     while clock.now < warm_up and clock.advance(warm_up):
         pass
@@ -128,8 +127,8 @@ def open_loop(
 # ---- the clock ------------------------------------------------------------------------------------------
 
 
-class _Answer(NamedTuple):
-    """What one request saw; seconds."""
+class _RequestTimes(NamedTuple):
+    """When one request was sent and answered; seconds."""
 
     sent: float
     first: float
@@ -146,7 +145,7 @@ class _Gaps(NamedTuple):
     weight: int
 
 
-class _Mark(NamedTuple):
+class _Totals(NamedTuple):
     """Running totals at one moment."""
 
     now: float
@@ -159,12 +158,12 @@ class _Mark(NamedTuple):
     ran: float  # integral of the batch
 
 
-class _Clock:
-    """A machine, whoever asks it, and the time."""
+class _VirtualClock:
+    """A step machine, its users, and a virtual clock."""
 
     def __init__(
         self,
-        machine: Machine,
+        machine: StepMachine,
         lengths: Lengths,
         *,
         arrivals: Iterator[float] | None = None,
@@ -172,16 +171,16 @@ class _Clock:
         stepwise: bool = False,
     ) -> None:
         self.now = 0.0
-        self.answers: list[_Answer] = []
+        self.answers: list[_RequestTimes] = []
         self.gaps: list[_Gaps] = []
-        self.no_queue = 0.0  # when nobody last waited
+        self.no_queue = 0.0  # when the queue was last empty
         self.came: list[float] = []  # when each request was or will be sent
         self.sent: dict[int, float] = {}  # of those not answered
         self.one_by_one = machine.cost.accepted == 1.0  # tokens
         self._machine, self._most = machine, 1 if stepwise else None
         self._lengths = _each(lengths)
         self._arrivals, self._turnaround = arrivals, turnaround
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, SimulatedRequest] = {}
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}  # of preempted ones, the last token before that
         self._due: list[tuple[float, int]] = []  # when it reaches the machine, and which
@@ -193,11 +192,11 @@ class _Clock:
         lengths = next(self._lengths, None)
         if lengths is None:
             return
-        request = Request(len(self.came), *lengths)
+        request = SimulatedRequest(len(self.came), *lengths)
         if not self._machine.fits(request):
             fact = f"a request of {sum(lengths)} tokens does not fit into a KV cache of "
             fact += f"{self._machine.num_blocks * self._machine.block_size}"
-            raise HarnessError(fact, place="--input-tokens", way_out="ask for shorter requests")
+            raise HarnessError(fact, place="--input-tokens", way_out="send shorter requests")
         self.came.append(at)
         self.sent[request.id] = at
         self._requests[request.id] = request
@@ -226,10 +225,10 @@ class _Clock:
             self.now = ahead
         return True
 
-    def mark(self) -> _Mark:
+    def mark(self) -> _Totals:
         busy = self._answered + sum(self.now - sent for sent in self.sent.values() if sent < self.now)
         totals = self._steps, self._tokens, self._machine.preemptions
-        return _Mark(self.now, len(self.answers), len(self.gaps), *totals, busy, self._ran)
+        return _Totals(self.now, len(self.answers), len(self.gaps), *totals, busy, self._ran)
 
     def _take(self, stride: Stride) -> None:
         begin, self.now = self.now, self.now + stride.duration
@@ -250,13 +249,13 @@ class _Clock:
         for each in stride.finished:
             sent, first = self.sent.pop(each), self._first.pop(each)
             self._answered += self.now - sent
-            self.answers.append(_Answer(sent, first, self.now, self._requests.pop(each).output_tokens))
+            self.answers.append(_RequestTimes(sent, first, self.now, self._requests.pop(each).output_tokens))
             if self._turnaround is not None:
                 self.send(self.now + self._turnaround)
 
 
 def _each(lengths: Lengths) -> Iterator[tuple[int, int]]:
-    if isinstance(lengths, Workload):
+    if isinstance(lengths, MeanLengths):
         return itertools.repeat((round(lengths.input_tokens), round(lengths.output_tokens)))
     return iter(lengths)
 
@@ -264,7 +263,7 @@ def _each(lengths: Lengths) -> Iterator[tuple[int, int]]:
 # ---- what comes out -------------------------------------------------------------------------------------
 
 
-def _simulation(clock: _Clock, opened: _Mark, closed: _Mark, answers: Sequence[_Answer]) -> Simulation:
+def _simulation(clock: _VirtualClock, opened: _Totals, closed: _Totals, answers: Sequence[_RequestTimes]) -> Simulation:
     seconds = closed.now - opened.now
     requests = closed.answers - opened.answers
     long = [answer for answer in answers if answer.tokens > 1]

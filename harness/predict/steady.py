@@ -14,18 +14,18 @@ import msgspec
 from harness.errors import HarnessError, nearest
 from harness.predict.rules import mixed_step
 from harness.predict.step import (
+    MeanLengths,
     StepCost,
-    Workload,
     prefill_compute,
     prefill_time,
     weights_read,
     work_of,
 )
 
-FAR = 1e7  # requests; what would bind only beyond is said never to bind
+FAR = 1e7  # requests; a limit beyond it counts as none
 
 
-class Point(msgspec.Struct, frozen=True):
+class SteadyState(msgspec.Struct, frozen=True):
     """The steady state at one concurrency: seconds and output tokens/s; nan where nothing is decoded."""
 
     batch: float
@@ -35,14 +35,14 @@ class Point(msgspec.Struct, frozen=True):
     requests_per_s: float = math.nan
 
 
-def steady_state(cost: StepCost, workload: Workload, C: float, cap: float) -> Point:
+def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) -> SteadyState:
     """Closed loop of C users on a batch of at most `cap`; throughput has no jump where the queue begins.
 
     X = B / (step + API/G) with B = min(C, cap), step = (1-w) serial + w fused, serial = t_dec(B) + B/G t_pre,
     fused = max(mem(B), comp(B) + B/G comp_pre) + comm + o. A prefill can only fuse with the decoding of others, so
     (B-1)/B of w counts. Speculation gains several tokens a step, but no more than a request has.
 
-    A first token leaves with the step that computes its prompt, which holds B/G prefills like every other where that
+    A first token leaves with the step that computes its prompt, which contains B/G prefills like every other where that
     is more than one. Little's law has the rest: C G / X = TTFT + (G - 1) ITL. So TTFT is t_dec + t_pre + API below
     the cap, for B up to G, and rises by G/X per user above it.
     """
@@ -62,15 +62,15 @@ def steady_state(cost: StepCost, workload: Workload, C: float, cap: float) -> Po
     X = B * gain / (step + gain * cost.api / G)
     first = t_dec + max(t_pre, step - t_dec)
     itl = max(0.0, step * G / gain - first) / (G - 1) if G > 1 else t_dec
-    return Point(B, X, itl, C * G / X - (G - 1) * itl, X / G)
+    return SteadyState(B, X, itl, C * G / X - (G - 1) * itl, X / G)
 
 
-def tokens_a_step(cost: StepCost, workload: Workload) -> float:
+def tokens_a_step(cost: StepCost, workload: MeanLengths) -> float:
     """Tokens that a request gains by one step."""
     return min(cost.accepted, workload.output_tokens)
 
 
-def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> Point:
+def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> SteadyState:
     """Embeddings and scores: a batch of prompts is one pass; its time is the request's."""
     B, cached = min(C, cap), cost.cached * P
     roof = max(B * prefill_compute(cost, P, cached), weights_read(cost, B * (P - cached)))
@@ -78,10 +78,10 @@ def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> Point:
     links = cost.sync + B * (P - cached) * cost.sync_token
     seconds = (roof + links) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
     seconds += cost.step + B * cost.request + cost.api
-    return Point(B, 0.0, math.nan, C * seconds / B, B / seconds)
+    return SteadyState(B, 0.0, math.nan, C * seconds / B, B / seconds)
 
 
-def prefilling(cost: StepCost, workload: Workload, B: float) -> float:
+def prefilling(cost: StepCost, workload: MeanLengths, B: float) -> float:
     """Seconds of the prefills in one step."""
     P = workload.input_tokens
     return B * tokens_a_step(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B)
@@ -102,7 +102,7 @@ def slo_figure(name: str) -> str:
     return figure
 
 
-def meets(point: Point, cost: StepCost, workload: Workload, slo: Mapping[str, float]) -> bool:
+def meets(point: SteadyState, cost: StepCost, workload: MeanLengths, slo: Mapping[str, float]) -> bool:
     """Whether the means at a point lie within every limit; a gap (icl) is a step with one prefill in it."""
     G, P = workload.output_tokens, workload.input_tokens
     gap = point.itl if cost.fused else point.itl + prefill_time(cost, P, cost.cached * P, point.batch)
@@ -111,7 +111,7 @@ def meets(point: Point, cost: StepCost, workload: Workload, slo: Mapping[str, fl
     return not any(have[slo_figure(name)] > limit for name, limit in slo.items())  # nan is within any limit
 
 
-def slo_concurrency(cost: StepCost, workload: Workload, cap: float, slo: Mapping[str, float]) -> float:
+def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
     """The most users in flight whose mean latencies meet the SLO; 0 where not even one does."""
 
     def missed(C: float) -> bool:

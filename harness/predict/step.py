@@ -21,7 +21,7 @@ _B_ACT = 2  # bytes of an activation on a link
 _LINEAR = 1e-13  # of a step time: what rounding may bend
 
 
-class Workload(msgspec.Struct, frozen=True):
+class MeanLengths(msgspec.Struct, frozen=True):
     """Mean tokens of a request; no output tokens: an embedding or a score, prefill only."""
 
     input_tokens: float
@@ -34,19 +34,19 @@ class Workload(msgspec.Struct, frozen=True):
         return self.input_tokens + self.output_tokens / 2 if self.weighted is None else self.weighted
 
 
-def workload(requests: Sequence[tuple[float, float]]) -> Workload:
+def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
     """The means of requests of (P, G), with the token-weighted mean context E[G (P + G/2)] / E[G].
 
     >>> workload([(0, 10), (300, 30)])  # three tokens in four belong to the long request
-    Workload(input_tokens=150.0, output_tokens=20.0, weighted=237.5)
+    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5)
     """
     n, tokens = len(requests), sum(G for _, G in requests)
     weighted = sum(G * (P + G / 2) for P, G in requests) / tokens if tokens else None
-    return Workload(sum(P for P, _ in requests) / n, tokens / n, weighted)
+    return MeanLengths(sum(P for P, _ in requests) / n, tokens / n, weighted)
 
 
 class WindowCost(msgspec.Struct, frozen=True):
-    """Seconds in layers that look back only so many tokens, as their namesakes in StepCost."""
+    """Seconds in layers that attend to only so many tokens, as their namesakes in StepCost."""
 
     tokens: int
     kv: float
@@ -89,14 +89,14 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 def step_cost(model: Model, deployment: Deployment) -> StepCost:
     """The coefficients, from bytes over BW MBU, FLOP over F MFU and bytes over links (docs/method.md, The step).
 
-    Of one replica; tensor parallelism divides all but what each rank has to hold itself, latency and overhead.
+    Of one replica; tensor parallelism divides all but what each rank stores itself, latency and overhead.
     """
     check(model, deployment)
     card, tp, ep, speed = deployment.gpu, deployment.tp, deployment.ep, deployment.speed
     bytes_per_s = card.bandwidth * deployment.mbu * speed
     decode, prefill = deployment.mfu_decode * speed * tp, deployment.mfu_prefill * speed * tp
-    held, flop = weights(model), _flop_seconds(model, deployment)
-    always = held.always if deployment.weight_bytes is None else deployment.weight_bytes
+    stored, flop = weights(model), _flop_seconds(model, deployment)
+    always = stored.always if deployment.weight_bytes is None else deployment.weight_bytes
     head = parameters(model).head * 2 / card.flops["bf16"]
     kv = [
         each.layers * each.kv * model.kv_bits / 8 * kv_share(each.kv_heads, tp) / bytes_per_s
@@ -122,9 +122,9 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         step=(deployment.o_layer * model.layers + deployment.o_step) / speed,
         request=deployment.o_req / speed,
         api=deployment.o_api / speed,
-        expert=held.expert / max(tp, ep) / bytes_per_s,
-        experts=held.experts,
-        per_token=held.per_token,
+        expert=stored.expert / max(tp, ep) / bytes_per_s,
+        experts=stored.experts,
+        per_token=stored.per_token,
         sharing=max(1.0, ep / tp),
         windows=tuple(
             WindowCost(each.window, kv[i], attend[i], pairs[i]) for i, each in enumerate(model.attention) if each.window
@@ -217,13 +217,13 @@ class Work(msgspec.Struct, frozen=True):
 
 def work_of(cost: StepCost, B: float, context: float) -> Work:
     m = max(1.0, min(cost.micro, B))
-    b, held, tokens = B / m, context / m, B / m * cost.verified
+    b, attended, tokens = B / m, context / m, B / m * cost.verified
     read = cost.weights
     if cost.experts:
         read += cost.expert * expert_hits(cost.experts, cost.per_token, tokens * cost.sharing)
-    kv, attend = (held + tokens) * cost.kv, cost.verified * held * cost.attend
+    kv, attend = (attended + tokens) * cost.kv, cost.verified * attended * cost.attend
     for window in cost.windows:
-        seen = min(held, b * window.tokens)
+        seen = min(attended, b * window.tokens)
         kv += (seen + tokens) * window.kv
         attend += cost.verified * seen * window.attend
     return Work(
@@ -253,12 +253,12 @@ def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1
 def prefill_compute(cost: StepCost, P: float, cached: float) -> float:
     seconds = cost.prompt * (P - cached) + cost.prompt_head + cost.prompt_attend * (P * P - cached * cached)
     for window in cost.windows:
-        seconds += window.prompt_attend * (_looked(P, window.tokens) - _looked(cached, window.tokens))
+        seconds += window.prompt_attend * (_twice_pairs(P, window.tokens) - _twice_pairs(cached, window.tokens))
     return seconds
 
 
-def _looked(P: float, window: float) -> float:
-    """Twice the causal pairs of P tokens that each look back `window` tokens; P² where it never cuts."""
+def _twice_pairs(P: float, window: float) -> float:
+    """Twice the causal pairs of P tokens that each attend to `window` tokens before; P² where it never cuts."""
     return P * P if window >= P else 2 * P * window - window * window
 
 
@@ -272,7 +272,7 @@ def weights_read(cost: StepCost, tokens: float) -> float:
 def mixed_time(
     cost: StepCost, B: int, context: int, chunks: Sequence[tuple[int, int]], joined: int, running: int
 ) -> float:
-    """One step: B decode, `joined` of them for the first time, beside the chunks of prompts; seconds.
+    """One step: B decode, `joined` of them for the first time, together with the chunks of prompts; seconds.
 
     t_dec + Σ t_pre, of which the share w that can hide behind the decoding of the B - joined others becomes
     max(mem, comp + Σ comp_pre), where that is less.

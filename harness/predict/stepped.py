@@ -1,4 +1,4 @@
-"""What the step machine says of the levels of a prediction, or of rates: all replicas of a deployment together.
+"""The step machine at the levels of a prediction, or at rates: all replicas of a deployment together.
 
 dp replicas are as many simulations, each with its share of the users or of the rate.
 """
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.simulate import CARRIED, Simulation, closed_loop, open_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, step_cost
+from harness.predict.step import MeanLengths, step_cost
 from harness.summary import PredictedLevel, SteppedLevel
 
 _ROUNDS = 4  # of all users, in the window of a closed loop
@@ -26,7 +26,7 @@ _FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to s
 
 
 def at_levels(
-    model: Model, where: Deployment, workload: Workload, levels: Sequence[PredictedLevel]
+    model: Model, where: Deployment, workload: MeanLengths, levels: Sequence[PredictedLevel]
 ) -> list[SteppedLevel]:
     """The closed form's levels in a closed loop, begun spread over one request time."""
     found = []
@@ -48,7 +48,7 @@ def at_levels(
 def at_rates(
     model: Model,
     where: Deployment,
-    workload: Workload,
+    workload: MeanLengths,
     rates: Sequence[float],
     arrivals: Callable[[float], Iterable[float]],
 ) -> list[SteppedLevel]:
@@ -72,11 +72,11 @@ def at_rates(
     return found
 
 
-def _machine(model: Model, where: Deployment, workload: Workload) -> Machine:
+def _machine(model: Model, where: Deployment, workload: MeanLengths) -> StepMachine:
     if not workload.output_tokens:
         way_out = "leave it out: a batch of prompts is one pass, which the closed form has"
         raise HarnessError("the workload has no output tokens", place="--simulate", way_out=way_out)
-    return Machine(model, where, workload.context)
+    return StepMachine(model, where, workload.context)
 
 
 def _level(

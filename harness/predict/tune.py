@@ -2,9 +2,9 @@
 
 MBU, MFU and overheads are fitted to throughput, ITL and TTFT of the levels that are named, by least squares in the
 logarithm: a level at 100 tok/s counts as much as one at 10,000. Two levels carry at most four figures (below the cap
-TTFT and ITL give throughput, by Little's law), and often fewer: a batch that reads its weights says nothing of MFU.
-A figure that they leave open stays as it was assumed, and is named with the reason. The error is told of the levels
-that were not named alone, beside that of the same prediction before, and of a line that turns flat.
+TTFT and ITL give throughput, by Little's law), and often fewer: a batch limited by reading weights shows nothing of
+MFU. A figure that they leave open stays as it was assumed, and is named with the reason. The error is that at the
+levels that were not named, compared with the same prediction before, and with a line that turns flat.
 
 Left out: the caps on the batch, which are configuration and no efficiency, and how long requests wait for the step
 that runs when they arrive.
@@ -25,7 +25,7 @@ from harness.predict.least_squares import Span, least_squares, standard_errors
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
 from harness.predict.steady import steady_state
-from harness.predict.step import Workload, step_cost
+from harness.predict.step import MeanLengths, step_cost
 
 FORMAT = 1
 USUAL = (1, 16)  # levels to fit on, where none are named
@@ -46,7 +46,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 # Of the overheads a step's is o_layer's: one model has one number of layers, so that o_step, a tenth of it by the
-# published fit, cannot be told from it. o_req grows with the batch, and o_api delays a request without any step.
+# published fit, cannot be separated from it. o_req grows with the batch, and o_api delays a request without any step.
 RANGES = {
     "mbu": Range(0.01, 1.0, 0.8, 0.3),
     "mfu_prefill": Range(0.01, 1.0, 0.45, 0.5),
@@ -59,7 +59,7 @@ RANGES = {
 _SPANS = {name: Span(math.log(each.low), math.log(each.high), each.width) for name, each in RANGES.items()}
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One level's means; None where it has none."""
 
     concurrency: float
@@ -92,7 +92,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     format: int = FORMAT
     model: str
-    weight_bytes: float  # tells one quantisation of a model from another
+    weight_bytes: float  # distinguishes the quantisations of a model
     gpu: str
     mbu: float
     mfu_prefill: float
@@ -130,8 +130,8 @@ def rms(errors: Sequence[float]) -> float | None:
 def tune(
     model: Model,
     deployment: Deployment,
-    workload: Workload,
-    points: Iterable[Measured],
+    workload: MeanLengths,
+    points: Iterable[CalibrationPoint],
     on: Sequence[float] = USUAL,
     *,
     source: str = "",
@@ -148,7 +148,7 @@ def tune(
         raise HarnessError(fact, place="calibrate model", way_out="measure a workload with output tokens")
     cap = batch_cap(caps(model, deployment, workload))
 
-    def predicted(figures: Mapping[str, float], C: float) -> Measured:
+    def predicted(figures: Mapping[str, float], C: float) -> CalibrationPoint:
         return _at(model, msgspec.structs.replace(deployment, **figures), workload, C, cap)
 
     assumed = {name: float(getattr(deployment, name)) for name in RANGES}
@@ -179,10 +179,10 @@ def tune(
 
 def apply(model: Model, deployment: Deployment, calibration: Calibration) -> Deployment:
     """The deployment with the calibrated figures in place of the data sheet's; another model or card is refused."""
-    asked = (model.name, weight_bytes(model), deployment.gpu.key)
-    held = (calibration.model, calibration.weight_bytes, calibration.gpu)
-    if asked != held:
-        these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (held, asked))
+    wanted = (model.name, weight_bytes(model), deployment.gpu.key)
+    calibrated = (calibration.model, calibration.weight_bytes, calibration.gpu)
+    if wanted != calibrated:
+        these, those = (f"{name} ({size / 1e9:.3g} GB) on {card}" for name, size, card in (calibrated, wanted))
         way_out = "calibrate on that one, or leave --calibration out"
         raise HarnessError(f"it was made for {these}, not for {those}", place="--calibration", way_out=way_out)
     return msgspec.structs.replace(
@@ -206,10 +206,11 @@ def decode(text: str | bytes, place: str = "--calibration") -> Calibration:
     return found
 
 
-def line_then_flat(named: Sequence[Measured], C: float) -> float:
+def line_then_flat(named: Sequence[CalibrationPoint], C: float) -> float:
     """The prediction to beat, which knows no hardware: X = min(X1 C, X_max), both of the named levels; tok/s.
 
-    >>> two = [Measured(concurrency=1, output_tokens_per_s=100), Measured(concurrency=16, output_tokens_per_s=620)]
+    >>> pairs = ((1, 100), (16, 620))
+    >>> two = [CalibrationPoint(concurrency=C, output_tokens_per_s=X) for C, X in pairs]
     >>> line_then_flat(two, 4), line_then_flat(two, 32)
     (400.0, 620)
     """
@@ -223,18 +224,18 @@ def line_then_flat(named: Sequence[Measured], C: float) -> float:
 # ---- levels ---------------------------------------------------------------------------------------------
 
 
-def _averaged(points: Iterable[Measured]) -> dict[float, Measured]:
+def _averaged(points: Iterable[CalibrationPoint]) -> dict[float, CalibrationPoint]:
     """One point a concurrency, in order of it."""
     ordered = sorted(points, key=lambda point: point.concurrency)
     out = {}
     for C, same in itertools.groupby(ordered, key=lambda point: point.concurrency):
         repeats = list(same)
 
-        def mean(figure: str, repeats: Sequence[Measured] = repeats) -> float | None:
+        def mean(figure: str, repeats: Sequence[CalibrationPoint] = repeats) -> float | None:
             values = [value for each in repeats if (value := getattr(each, figure)) is not None]
             return sum(values) / len(values) if values else None
 
-        out[C] = Measured(
+        out[C] = CalibrationPoint(
             concurrency=C,
             output_tokens_per_s=mean("output_tokens_per_s") or 0.0,
             itl_s=mean("itl_s"),
@@ -243,33 +244,33 @@ def _averaged(points: Iterable[Measured]) -> dict[float, Measured]:
     return out
 
 
-def _named(measured: Mapping[float, Measured], C: float) -> Measured:
+def _named(measured: Mapping[float, CalibrationPoint], C: float) -> CalibrationPoint:
     if C in measured and measured[C].output_tokens_per_s > 0:
         return measured[C]
     there = ", ".join(f"{each:g}" for each, point in measured.items() if point.output_tokens_per_s > 0) or "none"
     raise HarnessError(f"no valid level at {C:g}", place="--on", way_out=f"measured: {there}")
 
 
-def _at(model: Model, deployment: Deployment, workload: Workload, C: float, cap: float) -> Measured:
+def _at(model: Model, deployment: Deployment, workload: MeanLengths, C: float, cap: float) -> CalibrationPoint:
     """What the closed form says of C users, shared evenly by the replicas."""
     dp = deployment.dp
     point = steady_state(step_cost(model, deployment), workload, max(1.0, C / dp), cap)
-    return Measured(
+    return CalibrationPoint(
         concurrency=C, output_tokens_per_s=min(dp, C) * point.throughput, itl_s=point.itl, ttft_s=point.ttft
     )
 
 
-def _ratios(measured: Measured, predicted: Measured) -> dict[str, float]:
+def _ratios(measured: CalibrationPoint, predicted: CalibrationPoint) -> dict[str, float]:
     """Predicted over measured of every figure that was measured."""
     values = {figure: getattr(measured, figure) for figure in FIGURES}
     return {figure: getattr(predicted, figure) / value for figure, value in values.items() if value}
 
 
 def _errors(
-    unseen: Sequence[Measured],
-    named: Sequence[Measured],
-    calibrated: Callable[[float], Measured],
-    data_sheet: Callable[[float], Measured],
+    unseen: Sequence[CalibrationPoint],
+    named: Sequence[CalibrationPoint],
+    calibrated: Callable[[float], CalibrationPoint],
+    data_sheet: Callable[[float], CalibrationPoint],
 ) -> Iterable[UnseenError]:
     for each in unseen:
         C = each.concurrency
@@ -291,15 +292,15 @@ def _errors(
 
 def _settled(
     assumed: Mapping[str, float],
-    named: Sequence[Measured],
+    named: Sequence[CalibrationPoint],
     G: float,
-    predicted: Callable[[Mapping[str, float], float], Measured],
+    predicted: Callable[[Mapping[str, float], float], CalibrationPoint],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The figures that the named levels settle, fitted, and why each of the others is kept.
 
-    All are fitted first, each held near what is assumed by its own width. Of those that the levels leave open the
-    one of which they tell least is put back and the rest fitted again, unless the levels contradict what it goes
-    back to. Those that are left are fitted once more without being held.
+    All are fitted first, each with a prior around what is assumed, of its own width. Of those that the levels leave
+    open, the one they constrain least is set back and the rest fitted again, unless the levels contradict the value it
+    goes back to. Those that are left are fitted once more without priors.
     """
     start = {name: math.log(value or RANGES[name].centre) for name, value in assumed.items()}
     uncertain = [_uncertain(each, G) for each in named]
@@ -314,16 +315,16 @@ def _settled(
             for figure, ratio in level.items()
         ]
 
-    def held(at: Mapping[str, float]) -> list[float]:
+    def penalised(at: Mapping[str, float]) -> list[float]:
         return residuals(at) + [(value - start[name]) / RANGES[name].width for name, value in at.items()]
 
-    here, cost = least_squares(held, start, _SPANS)
+    here, cost = least_squares(penalised, start, _SPANS)
     while here:
-        left = {name: s / RANGES[name].width for name, s in standard_errors(held, here, _SPANS).items()}
+        left = {name: s / RANGES[name].width for name, s in standard_errors(penalised, here, _SPANS).items()}
         free = [name for name in sorted(here, key=lambda name: -left[name]) if left[name] > _OPEN]
         allowed = cost + _CONTRADICTS * max(1.0, cost / len(residuals(here)))
         for name in free:
-            rest, higher = least_squares(held, {each: x for each, x in here.items() if each != name}, _SPANS)
+            rest, higher = least_squares(penalised, {each: x for each, x in here.items() if each != name}, _SPANS)
             if higher <= allowed:
                 break
         else:
@@ -333,11 +334,11 @@ def _settled(
     return {name: _rounded(math.exp(here[name])) for name in here}, kept
 
 
-def _uncertain(measured: Measured, G: float) -> dict[str, float]:
-    """Relative error of each figure, as far as the closed form can be held to it.
+def _uncertain(measured: CalibrationPoint, G: float) -> dict[str, float]:
+    """Relative error of each figure, as far as the closed form can explain it.
 
-    Beside others, a request arrives while a step runs and waits for its end, which the closed form leaves out: up to
-    an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
+    With others in flight, a request arrives while a step runs and waits for its end, which the closed form leaves out:
+    up to an ITL, √⅓ of one in the mean square. That is much of a TTFT and little of the C G / X that a request lasts.
     """
     C, X = measured.concurrency, measured.output_tokens_per_s
     wait = max(0.0, 1 - 1 / C) * (measured.itl_s or 0.0) / math.sqrt(3)

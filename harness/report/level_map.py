@@ -20,7 +20,7 @@ from harness.report.document import Column, Document, FileLink, Section
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.results import levelmap
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, Measured
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Value
 
 _NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server"}
@@ -137,17 +137,17 @@ class Panels(msgspec.Struct, frozen=True, kw_only=True):
     same: str  # the predicted hinge where it is one for all cells, and could have no contour
 
 
-def knee_box(cell: Measured | None) -> Box:
+def knee_box(cell: MeasuredCell | None) -> Box:
     """The measured knee, "≈" before one that is provisional; "not reached" is an answer, "failed" is none."""
     return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
 
 
-def _provisional(cell: Measured | None) -> bool:
+def _provisional(cell: MeasuredCell | None) -> bool:
     """Whether the cell's knee is the hinge of a plateau that is not sure to be reached."""
     return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
-def _knee_box_predicted(cell: Measured | None) -> Box:
+def _knee_box_predicted(cell: MeasuredCell | None) -> Box:
     """The measured knee with the predicted hinge in words, where no contour can say it."""
     box, prediction = knee_box(cell), cell.prediction if cell else None
     if prediction is None or prediction.hinge_concurrency is None or not box.measured:
@@ -156,14 +156,14 @@ def _knee_box_predicted(cell: Measured | None) -> Box:
     return msgspec.structs.replace(box, below=f"{box.below}\n{predicted}" if box.below else predicted)
 
 
-def plateau_box(cell: Measured | None) -> Box:
+def plateau_box(cell: MeasuredCell | None) -> Box:
     """The plateau in output tokens/s, where it was reached; "≈" before one that is provisional as the knee is."""
     provisional = _provisional(cell)
     shown = cell is not None and (cell.plateau_reached or provisional)
     return _box(cell, cell.plateau_tokens_per_s if cell and shown else None, whole=True, provisional=provisional)
 
 
-def _box(cell: Measured | None, value: Value | None, *, whole: bool, provisional: bool) -> Box:
+def _box(cell: MeasuredCell | None, value: Value | None, *, whole: bool, provisional: bool) -> Box:
     if cell is None or cell.status is None:
         return Box(None, "failed" if cell is not None and cell.error else "not measured", "", False)
     if value is None or value.value is None:
@@ -211,7 +211,7 @@ def _columns(map_: Map) -> list[Column]:
     ]
 
 
-def _link(cell: Measured) -> str | FileLink:
+def _link(cell: MeasuredCell) -> str | FileLink:
     """The cell's name, which leads to its report where there is one and the name is one that a sweep gives."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
@@ -312,7 +312,7 @@ def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
     )
 
 
-def _predicted_line(axis: Axis, cells: Sequence[Measured | None], *, plateau: bool) -> list[tuple[float, float]]:
+def _predicted_line(axis: Axis, cells: Sequence[MeasuredCell | None], *, plateau: bool) -> list[tuple[float, float]]:
     """Predicted hinge or plateau along one axis as (position, value): of the cells, the hinge finer where it can be."""
     made = [(position, cell.prediction) for position, cell in enumerate(cells) if cell and cell.prediction]
     if not made:

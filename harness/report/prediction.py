@@ -15,10 +15,10 @@ from harness.report.subject import CLAIMS
 from harness.summary import Assumptions, Band, Calibrated, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
-    from harness.decide.golden import Row
+    from harness.decide.golden import GoldenCase
     from harness.predict.choice import Choice
-    from harness.predict.question import Answer
-    from harness.predict.roofline import Limit
+    from harness.predict.question import PredictionResult
+    from harness.predict.roofline import ThroughputLimit
     from harness.predict.tune import Calibration
 
 _OVERTAKEN = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
@@ -44,16 +44,16 @@ def limit_name(limit: str) -> str:
     return spoken.get(limit, plain(limit))
 
 
-def report(answer: Answer) -> Document:
+def report(answer: PredictionResult) -> Document:
     """Everything about one model on one kind of card, most asked first."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "requests as they come" if stepped and stepped[0].concurrency is None else "the same users in flight"
     rules = [
-        Column("", [each.name for each in answer.beside], words=True),
-        Column("rule", [each.formula for each in answer.beside], words=True),
-        Column("says", [number(each.rule) for each in answer.beside]),
-        Column("whole model", [number(each.whole) for each in answer.beside]),
-        Column("", [each.unit for each in answer.beside], words=True),
+        Column("", [each.name for each in answer.rules], words=True),
+        Column("rule", [each.formula for each in answer.rules], words=True),
+        Column("says", [number(each.rule) for each in answer.rules]),
+        Column("whole model", [number(each.whole) for each in answer.rules]),
+        Column("", [each.unit for each in answer.rules], words=True),
     ]
     rules_of_thumb = "Rules of thumb beside the whole model, one replica"
     sections = [
@@ -62,7 +62,7 @@ def report(answer: Answer) -> Document:
         Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
         Section("Limits", columns=limit_columns(answer.limits, prediction)),
         Section("Calibrated, beside the data sheet", columns=calibrated_columns(prediction, own) if own else []),
-        Section(rules_of_thumb, columns=rules if answer.beside else []),
+        Section(rules_of_thumb, columns=rules if answer.rules else []),
         Section("Notes", lines=[plain(note) for note in prediction.notes]),
         Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
     ]
@@ -204,7 +204,7 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
     return shown(columns, empty=(MISSING, ""))
 
 
-def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Column]:
+def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> list[Column]:
     """Every named limit with its value, and which one binds."""
     unit = "tok/s" if prediction.output_tokens else ""
     effects = [_effect(each) + " ← binds" * (each.name == prediction.binding_cap) for each in limits]
@@ -216,7 +216,7 @@ def limit_columns(limits: Sequence[Limit], prediction: Prediction) -> list[Colum
     ])  # fmt: skip
 
 
-def _effect(limit: Limit) -> str:
+def _effect(limit: ThroughputLimit) -> str:
     """What a limit does to the curve, and what happens from the load beside it on, where there is one."""
     if limit.kind == "ceiling":
         from_there = f"; overtakes {_OVERTAKEN[limit.name]} from there"
@@ -290,7 +290,7 @@ def _choices(choices: Sequence[Choice]) -> list[Column]:
     return shown(columns, empty=(MISSING, ""))
 
 
-def golden_columns(rows: Sequence[Row]) -> list[Column]:
+def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
     """Every golden case: id, inputs, value, expected, met."""
 
     def exact(value: float) -> str:

@@ -15,10 +15,10 @@ from harness.report.prediction import binding, subject
 from harness.summary import Prediction
 
 if TYPE_CHECKING:
-    from harness.predict.question import Answer
+    from harness.predict.question import PredictionResult
 
 
-def frontier(answer: Answer) -> Chart:
+def frontier(answer: PredictionResult) -> Chart:
     """Output tok/s of a GPU against those of a user: a point a level, its users beside it, missed SLOs hollow."""
     prediction = answer.prediction
     missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
@@ -64,7 +64,7 @@ def _together(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str,
     return out
 
 
-def roofline(answer: Answer) -> Chart:
+def roofline(answer: PredictionResult) -> Chart:
     """FLOP/s against FLOP/byte: both roofs, their ridge, decoding by batch, and prefill."""
     roof, prediction = answer.roof, answer.prediction
     batches = roof.decode if prediction.output_tokens else []

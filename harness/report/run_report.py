@@ -133,7 +133,7 @@ def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
     """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
-    if all(role_of(step.reason) is Role.GIVEN for step in levels):
+    if all(role_of(step.reason) is Role.FIXED for step in levels):
         return []
     open_loop = is_open(summary)
     repeats = len({step.repeat for step in summary.ramp}) > 1

@@ -4,9 +4,9 @@
 - A frame of the spool is written whole or taken back. What is written survives the death of any process, not the
   machine's.
 - A spool reads up to the first frame that is not whole, not ours or beyond reason (a power cut leaves zeros there);
-  the verdict `spool_damaged` says how much is lost. `--resume` keeps what it cannot read as
+  the verdict `spool_damaged` has how much is lost. `--resume` keeps what it cannot read as
   `requests.spool.damaged-N`.
 - Files from outside go through `decoding.py`: regular files of bounded size, decoded as their type (`manifest.py`),
-  numbers within reason. `columns.py` looks at the row counts of a parquet file before it reads a row. What is wrong
+  numbers within reason. `columns.py` checks the row counts of a parquet file before it reads a row. What is wrong
   is one line, with the file.
 """

@@ -35,7 +35,7 @@ PLAIN = [
 _LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element: int32>"}
 _SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}
 _TEXTS = [name.rstrip("_") for name, kind in PLAIN if kind == "string"]
-_ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: beside the records memory stays small
+_ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: memory stays small
 _SLACK = 4096  # rows that a file of any size may have
 _BYTES_A_REQUEST = 8  # at least: a request's times alone take more, however they are compressed; usually 200
 _BYTES_A_SAMPLE = 1  # at least; usually 4 to 6
@@ -48,14 +48,14 @@ _NO_TELEMETRY = "restore it, or move it away and the run is read without telemet
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests.parquet says of its run, under `knee` in its metadata."""
+    """The run's description in requests.parquet, under `knee` in its metadata."""
 
     header: dict[str, Any]
     levels: list[Level]
 
 
 def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
-    """The header, the levels and the records that a requests.parquet holds."""
+    """The header, the levels and the records of a requests.parquet."""
     import pyarrow as pa
 
     with _opened(path, _TEXTS, "a requests.parquet of this project", _WAY_OUT, _BYTES_A_REQUEST) as file:
@@ -77,7 +77,7 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
 
 
 def telemetry(path: Path) -> list[Sample]:
-    """The samples that a telemetry.parquet holds."""
+    """The samples of a telemetry.parquet."""
     what = "a telemetry.parquet of this project"
     with _opened(path, ("source", "metric"), what, _NO_TELEMETRY, _BYTES_A_SAMPLE) as file:
         _check(file, _SAMPLES, [])
@@ -114,7 +114,7 @@ def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: 
 
 
 def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
-    """ValueError where there is more in the file than its size can hold."""
+    """ValueError where there is more in the file than its size allows."""
     metadata = file.metadata
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     rows, expanded = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
@@ -126,7 +126,7 @@ def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
         raise ValueError(f"it says that {size:,} bytes hold {expanded:,}")
     values = 0
     for name in set(_LISTS).intersection(file.schema_arrow.names):
-        # Asked for its metadata, a damaged column ends the process; scanned first, piece by piece, it is an error.
+        # Reading the metadata of a damaged column ends the process; scanned first, piece by piece, it is an error.
         file.scan_contents([name])
         leaf = [path.partition(".")[0] for path in _paths(metadata)].index(name)
         values += sum(group.column(leaf).num_values for group in groups)

@@ -18,7 +18,7 @@ WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
 
 
 def create(path: str | Path) -> Path:
-    """A new result folder; one that holds something is the operator's mistake, nothing is overwritten."""
+    """A new result folder; one that is not empty is the operator's mistake, nothing is overwritten."""
     folder, way_out = Path(path), "choose another --out"
     files.make_folder(folder, way_out=way_out)
     try:
@@ -27,12 +27,12 @@ def create(path: str | Path) -> Path:
         raise HarnessError(error.strerror or str(error), place=str(folder), way_out=way_out) from None
     if not empty:
         raise HarnessError("the folder is not empty", place=str(folder), way_out=way_out)
-    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # says now, not after the load, that it cannot be written
+    files.write(folder / MANIFEST, "{}\n", way_out=way_out)  # fails now, not after the load, where it cannot be written
     return folder
 
 
 def default(name: str) -> Path:
-    """Where a run that was given no folder leaves its result."""
+    """Where a run without `--out` leaves its result."""
     results = Path("results")
     files.make_folder(results, way_out="give --out")
     return files.child(results, name)
@@ -40,7 +40,7 @@ def default(name: str) -> Path:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Nobody else runs into this folder meanwhile; a process that dies lets go of it."""
+    """Lock the folder against other runs; a process that dies releases it."""
     fd = files.real_folder(folder, way_out="give the --out of a run")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

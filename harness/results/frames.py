@@ -1,4 +1,4 @@
-"""Frames: how a run's spool holds what is measured, and how it is read back, damaged or not.
+"""Frames: the form of a run's spool, and how it is read back, damaged or not.
 
 A frame is `u32 length, u32 crc32, payload`. A payload that is a msgpack array is a batch of records, verbatim as the
 worker sent it; a payload that is a map is a header, a level or a handful of telemetry rows. Reading ends at the first
@@ -26,7 +26,7 @@ _PIECE = 1 << 20  # bytes that are read at once where a frame may not be one
 _MOST_ZEROS = 1 << 26
 LATEST_S = 1e10  # of any time: three hundred years
 _LONGEST_WINDOW_S = 1e7  # of a level: 115 days
-_MOST = 2**31 - 1  # of any count that the columns of requests.parquet hold in 32 bits
+_MOST = 2**31 - 1  # of any count that the columns of requests.parquet keep in 32 bits
 MOST_LEVELS = 4096  # of one run
 ZEROS, TORN = "holds only zeros", "holds no whole frame"
 
@@ -51,7 +51,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def batch(records: Sequence[Record]) -> bytes:
-    """The payload of a batch; what a worker sends is what the file holds."""
+    """The payload of a batch; a worker's message and the file have the same bytes."""
     return encode(list(records))
 
 
@@ -88,7 +88,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Spooled(msgspec.Struct, kw_only=True):
-    """All that a spool holds up to its damage."""
+    """The content of a spool up to its damage."""
 
     header: Header | None = None
     levels: dict[int, Level] = {}
@@ -123,7 +123,7 @@ def read(path: Path) -> Spooled:
 
 
 def _zeros(file: BinaryIO, at: int) -> bool:
-    """Whether what follows is zeros, as a power cut leaves them; more than it can leave are not looked at."""
+    """Whether what follows is zeros, as a power cut leaves them; more than it can leave are not read."""
     file.seek(at)
     for _ in range(_MOST_ZEROS // _PIECE):
         piece = file.read(_PIECE)
@@ -135,7 +135,7 @@ def _zeros(file: BinaryIO, at: int) -> bool:
 
 
 def _payload(file: BinaryIO, length: int, crc: int) -> bytes | None:
-    """The payload, if its checksum holds; a long one is not taken into memory before it does."""
+    """The payload, if its checksum is right; a long one is not taken into memory before it does."""
     if length > _PIECE:
         at, checked = file.tell(), 0
         for i in range(0, length, _PIECE):

@@ -1,4 +1,4 @@
-"""A model's config.json from the hub, for those who ask for it: the one place where a prediction needs a network."""
+"""A model's config.json from the hub, with `--hub`: the one place where a prediction needs a network."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def config(name: str) -> str:
     try:
         return huggingface_hub.hf_hub_download(name, "config.json")
     except (OSError, ValueError, EntryNotFoundError) as error:
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         way_out = "see its name and HF_TOKEN, or give the path of a config.json"
-        raise HarnessError(f"no config.json of {name!r} ({said})", place=_PLACE, way_out=way_out) from None
+        raise HarnessError(f"no config.json of {name!r} ({reason})", place=_PLACE, way_out=way_out) from None

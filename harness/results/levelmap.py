@@ -1,7 +1,7 @@
 """The shape of `map.json`: one knee a cell, over the axes of a scenario that were swept.
 
-Every cell is a result folder of its own beside it, which holds all the rest; what stands here can be made again from
-those. A missing number is None, never 0.
+Every cell is a result folder of its own, next to the file, with all the rest; the map can be made again from those. A
+missing number is None, never 0.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """What was swept, and over which values, in the order given."""
+    """What was swept, and over which values, in their order."""
 
     name: str  # input_tokens | output_tokens | max_num_seqs | server
     values: list[int | str]
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell of the map: where it lies and what its run said."""
+class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the map: its place on the axes and the result of its run."""
 
-    name: str  # of its result folder, beside map.json
+    name: str  # of its result folder, next to map.json
     at: dict[str, int | str]  # prompt and answer length, and the server's setting where one was swept
     status: int | None = None  # exit status of its run; None: there was none to its end
     error: str | None = None  # why it could not be measured
     left_out: str | None = None  # why it was not to be: the map's bounds
-    knee: Value | None = None  # the unqualified one: of the SLO if one is given, else the hinge
+    knee: Value | None = None  # the unqualified one: of the SLO if there is one, else the hinge
     hinge: Value | None = None  # as it was fitted, reached or not
     plateau_tokens_per_s: Value | None = None  # likewise
     plateau_reached: bool | None = None  # None: nothing could be fitted
@@ -61,9 +61,9 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     complete: bool = False  # every cell was measured, or the budget of the whole ended it
     axes: list[Axis]
-    cells: list[Measured]
+    cells: list[MeasuredCell]
 
-    def cell(self, at: dict[str, int | str]) -> Measured | None:
+    def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
         """The first cell that lies there, by the axes named; None where the map has not come to it."""
         return next((cell for cell in self.cells if all(cell.at.get(k) == v for k, v in at.items())), None)
 
@@ -78,7 +78,7 @@ def _check(found: Map) -> None:
 
 
 def is_map(path: str | Path) -> bool:
-    """Whether a folder holds a level map, and not one run."""
+    """Whether a folder is a level map, and not one run."""
     return os.path.lexists(Path(path) / MAP)
 
 

@@ -20,7 +20,7 @@ _BEYOND = 1e12  # requests in flight, tokens per second: none has so many
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
 
 
-class Row(msgspec.Struct, frozen=True):
+class CsvPoint(msgspec.Struct, frozen=True):
     """One measured point."""
 
     concurrency: float
@@ -28,11 +28,11 @@ class Row(msgspec.Struct, frozen=True):
     error: float | None = None  # one standard error, tok/s
 
 
-def read(text: str, place: str) -> list[Row]:
+def read(text: str, place: str) -> list[CsvPoint]:
     r"""The points of a CSV's text; an empty error is none.
 
     >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
-    Row(concurrency=2.0, output_tokens_per_s=190.0, error=None)
+    CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None)
     """
     try:
         return _read(text, place)
@@ -40,21 +40,21 @@ def read(text: str, place: str) -> list[Row]:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_EXAMPLE) from None
 
 
-def _read(text: str, place: str) -> list[Row]:
+def _read(text: str, place: str) -> list[CsvPoint]:
     lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
     names = [name.strip() for name in lines.fieldnames or []]
     lines.fieldnames = names
     missing = [name for name in (LOAD, RATE) if name not in names]
     if missing:
         raise HarnessError(f"no column '{missing[0]}'", place=place, way_out=_EXAMPLE)
-    rows: list[Row] = []
+    rows: list[CsvPoint] = []
     for line in lines:
         where = f"{place}, line {lines.line_num}"
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
         error = line.get(ERROR)
         if len(rows) == _MOST_ROWS:
             raise HarnessError(f"more than {_MOST_ROWS:,} points", place=place, way_out="fit the levels' means")
-        rows.append(Row(load, rate, _positive(error, ERROR, where) if error and error.strip() else None))
+        rows.append(CsvPoint(load, rate, _positive(error, ERROR, where) if error and error.strip() else None))
     if not rows:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
     return rows

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's folder holds."""
+    """The content of a run's folder."""
 
     path: Path
     manifest: Manifest
@@ -56,7 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_spool(cls, folder: Path, about: Manifest = Manifest()) -> Result:
-        """What the folder's spool holds, as far as it can be read."""
+        """The content of the folder's spool, as far as it can be read."""
         place = str(folder / SPOOL)
         with decoding.reading(place, "a spool", "restore it"):
             found = frames.read(folder / SPOOL)
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_s(self) -> float:
-        """The last moment that anything here tells of, seconds since the origin."""
+        """The last moment in any of the files, seconds since the origin."""
         moments = itertools.chain(
             (s.time_s for s in self.samples),
             (max(r.scheduled_s, r.sent_s or 0.0, r.done_s or 0.0) for r in self.records),
@@ -90,7 +90,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(path: str | Path) -> Manifest | MapManifest:
-    """What a folder's manifest says; one that knows nothing where there is none."""
+    """A folder's manifest; an empty one where there is none."""
     folder = Path(path)
     if not folder.is_dir():
         raise HarnessError("no such result folder", place=str(folder), way_out="give the --out of a run")
@@ -99,17 +99,17 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
         return Manifest()
     way_out = "restore it"
     if (folder / SPOOL).exists() or (folder / REQUESTS).exists():
-        way_out = "what was measured lies beside it: restore it, or move it away and `knee report` reads without it"
+        way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
         return manifest.read(decoding.json(decoding.content(file)))
 
 
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
-    """Refuse a manifest that lacks something a run or a level map needs to be gone on with."""
+    """Refuse a manifest that lacks a field which resuming a run or a level map needs."""
     if isinstance(about, Manifest) and not about.loaded:
         raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
     if (lacking := manifest.missing(about)) is not None:
-        raise HarnessError(f"it does not say its {lacking}", place=str(folder / MANIFEST), way_out="restore it")
+        raise HarnessError(f"its {lacking} is missing", place=str(folder / MANIFEST), way_out="restore it")
 
 
 def _no_header(found: frames.Spooled) -> str:

@@ -1,6 +1,6 @@
 """The one writer of a run: everything that is measured is appended to `requests.spool` while the run lives.
 
-A frame (harness.results.frames) is written whole or not at all. What it says is with the operating system when `write`
+A frame (harness.results.frames) is written whole or not at all. Its bytes are with the operating system when `write`
 returns: it survives the death of every process, not that of the machine. At the end the spool becomes
 `requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first. Where both stand,
 one of the two was cut off in doing so: they hold the same, and the spool is the whole one.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.analysis.answer import LEVELS, SURE
+from harness.analysis.conclusion import LEVELS, SURE
 from harness.search import knee
 from harness.search.decision import Decision, End, Reason, end, measure
 from harness.search.measured import MeasuredLevel

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from harness.analysis import curve
-from harness.analysis.answer import BELOW_LAST, HALF_POINTS
+from harness.analysis.conclusion import BELOW_LAST, HALF_POINTS
 from harness.analysis.table import Floats
 from harness.search.decision import Part, percent
 from harness.search.state import State

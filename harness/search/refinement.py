@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.analysis import curve
-from harness.analysis.answer import BELOW_LAST, LEVELS, SURE
+from harness.analysis.conclusion import BELOW_LAST, LEVELS, SURE
 from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
 from harness.search import first_pass, information_gain, knee

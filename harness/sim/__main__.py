@@ -1,4 +1,4 @@
-"""`python -m harness.sim`: one simulated endpoint in this process, until it is told to end."""
+"""`python -m harness.sim`: one simulated endpoint in this process, until a signal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sys
 import msgspec
 
 from harness.errors import HarnessError
-from harness.sim.endpoint import serve
-from harness.sim.profile import DEFAULT, Pace, Profile, Reference, profile, reference
+from harness.sim.profile import DEFAULT, Profile, Reference, StreamPace, profile, reference
+from harness.sim.serve import serve
 from harness.terminal import guard
 
 
@@ -23,7 +23,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--log", help="write log, a frame a request")
     parser.add_argument("--max-num-seqs", type=int, default=16)
-    parser.add_argument("--kv-tokens", type=int, help="KV cache in tokens (default: what the GPU holds)")
+    parser.add_argument("--kv-tokens", type=int, help="KV cache in tokens (default: what fits on the GPU)")
     parser.add_argument("--speed", type=float, default=4.0, help="times faster than the real one")
     parser.add_argument("--seed", type=int, default=0)
     paced = parser.add_argument_group("the reference endpoint (any of these; --profile and its figures are not used)")
@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
     paced.add_argument("--pace-groups", type=int, metavar="N", help="streams in N phases of that (default 64)")
     paced.add_argument("--flood", type=int, metavar="N", help="no pace: N tokens a write, as fast as they are taken")
     paced.add_argument("--lump", type=int, metavar="N", help="N tokens at once, in one chunk, as a proxy that buffers")
-    parser.add_argument("--api-key-env", help="environment variable that holds the key to ask for")
+    parser.add_argument("--api-key-env", help="environment variable with the key to require")
     parser.add_argument("--cpu", type=int, help="core to stay on")
     parser.add_argument("--share-port", action="store_true", help="let other processes serve on this port too")
     parser.add_argument(
@@ -51,14 +51,14 @@ def _profile(arguments: argparse.Namespace) -> Profile | Reference:
         if not key:
             fact = f"the environment variable {arguments.api_key_env} is not set"
             raise HarnessError(fact, place="--api-key-env", way_out="export it first")
-    given = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
-    given = {
+    figures = {"ttft_s": arguments.pace_ttft, "itl_s": arguments.pace_itl, "groups": arguments.pace_groups}
+    figures = {
         name: value
-        for name, value in {**given, "flood": arguments.flood, "lump": arguments.lump}.items()
+        for name, value in {**figures, "flood": arguments.flood, "lump": arguments.lump}.items()
         if value is not None
     }
-    if given:
-        return reference(Pace(**given), seed=arguments.seed, api_key=key)
+    if figures:
+        return reference(StreamPace(**figures), seed=arguments.seed, api_key=key)
     return profile(
         arguments.profile,
         max_num_seqs=arguments.max_num_seqs,

@@ -15,7 +15,7 @@ from harness.dialects import DIALECTS
 from harness.dialects.body import Body, StreamOptions
 from harness.dialects.chat import CHAT
 from harness.dialects.dialect import Dialect
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
 
@@ -35,7 +35,7 @@ WORDS = [
 
 
 class RefusalError(Exception):
-    """A request that gets an error for an answer."""
+    """A request that is answered by an error."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -73,10 +73,10 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
         raise _bad(str(error)) from None
     prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if dialect is CHAT else 0)
     room = profile.max_model_len - prompt
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     usual = room if dialect.output_tokens is None else dialect.output_tokens
-    limit = usual if asked is None else asked
-    if limit < 1 and asked is not None:
+    limit = usual if requested is None else requested
+    if limit < 1 and requested is not None:
         raise _bad(f"max_tokens must be at least 1, got {limit}")
     if limit > room or room < 1:
         raise _bad(
@@ -252,7 +252,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: Machine | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: StepMachine | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

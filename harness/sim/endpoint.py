@@ -2,8 +2,8 @@
 
 One thread, one epoll. A step's tokens are written when the step is due; due times are absolute (the next
 step begins when the last one was due, not when its writes were done), so the sum of the step times does not
-drift, and what a step is late the write log tells. The reference endpoint is the same with the machines of
-sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and hold up nobody. A
+drift, and the write log shows by how much a step is late. The reference endpoint is the same with the machines of
+sim.pacer. Bytes that a slow reader does not take wait in its connection's own queue and delay no other. A
 client that closes its connection, or its sending half, cancels its request.
 
 Left out: TLS, HTTP/2, chunked request bodies.
@@ -11,122 +11,34 @@ Left out: TLS, HTTP/2, chunked request bodies.
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import select
-import signal
 import socket
 import time
-from array import array
 from collections import deque
-from collections.abc import Callable
-from pathlib import Path
 from time import monotonic_ns
 
-from harness import __version__
-from harness.errors import HarnessError
-from harness.predict.batching import Machine, Request, Step
+from harness.predict.batching import SimulatedRequest, Step, StepMachine
 from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
+from harness.sim.connection import (
+    BODY_LIMIT,
+    HEAD_LIMIT,
+    STREAM_HEAD,
+    ClientConnection,
+    Job,
+    Piece,
+    RequestHead,
+    response_head,
+)
 from harness.sim.pacer import Flood, Pacer
-from harness.sim.profile import Pace, Profile, Reference
+from harness.sim.profile import Profile, Reference, StreamPace
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
-_AT_ONCE = 8  # sockets read before a look at the clock: a request takes some 50 µs
+_AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 50 µs
 _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
-_FLOOD_BUFFER = 131_072  # bytes that the kernel may hold for one socket of a flood, which fills them all
-_HEAD_LIMIT, _BODY_LIMIT = 65_536, 64_000_000
-_SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\n" + _SERVER + b"content-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
-_REASONS = {
-    200: b"OK",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    411: b"Length Required",
-    413: b"Content Too Large",
-    431: b"Request Header Fields Too Large",
-}
+_FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
 _READABLE = ("/health", "/metrics", "/v1/models")
-
-
-class _Job:
-    """A request that is being answered."""
-
-    __slots__ = ("connection", "generation", "id", "name", "received", "tokens", "writer", "writes")
-
-    def __init__(
-        self, id: int, name: str, generation: Generation, writer: EventWriter, connection: _Connection
-    ) -> None:
-        self.id = id  # in the machine
-        self.name = name  # the client's X-Request-Id
-        self.generation = generation
-        self.writer = writer
-        self.connection = connection
-        self.received = connection.received
-        self.writes = array("q")
-        self.tokens = 0
-
-
-class _Piece:
-    """Bytes of an answer on their way out; `tokens` until the first of them has left."""
-
-    __slots__ = ("data", "job", "last", "tokens")
-
-    def __init__(self, data: bytes | memoryview, job: _Job | None, tokens: int, last: bool) -> None:
-        self.data, self.job, self.tokens, self.last = data, job, tokens, last
-
-
-class _Connection:
-    """One client's socket: one request at a time, what came early waits in `inbox`."""
-
-    __slots__ = ("closing", "inbox", "job", "need", "outbox", "received", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.inbox = bytearray()
-        self.need = 0  # bytes of inbox below which looking at it again is useless
-        self.outbox: deque[_Piece] = deque()
-        self.job: _Job | None = None
-        self.closing = False  # once the answer is out
-        self.received = 0
-
-
-class _Head:
-    """The head of one HTTP request."""
-
-    __slots__ = ("fields", "method", "path", "version")
-
-    def __init__(self, raw: bytes) -> None:
-        first, *rest = raw.decode("latin-1").split("\r\n")
-        parts = first.split(" ")
-        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-            raise RefusalError(400, "BadRequestError", "this is not HTTP/1.1")
-        self.method, target, self.version = parts
-        self.path = target.partition("?")[0]
-        self.fields = {}
-        for line in rest:
-            name, _, value = line.partition(":")
-            self.fields[name.strip().lower()] = value.strip()
-
-    @property
-    def closes(self) -> bool:
-        return self.version == "HTTP/1.0" or self.fields.get("connection", "").lower() == "close"
-
-    def body_length(self) -> int:
-        if "transfer-encoding" in self.fields:
-            raise RefusalError(411, "BadRequestError", "send the body with a Content-Length")
-        length = self.fields.get("content-length", "0")
-        if not length.isdecimal():
-            raise RefusalError(400, "BadRequestError", f"Content-Length {length!r} is no number")
-        if int(length) > _BODY_LIMIT:
-            raise RefusalError(413, "BadRequestError", f"a body of {length} bytes is too large")
-        return int(length)
 
 
 class Endpoint:
@@ -136,13 +48,13 @@ class Endpoint:
         self.profile = profile
         self._machine = _machine(profile)
         self._flood = self._machine if isinstance(self._machine, Flood) else None
-        pace = profile.pace if isinstance(profile, Reference) else Pace()
+        pace = profile.pace if isinstance(profile, Reference) else StreamPace()
         self._burst = pace.flood or pace.lump  # tokens a write
         self._lump = self._burst > 1 and not pace.flood  # in one chunk
         self._counts = Counts()
         self._listener, self._log = listener, log
-        self._connections: dict[int, _Connection] = {}
-        self._jobs: dict[int, _Job] = {}
+        self._connections: dict[int, ClientConnection] = {}
+        self._jobs: dict[int, Job] = {}
         self._issued = 0
         self._step: Step | None = None  # the one that is running
         self._due = 0  # when it ends
@@ -223,10 +135,10 @@ class Endpoint:
                 job.writes.append(stamp)
                 job.tokens += 1
             if sent < len(data):
-                self._keep(job.connection, _Piece(data[sent:], job, 0 if sent else 1, False))
+                self._keep(job.connection, Piece(data[sent:], job, 0 if sent else 1, False))
         self._counts.generation_tokens += quick
 
-    def _write(self, job: _Job, position: int, finished: bool) -> None:
+    def _write(self, job: Job, position: int, finished: bool) -> None:
         """Write what a step gives to one request, whatever it is."""
         tokens = min(self._burst, job.generation.output_tokens - position)
         self._counts.generation_tokens += tokens
@@ -263,15 +175,15 @@ class Endpoint:
             except ConnectionAbortedError:
                 continue
             except OSError:
-                return  # nobody is left, or no descriptor is: then the backlog keeps them
+                return  # no client is left, or no descriptor is: then the backlog keeps them
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._flood is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FLOOD_BUFFER)
-            self._connections[sock.fileno()] = _Connection(sock)
+            self._connections[sock.fileno()] = ClientConnection(sock)
             self._epoll.register(sock.fileno(), select.EPOLLIN)
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: ClientConnection) -> None:
         try:
             data = connection.sock.recv(_READ)
         except BlockingIOError:
@@ -283,27 +195,27 @@ class Endpoint:
             return
         connection.received = monotonic_ns()
         connection.inbox += data
-        if len(connection.inbox) > _HEAD_LIMIT + _BODY_LIMIT:
+        if len(connection.inbox) > HEAD_LIMIT + BODY_LIMIT:
             self._drop(connection)
         else:
             self._serve(connection)
 
-    def _serve(self, connection: _Connection) -> None:
-        """Answer what the inbox holds, in order, up to a request that takes time."""
+    def _serve(self, connection: ClientConnection) -> None:
+        """Answer the requests in the inbox, in order, up to one that takes time."""
         while connection.inbox and not (connection.job or connection.outbox or connection.closing):
             if len(connection.inbox) < connection.need or not self._serve_one(connection):
                 return
 
-    def _serve_one(self, connection: _Connection) -> bool:
+    def _serve_one(self, connection: ClientConnection) -> bool:
         """Take one request from the inbox and begin its answer; False while it is not all here."""
         inbox = connection.inbox
         end = inbox.find(b"\r\n\r\n")
         if end < 0:
-            if len(inbox) > _HEAD_LIMIT:
+            if len(inbox) > HEAD_LIMIT:
                 self._refuse(connection, RefusalError(431, "BadRequestError", "the head has no end"), close=True)
             return False
         try:
-            head = _Head(bytes(inbox[:end]))
+            head = RequestHead(bytes(inbox[:end]))
             total = end + 4 + head.body_length()
         except RefusalError as refusal:
             self._refuse(connection, refusal, close=True)  # where the next request begins is unknown
@@ -323,7 +235,7 @@ class Endpoint:
             self._refuse(connection, refusal, close=head.closes)
         return True
 
-    def _route(self, connection: _Connection, head: _Head, body: bytes) -> None:
+    def _route(self, connection: ClientConnection, head: RequestHead, body: bytes) -> None:
         if head.path not in GENERATE and head.path not in _READABLE:
             raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
         if head.method != ("POST" if head.path in GENERATE else "GET"):
@@ -341,12 +253,12 @@ class Endpoint:
         else:
             self._generate(connection, head, read(head.path, body, self.profile))
 
-    def _generate(self, connection: _Connection, head: _Head, generation: Generation) -> None:
+    def _generate(self, connection: ClientConnection, head: RequestHead, generation: Generation) -> None:
         self._issued += 1
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
         writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
-        job = _Job(self._issued, name, generation, writer, connection)
-        request = Request(job.id, generation.prompt_tokens, generation.output_tokens)
+        job = Job(self._issued, name, generation, writer, connection)
+        request = SimulatedRequest(job.id, generation.prompt_tokens, generation.output_tokens)
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
             self._machine.submit(request, max(late, 0) / 1e9)
@@ -354,43 +266,36 @@ class Endpoint:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
         if generation.stream:
-            self._send(connection, _STREAM_HEAD)  # at once, however long the queue is
+            self._send(connection, STREAM_HEAD)  # at once, however long the queue is
 
-    def _refuse(self, connection: _Connection, refusal: RefusalError, *, close: bool) -> None:
+    def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
         connection.closing = close
         self._answer(connection, refusal.status, refusal.body)
 
     def _answer(
         self,
-        connection: _Connection,
+        connection: ClientConnection,
         status: int,
         body: bytes,
         kind: bytes = b"application/json",
         *,
-        job: _Job | None = None,
+        job: Job | None = None,
     ) -> None:
         """A whole answer in one write."""
-        head = b"HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%s\r\n" % (
-            status,
-            _REASONS[status],
-            _SERVER,
-            kind,
-            len(body),
-            b"connection: close\r\n" if connection.closing else b"",
-        )
+        head = response_head(status, kind, len(body), closes=connection.closing)
         self._send(connection, head + body, job, job.generation.output_tokens if job else 0, last=True)
 
     def _send(
         self,
-        connection: _Connection,
+        connection: ClientConnection,
         data: bytes | memoryview,
-        job: _Job | None = None,
+        job: Job | None = None,
         tokens: int = 0,
         last: bool = False,
     ) -> None:
         """Write now what the socket takes; the rest waits in the outbox. `last` ends an answer."""
         if connection.outbox:
-            self._keep(connection, _Piece(data, job, tokens, last))
+            self._keep(connection, Piece(data, job, tokens, last))
             return
         stamp = monotonic_ns()
         try:
@@ -404,19 +309,19 @@ class Endpoint:
             job.writes.append(stamp)
             job.tokens += tokens
         if sent < len(data):
-            self._keep(connection, _Piece(data[sent:], job, 0 if sent else tokens, last))
+            self._keep(connection, Piece(data[sent:], job, 0 if sent else tokens, last))
         elif last:
             self._answered(connection)
 
-    def _keep(self, connection: _Connection, piece: _Piece) -> None:
+    def _keep(self, connection: ClientConnection, piece: Piece) -> None:
         """Leave to the outbox what the socket does not take; a flood stops for its stream until it does."""
         if not connection.outbox:
             self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
         connection.outbox.append(piece)
         if self._flood is not None and connection.job is not None:
-            self._flood.hold(connection.job.id)
+            self._flood.pause(connection.job.id)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: ClientConnection) -> None:
         """Write what has waited, as far as the socket takes it."""
         waiting, connection.outbox = connection.outbox, deque()
         while waiting and not connection.outbox and connection.sock.fileno() >= 0:
@@ -429,15 +334,15 @@ class Endpoint:
             self._flood.release(connection.job.id)
         self._serve(connection)
 
-    def _answered(self, connection: _Connection) -> None:
-        """An answer has left whole: log it; whoever called goes on to the next request."""
+    def _answered(self, connection: ClientConnection) -> None:
+        """An answer has left whole: log it; the caller goes on to the next request."""
         job, connection.job = connection.job, None
         if job is not None:
             self._note(job, finished=True)
         if connection.closing:
             self._drop(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         """Close a connection; what it was waiting for is cancelled."""
         fd = connection.sock.fileno()
         if fd < 0:
@@ -452,60 +357,13 @@ class Endpoint:
         del self._connections[fd]
         connection.sock.close()  # which takes it out of the epoll too
 
-    def _note(self, job: _Job, *, finished: bool) -> None:
+    def _note(self, job: Job, *, finished: bool) -> None:
         entry = Entry(job.name, job.received, job.writes, job.tokens, finished, monotonic_ns())
         self._log.append(entry)
 
 
-def _machine(profile: Profile | Reference) -> Machine | Pacer | Flood:
+def _machine(profile: Profile | Reference) -> StepMachine | Pacer | Flood:
     if isinstance(profile, Profile):
-        return Machine(profile.model, profile.deployment)
+        return StepMachine(profile.model, profile.deployment)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)
-
-
-def beyond_this_machine(host: str) -> bool:
-    """Whether others can reach what listens on that IPv4 host; an empty one is every address of this machine."""
-    return not ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
-
-
-def serve(
-    profile: Profile | Reference,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    *,
-    log: str | Path | None = None,
-    ready: Callable[[str], object] = lambda url: None,
-    lifeline: int | None = None,
-    share_port: bool = False,
-) -> None:
-    """Serve in this thread, the main one, until SIGTERM, SIGINT or the end of `lifeline`; port 0 takes any.
-
-    `ready` is called with the URL as soon as connections are taken; with `share_port` other processes may take
-    connections at the same port.
-    """
-    log_file = WriteLog(log)
-    try:
-        listener = socket.create_server((host, port), backlog=4096, reuse_port=share_port)
-    except OSError as error:
-        fact = f"cannot listen on {host}:{port} ({error.strerror})"
-        raise HarnessError(fact, place="--port", way_out="--port 0 takes a free one") from None
-    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    endpoint = Endpoint(profile, listener, log_file)
-    endpoint.stop_when_readable(wake)
-    if lifeline is not None:
-        endpoint.stop_when_readable(lifeline)
-    # The byte that a signal puts into the pipe ends the loop; the handler only keeps it from ending us.
-    old = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    old_fd = signal.set_wakeup_fd(woken)
-    try:
-        ready(f"http://{host}:{listener.getsockname()[1]}")
-        endpoint.run()
-    finally:
-        signal.set_wakeup_fd(old_fd)
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        log_file.close()
-        listener.close()
-        os.close(wake)
-        os.close(woken)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from harness.predict.batching import Request, Step, Token
+from harness.predict.batching import SimulatedRequest, Step, Token
 
 
 class _Stream:
@@ -17,7 +17,7 @@ class _Stream:
 
     __slots__ = ("group", "id", "planned", "start", "total")
 
-    def __init__(self, request: Request, group: int = 0, start: int = 0) -> None:
+    def __init__(self, request: SimulatedRequest, group: int = 0, start: int = 0) -> None:
         self.id, self.total = request.id, request.output_tokens
         self.group = group
         self.start = start  # the step of its first token
@@ -25,7 +25,7 @@ class _Stream:
 
 
 class _Unlimited:
-    """What /metrics asks of a machine, answered by one that has room for all."""
+    """The figures that /metrics needs of a machine, of one with room for all."""
 
     waiting = 0
     kv_usage = 0.0
@@ -54,7 +54,7 @@ class Pacer(_Unlimited):
     def running(self) -> int:
         return len(self._streams)
 
-    def submit(self, request: Request, late_s: float = 0.0) -> None:
+    def submit(self, request: SimulatedRequest, late_s: float = 0.0) -> None:
         """Take a stream that came while the last planned step ran, or `late_s` after its end."""
         delay = math.ceil((self._ttft + late_s) / self._duration - 1e-9)  # steps
         first, groups = max(self._next - 1 + delay, self._next), len(self._sizes)
@@ -92,40 +92,40 @@ class Pacer(_Unlimited):
 
 
 class Flood(_Unlimited):
-    """Streams without a pace: each step lasts no time and gives every stream that is not held `burst` tokens.
+    """Streams without a pace: each step lasts no time and gives every stream that is not paused `burst` tokens.
 
-    A token of such a step stands for `burst` of them from its position on, or for what is left. Who owns the
-    sockets holds a stream whose socket is full, and releases it later; all others get equal shares.
+    A token of such a step stands for `burst` of them from its position on, or for what is left. The endpoint pauses a
+    stream whose socket is full, and releases it later; all others get equal shares.
     """
 
     def __init__(self, burst: int) -> None:
         self._burst = burst
         self._ready: dict[int, _Stream] = {}
-        self._held: dict[int, _Stream] = {}
+        self._paused: dict[int, _Stream] = {}
         self._finished: list[int] = []
 
     @property
     def running(self) -> int:
-        return len(self._ready) + len(self._held)
+        return len(self._ready) + len(self._paused)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: SimulatedRequest) -> None:
         self._ready[request.id] = _Stream(request)
 
     def cancel(self, request_id: int) -> bool:
         """Forget a stream; False when it is not here (any more)."""
-        return (self._ready.pop(request_id, None) or self._held.pop(request_id, None)) is not None
+        return (self._ready.pop(request_id, None) or self._paused.pop(request_id, None)) is not None
 
-    def hold(self, request_id: int) -> None:
+    def pause(self, request_id: int) -> None:
         """Give a stream nothing until it is released; one that is not here is left alone."""
         if (stream := self._ready.pop(request_id, None)) is not None:
-            self._held[request_id] = stream
+            self._paused[request_id] = stream
 
     def release(self, request_id: int) -> None:
-        if (stream := self._held.pop(request_id, None)) is not None:
+        if (stream := self._paused.pop(request_id, None)) is not None:
             self._ready[request_id] = stream
 
     def step(self) -> Step | None:
-        """Plan the next round; None when nobody can take anything."""
+        """Plan the next round; None when no stream is ready."""
         for request_id in self._finished:
             self.cancel(request_id)
         self._finished.clear()

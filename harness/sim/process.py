@@ -39,12 +39,12 @@ def running(
 def serving(
     profile: Profile | Reference, *, log: str | Path | None = None, cpu: int | None = None, processes: int = 1
 ) -> Iterator[Served]:
-    """Start the endpoint, say where it is, and end it afterwards.
+    """Start the endpoint, yield where it is, and end it afterwards.
 
     `log` is its write log, `cpu` the core that it is pinned to. Several processes share one port, and the kernel
     deals the connections out to them: each has its own machine, counters and log (`log`, `log.1`, …), and with
     `cpu` its own core, the allowed ones from that one on. They also end by themselves when this process dies,
-    since it holds the other end of their standard input.
+    since it has the other end of their standard input.
     """
     allowed = sorted(os.sched_getaffinity(0))
     logs = [] if log is None else [Path(log), *(Path(f"{log}.{i}") for i in range(1, processes))]

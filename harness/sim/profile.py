@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.batching import Machine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
@@ -37,7 +37,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
         return self.model.name
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class StreamPace(msgspec.Struct, frozen=True, kw_only=True):
     """When the reference endpoint writes; with a flood, as fast as the sockets take it."""
 
     ttft_s: float = 0.2
@@ -48,23 +48,23 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_field="kind"):
-    """The reference endpoint: it gives every request the tokens it asks for, and takes any number of them."""
+    """The reference endpoint: every request gets the tokens that it requests, and any number of them runs at once."""
 
-    pace: Pace
+    pace: StreamPace
     name: str = "reference"
     model_name: str = "reference"
-    max_model_len: int = 2**20  # tokens; the length of an answer that asks for none
+    max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
     seed: int = 0
     api_key: str | None = None
 
 
-def reference(pace: Pace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
+def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:
     """The reference endpoint at a pace.
 
-    >>> reference(Pace(groups=1)).pace.itl_s
+    >>> reference(StreamPace(groups=1)).pace.itl_s
     0.025
     """
-    pace = pace or Pace()
+    pace = pace or StreamPace()
     if pace.ttft_s < 0:
         raise HarnessError(f"{pace.ttft_s:g} s is before the request", place="--pace-ttft", way_out="give at least 0")
     if pace.itl_s <= 0:
@@ -123,7 +123,7 @@ def served(
         raise HarnessError(fact, place="--max-num-seqs", way_out="give at least 1")
     if not 0 < where.speed < math.inf:
         raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
-    machine = Machine(made, where)
+    machine = StepMachine(made, where)
     if where.dp > 1:
         way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
         raise HarnessError(f"{where.dp} replicas, but the endpoint is one", place="--dp", way_out=way_out)

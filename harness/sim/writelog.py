@@ -1,4 +1,4 @@
-"""The endpoint's own account of what it wrote and when: the truth that a client's records are held against.
+"""The endpoint's log of what it wrote and when: the truth that a client's records are compared with.
 
 One frame per request, in the spool's own form (results.frames), appended when the request has ended and on disk
 within a tenth of a second; the times as they lie in memory, so that a long answer does not stall the server.
@@ -16,7 +16,7 @@ import msgspec
 from harness import files
 from harness.results import frames
 
-_HOLD_NS = 20_000_000  # well within the promised tenth of a second
+_DELAY_NS = 20_000_000  # well within the promised tenth of a second
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -55,20 +55,20 @@ class WriteLog:
             way_out = "name a file in a folder that exists"
             fd = files.appending(file, new=not file.exists(), way_out=way_out)
             self._file = open(fd, "ab", buffering=0)  # noqa: SIM115
-        self._held: list[Entry] = []
-        self.due: int | None = None  # when the entries held back have to be on disk
+        self._pending: list[Entry] = []
+        self.due: int | None = None  # when the pending entries have to be on disk
 
     def append(self, entry: Entry) -> None:
         if self._file is None:
             return
-        self._held.append(entry)
+        self._pending.append(entry)
         if self.due is None:
-            self.due = entry.end_ns + _HOLD_NS
+            self.due = entry.end_ns + _DELAY_NS
 
     def flush(self) -> None:
-        if self._held:
-            self._file.write(b"".join(map(_frame, self._held)))
-            self._held.clear()
+        if self._pending:
+            self._file.write(b"".join(map(_frame, self._pending)))
+            self._pending.clear()
         self.due = None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The load generator's own doing: what it did not keep in flight, where it was short of time, what it read late."""
+"""The load generator: what it did not keep in flight, where it was short of time, what it read late."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.summary import ClientView, LevelSummary
 
-IN_FLIGHT = 0.95  # of what was asked; below it there is no plateau to speak of
-HARM = 0.02  # of the slots' time that stood empty on our account, above which throughput is not that of the load asked
+IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
+HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one
 CPU, MERGED = 0.80, 0.05  # above these the client was short of time
 NEAR, TOO_NEAR = 0.50, 0.80  # of the calibrated ceiling, and of one that is a lower bound: from here a doubt
 WITHHELD = 0.05  # of the time without a processor, above which that is the cause
@@ -40,7 +40,7 @@ def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
 def client_busy(s: LevelSummary, client: ClientView, lower_bound: bool = False) -> Verdict | None:
     """Where the load generator was short of time; throughput stands.
 
-    `lower_bound`: its calibrated ceiling is one, and being near it says less.
+    `lower_bound`: its calibrated ceiling is only a lower bound, so being near it matters less.
     """
     reasons = []
     share, delay, itl = client.ceiling_fraction, client.read_delay_p99_s, s.itl_s.mean
@@ -61,7 +61,7 @@ def client_busy(s: LevelSummary, client: ClientView, lower_bound: bool = False) 
 
 
 def _remedy(client: ClientView) -> tuple[str, str]:
-    """What kept the load generator from its work, as far as the figures tell, and what helps against that."""
+    """What slowed the load generator, as far as the figures show, and what helps against it."""
     if (client.throttled_fraction or 0.0) > WITHHELD:
         cause = f"this container was held at its CPU limit for {client.throttled_fraction:.0%} of the time"
         return cause, "raise the container's CPU limit"
@@ -97,7 +97,7 @@ def in_flight_low(s: LevelSummary) -> Verdict | None:
 
 
 def schedule_not_kept(s: LevelSummary, median_lag_s: float | None) -> Verdict | None:
-    """Open loop: whether what was sent is what was asked, and when (docs/method.md, Open loop)."""
+    """Open loop: whether requests were sent at the requested rate and on time (docs/method.md, Open loop)."""
     if s.rate is None or s.offered_requests_per_s is None:
         return None
     reasons = []

@@ -38,7 +38,7 @@ def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
 
 
 def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
-    """What a confirmed dip costs, and what the server said of itself past the hinge that it did not up to it."""
+    """What a confirmed dip costs, and what the server reported past the hinge and not below it."""
     hinge = curve.hinge_concurrency.value
     if curve.dip is None or curve.dip.value is None or hinge is None:
         return None

@@ -1,4 +1,4 @@
-"""Every verdict on one level, from its summary and what the records say besides."""
+"""Every verdict on one level, from its summary and further evidence of its records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.summary import LevelSummary
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the records say of a level that its summary does not hold."""
+    """Figures of a level's records that its summary does not contain."""
 
     little: Little
     trend: Trend | None  # open loop: of what is in flight

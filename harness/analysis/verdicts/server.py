@@ -10,8 +10,8 @@ from harness.record import LevelNote
 from harness.summary import GpuView, LevelSummary
 
 ERROR_RATE = 0.01
-LUMPED = 0.05  # of the events, above which the server is said to send several at a time
-KV_FULL = 0.95  # from here on the KV cache holds no more
+LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
+KV_FULL = 0.95  # from here on the KV cache counts as full
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 
 

@@ -1,4 +1,4 @@
-"""Whether the tokens that were sent and received are those that were asked for, and came one by one."""
+"""Whether the tokens sent and received are those requested, and arrived one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a level was held long enough, and steadily enough, for what is wanted of it."""
+"""Whether a level was measured for long enough, in a state steady enough, for its figures."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def not_settled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
 
 
 def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, drift: float | None) -> Verdict | None:
-    """A window that ended before its throughput was known as well as was asked, and why that was.
+    """A window that ended before its throughput was known to the requested precision, and why.
 
     `drift`: share of its mean by which throughput moved over the window, None where that is chance.
     """

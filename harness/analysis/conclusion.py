@@ -1,12 +1,12 @@
-"""How much of an answer a fitted curve is: found, provisional, beyond or none, why, and what would settle it.
+"""What a fitted curve shows: whether its knee is found, provisional, beyond or none, why, and what would settle it.
 
     found        the plateau is reached (docs/method.md, The knees)
     provisional  a hinge inside the levels, but its interval is wide or its tail short
     beyond       throughput still rises at the last level, by more than the levels' errors
     none         fewer than two levels
 
-A figure that the levels support is never withheld: what is missing is said beside it. Left out: the figures (`curve`),
-and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
+A figure that the levels support is always given, with the reasons that keep it provisional. Left out: the figures
+(`curve`), and how long the levels that would settle it take (`analysis.summarise`, which knows how long levels took).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
-from harness.analysis.points import Levels
+from harness.analysis.points import PooledLevels
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.stats import slope as slope_of
 from harness.analysis.table import Bools, Floats, Ints
@@ -30,13 +30,13 @@ ELASTICITY, SURE, BELOW_LAST = 0.10, 0.95, 0.9  # of a plateau that is reached
 SATURATED = 0.95  # of its asymptote, from which on a hyperbola counts as flat
 HALF_POINTS = SATURATED / (1 - SATURATED)  # N/(a + bN) has as much of 1/b at so many half-points a/b
 
-_LAST = 2.1  # levels within this factor of the last one tell whether throughput still rises
+_LAST = 2.1  # levels within this factor of the last one show whether throughput still rises
 _APART = 1.4  # least factor between two of them
 _UP = 1.5, 2.5  # levels past the hinge that would settle it, in hinges
-_FAR = 100.0  # an asymptote that is reached so many times further up says nothing of where
+_FAR = 100.0  # an asymptote that is reached so many times further up is not reported
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Conclusion(msgspec.Struct, frozen=True):
     """The state, why it is not found, and what follows from it."""
 
     state: CurveState
@@ -46,8 +46,8 @@ class Answer(msgspec.Struct, frozen=True):
     expected: float | None = None  # concurrency where the asymptote puts 95 % of it
 
 
-def of_fit(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> Answer:
-    """The answer that a fitted curve is; `draws` is its bootstrap, `dip` whether a fall past the hinge is confirmed."""
+def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
+    """The conclusion from a fitted curve; `draws`: its bootstrap, `dip`: whether a fall past the hinge is confirmed."""
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
@@ -55,32 +55,32 @@ def of_fit(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> Answer:
             return _beyond(levels, best, slope)
         reasons = [f"the last levels do not tell whether throughput rises: its elasticity is {slope:+.2f} ± {half:.2f}"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
-        return Answer(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
+        return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
     if not reasons:
-        return Answer(FOUND)
-    return Answer(PROVISIONAL, reasons, _settle(levels, hinge_of(levels, best.chosen)))
+        return Conclusion(FOUND)
+    return Conclusion(PROVISIONAL, reasons, _settle(levels, hinge_of(levels, best.chosen)))
 
 
-def of_few(levels: Levels) -> Answer:
-    """The answer of fewer levels than any family needs."""
+def of_few(levels: PooledLevels) -> Conclusion:
+    """The conclusion from fewer levels than any family needs."""
     n = len(levels.N)
     if n < 2:
         few = "no level was measured" if n == 0 else "one level was measured, a curve needs at least two"
-        return Answer(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
+        return Conclusion(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
     slope, half = last_elasticity(levels)
     last, reasons = float(levels.C[-1]), [f"{n} levels, {LEVELS} are needed"]
     if slope - half > 0:
-        return Answer(BEYOND, reasons, Settle(_new(levels, [2 * last, 4 * last])), last)
-    return Answer(PROVISIONAL, reasons, _settle(levels, float(levels.N[0])))
+        return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * last, 4 * last])), last)
+    return Conclusion(PROVISIONAL, reasons, _settle(levels, float(levels.N[0])))
 
 
-def flat(levels: Levels, curve: Curves) -> bool:
+def flat(levels: PooledLevels, curve: Curves) -> bool:
     """Whether throughput stays all but the same from the first level to the last: it lies past any bend."""
     return bool(np.isinf(curve.hinge[0]) and HALF_POINTS * curve.a[0] <= curve.b[0] * levels.N[0])
 
 
-def hinge_of(levels: Levels, curve: Curves) -> float:
+def hinge_of(levels: PooledLevels, curve: Curves) -> float:
     """The hinge on the axis of N; of a curve that is flat throughout the first level."""
     return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
 
@@ -102,16 +102,16 @@ def past(N: Floats, hinge: float) -> Bools:
     return np.asarray(N / hinge >= PAST)
 
 
-def _beyond(levels: Levels, best: Solved, slope: float) -> Answer:
+def _beyond(levels: PooledLevels, best: Solved, slope: float) -> Conclusion:
     a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
     most = HALF_POINTS * a / b if b > 0 else math.inf
     expected = levels.concurrency_at(most) if last < most < _FAR * last else None
     reasons = [f"throughput still rises at the last level, by {slope:.2f} of load"]
     C = float(levels.C[-1])
-    return Answer(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
+    return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
 
 
-def _settle(levels: Levels, hinge: float) -> Settle:
+def _settle(levels: PooledLevels, hinge: float) -> Settle:
     """Two levels past the hinge; where both were measured, these and the one nearest the hinge again."""
     C = levels.concurrency_at(hinge)
     up = _new(levels, [_UP[0] * C, _UP[1] * C])
@@ -122,12 +122,12 @@ def _settle(levels: Levels, hinge: float) -> Settle:
     return Settle(sorted({round(x) for x in (near, *beyond[:2])}))
 
 
-def _new(levels: Levels, wanted: list[float]) -> list[int]:
+def _new(levels: PooledLevels, wanted: list[float]) -> list[int]:
     """Those that no measured level lies within a tenth of."""
     return sorted({max(1, round(C)) for C in wanted if not (np.abs(levels.C / C - 1) < 0.1).any()})
 
 
-def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:
+def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:
     """Why the plateau, or the fall past it, counts as not shown (docs/method.md, The knees); empty: it is."""
     N, B = levels.N, hinge_of(levels, best.chosen)
     reasons = [] if len(N) >= LEVELS else [f"{len(N)} levels, {LEVELS} are needed"]
@@ -144,18 +144,18 @@ def _not_reached(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> l
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
             reasons.append(f"elasticity past the knee is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
-    if not levels.held[where].all():
+    if not levels.in_flight_ok[where].all():
         reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was asked")
     return reasons
 
 
-def _falls(levels: Levels) -> bool:
+def _falls(levels: PooledLevels) -> bool:
     """Whether throughput falls over all levels, by their scatter about a line: no family does, and none fits."""
     rise, error = slope_of(np.log(levels.N), np.log(levels.X))
     return rise + t_quantile(0.975, len(levels.N) - 2) * error < 0
 
 
-def _elasticity(levels: Levels, where: Ints, sigma: Floats) -> tuple[float, float]:
+def _elasticity(levels: PooledLevels, where: Ints, sigma: Floats) -> tuple[float, float]:
     """dlnX/dlnN through these levels, weighted, and half of its 95 % interval."""
     s = (sigma * levels.widening)[where]
     w, x = sigma[where] ** -2.0, np.log(levels.N[where])
