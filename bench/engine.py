@@ -131,14 +131,14 @@ def merged(trial: Trial) -> float:
 
 
 def bulk() -> tuple[float, str]:
-    trial = run_trial(Load(pace=Pace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
+    trial = run_trial(Load(pace=StreamPace(flood=64), streams=256, output_tokens=20_000, seconds=4.0, spread_s=0.0,
                       settle_s=0.5, running_usage=False))  # fmt: skip
     share = trial.client_cpu_s / trial.seconds
     return trial.tokens_per_s / 1e6, f"client {share:.0%}, server {trial.server_cpu:.0%} busy"
 
 
 def many() -> tuple[float, str]:
-    trial = run_trial(Load(pace=Pace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
+    trial = run_trial(Load(pace=StreamPace(ttft_s=0.2, itl_s=1.0), streams=4000, seconds=3.0))
     return min(trial.after.progress.in_flight, trial.running), f"client {trial.after.progress.in_flight:,}, server " \
         f"{trial.running:,} at once"  # fmt: skip
 
@@ -154,8 +154,8 @@ def bare_sends() -> float:
     with serving(reference(SMOOTH), cpu=processors()[0]) as served:
         where = urlsplit(served.url)
         head = request_head("POST", "/v1/chat/completions", [("Host", where.netloc)])
-        asked = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
-        data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(asked))
+        parser = Request(number=0, prompt=" ".join(COMMON[:16]), output_tokens=2)
+        data = request(head, "bare", DIALECTS["chat"].encoder("reference").encode(parser))
         sockets = [socket.create_connection((where.hostname, where.port)) for _ in range(STREAMS)]
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, processors()[-1:])
@@ -176,7 +176,7 @@ def level_change() -> tuple[float, str]:
 
 
 def open_loop() -> tuple[float, str]:
-    pace = Pace(ttft_s=0.02, itl_s=0.01, groups=64)
+    pace = StreamPace(ttft_s=0.02, itl_s=0.01, groups=64)
     trial = run_trial(Load(pace=pace, rate=2000.0, output_tokens=2, seconds=4.0, settle_s=1.0))
     lag = [(r.sent_s - r.scheduled_s) * 1e3 for r in trial.inside if r.sent_s is not None]
     rate = len(lag) / trial.seconds
@@ -184,7 +184,7 @@ def open_loop() -> tuple[float, str]:
 
 
 def long_answers() -> tuple[float, str]:
-    trial = run_trial(Load(pace=Pace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
+    trial = run_trial(Load(pace=StreamPace(flood=64), streams=STREAMS, output_tokens=32_000, seconds=45.0, spread_s=0.0,
                       running_usage=False))  # fmt: skip
     done = sum(r.error == "" for r in trial.records)
     return (

@@ -80,7 +80,7 @@ class Reader:
         target = Target(scheme="http", host="127.0.0.1", port=1, path="/", headers={})
         self._pool = SocketTransport(target, self._selector)
 
-    def told(self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None) -> Told:
+    def outcome(self, reads: Sequence[bytes], *, reset: bool = False, placer: TokenPlacer | None = None) -> ReadOutcome:
         """The record of an answer that came in these reads, until the server closed or reset the connection."""
         exchange, wire, over = Exchange("", StreamDecoder(placer)), _Wire(), _Over()
         exchange.over = over  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class Reader:
             stream.lost(OSError("reset") if reset else None, at + 1)
         exchange.take(exchange.done_ns, None)
         decoded = exchange.decoded
-        return Told(
+        return ReadOutcome(
             error=exchange.error,
             status=exchange.response.status,
             counts=(decoded.input_tokens, decoded.cached_tokens, decoded.output_tokens, decoded.reasoning_tokens),

@@ -24,7 +24,7 @@ from harness.dialects.sse import EventParser
 from harness.errors import ProtocolError
 from harness.load import http1
 from harness.load.http1 import ResponseParser
-from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, Told, cut, difference, framed, mutated, small_limits
+from tests.fuzzing import BODIES, FRAMINGS, OTHERS, Reader, ReadOutcome, cut, difference, framed, mutated, small_limits
 from tests.fuzzing_readers import SHARES, Readers
 from tests.streams import VLLM
 

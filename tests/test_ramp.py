@@ -68,8 +68,8 @@ def ramp(options: Search, **of: float) -> tuple[list[MeasuredLevel], list[Decisi
 
 def test_fixed_levels_are_measured_in_their_order_and_then_it_ends() -> None:
     options = search(levels=[5, 3])
-    assert next_level([], options) == Decision(Reason.FIXED, "given", 5, role=Role.GIVEN)
-    assert next_level([measured(5, 10.0)], options) == Decision(Reason.FIXED, "given", 3, role=Role.GIVEN)
+    assert next_level([], options) == Decision(Reason.FIXED, "given", 5, role=Role.FIXED)
+    assert next_level([measured(5, 10.0)], options) == Decision(Reason.FIXED, "given", 3, role=Role.FIXED)
     assert next_level([measured(5, 10.0), measured(3, 10.0)], options) == Decision(
         End.ALL_MEASURED, "all given levels are held"
     )
@@ -77,7 +77,7 @@ def test_fixed_levels_are_measured_in_their_order_and_then_it_ends() -> None:
 
 def test_fixed_rates_likewise() -> None:
     options = search(rates=[0.5, 2.0])
-    assert next_level([], options) == Decision(Reason.FIXED, "given", rate=0.5, role=Role.GIVEN)
+    assert next_level([], options) == Decision(Reason.FIXED, "given", rate=0.5, role=Role.FIXED)
     first = measured(None, 10.0, rate=0.5)
     assert next_level([first], options).rate == 2.0
     both = [first, measured(None, 10.0, rate=2.0)]

@@ -34,7 +34,7 @@ def test_the_workers_progress_is_added_up_as_of_the_one_that_is_furthest_behind(
 
 @pytest.mark.slow
 def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
-    load = Load(pace=Pace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
+    load = Load(pace=StreamPace(ttft_s=0.05, itl_s=0.01), streams=9, output_tokens=12, seconds=1.0, workers=2)
     trial = run_trial(load)
     assert trial.after.progress.in_flight == 9
     names = Counter(r.request_id for r in trial.records)
@@ -49,7 +49,7 @@ def test_two_workers_keep_one_level_and_nothing_is_counted_twice() -> None:
 
 @pytest.mark.slow
 def test_two_workers_of_an_open_loop_send_the_requested_rate_together() -> None:
-    load = Load(pace=Pace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)
+    load = Load(pace=StreamPace(ttft_s=0.01, itl_s=0.005), rate=200.0, output_tokens=2, seconds=2.0, workers=2)
     trial = run_trial(load)
     assert 300 < len(trial.inside) < 520
     by_worker = Counter(r.worker for r in trial.inside)

@@ -85,7 +85,7 @@ def hinge_of(levels: PooledLevels, curve: Curves) -> float:
     return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
 
 
-def last_elasticity(levels: Levels, sigma: Floats | None = None) -> tuple[float, float]:
+def last_elasticity(levels: PooledLevels, sigma: Floats | None = None) -> tuple[float, float]:
     """dlnX/dlnN over the last levels, and half of its 95 % interval.
 
     `sigma` [n] is the relative error of each level where a curve tells more of it than the level's own.

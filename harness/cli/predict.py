@@ -238,7 +238,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 
-def _heading(question: Question, name: str, workload: Workload) -> str:
+def _heading(question: Question, name: str, workload: MeanLengths) -> str:
     """The line above the table of cards: model, workload and limits."""
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in question.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
@@ -247,7 +247,7 @@ def _heading(question: Question, name: str, workload: Workload) -> str:
     return f"{name}, {tokens}" + (f", {limits}" if limits else "") + "; each card at its best load"
 
 
-def _plot(found: Answer, where: str) -> None:
+def _plot(found: PredictionResult, where: str) -> None:
     """Write both figures; into a folder the tables too."""
     from harness import files
     from harness.report import markdown, png, prediction, roofs

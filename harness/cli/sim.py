@@ -48,7 +48,7 @@ def sim(
 
     def ready(url: str) -> None:
         print(f"ready {url}", flush=True)
-        if endpoint.beyond_this_machine(host):
+        if serve.beyond_this_machine(host):
             note = (
                 "it listens beyond this machine, and anyone who reaches it may use it; --host 127.0.0.1 prevents that"
             )

@@ -190,19 +190,19 @@ async def _calibrate(effort: Effort, report: Callable[[str], object]) -> ClientC
     wanted = effort.streams if files == resource.RLIM_INFINITY else min(effort.streams, files - _OTHER_FILES)
 
     report("tokens, one a write")
-    single = await _flood(Pace(flood=1), LONGEST, 256, seconds)
+    single = await _flood(StreamPace(flood=1), LONGEST, 256, seconds)
     report("tokens in bulk")
-    bulk = await _flood(Pace(flood=_BULK), LONGEST, 64, seconds)
+    bulk = await _flood(StreamPace(flood=_BULK), LONGEST, 64, seconds)
     report("requests")
-    requests = await _flood(Pace(flood=1), 1, 64, seconds)
+    requests = await _flood(StreamPace(flood=1), 1, 64, seconds)
     report(f"{wanted:,} streams")
-    many = await measure(Load(pace=Pace(ttft_s=_TTFT_S, itl_s=1.0), streams=wanted, seconds=seconds / 2))
+    many = await measure(Load(pace=StreamPace(ttft_s=_TTFT_S, itl_s=1.0), streams=wanted, seconds=seconds / 2))
 
     timing, first = [], []
     for streams in effort.loads:
         for groups in (64, 1):
             report(f"timing of {streams} streams {'in one step' if groups == 1 else 'smooth'}")
-            pace = Pace(ttft_s=_TTFT_S, itl_s=_ITL_S, groups=groups)
+            pace = StreamPace(ttft_s=_TTFT_S, itl_s=_ITL_S, groups=groups)
             seen = await measure(Load(pace=pace, streams=streams, seconds=seconds / 2))
             every, starts = errors(seen.records, seen.entries, seen.origin_ns)
             timing.append(_timing(streams, groups, seen, every))
@@ -241,7 +241,7 @@ def _timing(streams: int, groups: int, seen: Trial, every: np.ndarray) -> Timing
     )
 
 
-async def _flood(pace: Pace, output_tokens: int, streams: int, seconds: float) -> Trial:
+async def _flood(pace: StreamPace, output_tokens: int, streams: int, seconds: float) -> Trial:
     """A load that brings the client to its limit; by two server processes if one is not enough."""
     load = Load(pace=pace, output_tokens=output_tokens, streams=streams, seconds=seconds, spread_s=0.0)
     seen = await measure(load)

@@ -17,7 +17,7 @@ from harness.experiment.run import Outcome
 from harness.judgement import rank
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Measured
+from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.search.budget import Spent, Usage, dollars
@@ -87,7 +87,7 @@ def _check(scenario: Scenario, swept: Sequence[Axis], place: str) -> None:
             raise HarnessError(f"{name!r} cannot name a server", place=f"{place} urls", way_out=way_out)
 
 
-def spent(cells: Sequence[Measured]) -> Spent:
+def spent(cells: Sequence[MeasuredCell]) -> Spent:
     """What these cells used of the map's bounds."""
     cost = sum(cell.dollars or 0.0 for cell in cells)
     return Spent(sum(cell.seconds for cell in cells), sum(cell.requests for cell in cells), cost)
@@ -109,11 +109,11 @@ def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
     return msgspec.structs.replace(ramp, **left)
 
 
-def measured(cell: Cell, outcome: Outcome) -> Measured:
+def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
     """The map's entry of a cell, still without its cost (`costed`)."""
     summary = outcome.summary
     curve, prediction = summary.curve, summary.prediction
-    return Measured(
+    return MeasuredCell(
         name=cell.name,
         at=cell.at,
         status=outcome.status,
@@ -141,7 +141,7 @@ def _codes(summary: Summary) -> list[str]:
     return list(dict.fromkeys(verdict.code for verdict in sorted(found, key=rank)))
 
 
-def costed(cell: Measured, folder: Path, of: Cell) -> Measured:
+def costed(cell: MeasuredCell, folder: Path, of: Cell) -> MeasuredCell:
     """The cell with its cost, read from its folder; a run that loaded nothing cost nothing."""
     if not begun(folder):
         return cell

@@ -17,7 +17,7 @@ from harness.predict.tune import Calibration
 from harness.scenario import Hardware
 
 
-def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.Found:
+def find(hardware: Hardware, cards: Sequence[Card] | None) -> served.ServingCard:
     """The card by its key, else by the drivers; `host` measures this machine's cores now."""
     return served.find(hardware, cards, measure)
 

@@ -225,7 +225,7 @@ class Levels:
             self._warned.add(progress.level)
             self._view.note(f"worker {progress.worker} is {busy:.0%} busy (limit {CPU:.0%}): the client is the limit")
 
-    async def _drive(self, workers: Workers, level: Level, role: Role = Role.GIVEN) -> Level | None:
+    async def _drive(self, workers: Workers, level: Level, role: Role = Role.FIXED) -> Level | None:
         """Run one level until its last request is over; the level with its times.
 
         None: a budget ended it before the window began; the next decision ends the ramp.

@@ -44,7 +44,7 @@ async def first(
     cards = gpus.facts() if gpus is not None else None
     calibration, why_not = _calibration(scenario)
     # Cores of this machine are measured now, before any load.
-    found = served.Found() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
+    found = served.ServingCard() if profile else await asyncio.to_thread(hardware.find, scenario.hardware, cards)
     for text in [*filter(None, [why_not]), *found.notes]:
         notes.append(text)
         note(text)

@@ -35,7 +35,7 @@ from harness.experiment.run import Outcome
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import Map, Measured
+from harness.results.levelmap import Map, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Scenario
 from harness.search.budget import Budget, Spent
@@ -143,7 +143,7 @@ class _MapSession(msgspec.Struct):
     manifest: MapManifest
     planned: list[Cell]
     hidden: tuple[str, ...]
-    known: dict[str, Measured] = {}  # by name, of all sessions
+    known: dict[str, MeasuredCell] = {}  # by name, of all sessions
 
     def measure(self) -> Swept:
         """Measure cell by cell, until the last one or a signal."""
@@ -154,7 +154,7 @@ class _MapSession(msgspec.Struct):
             is_begun, so_far = cells.begun(self.folder / cell.name), cells.spent(self._cells())
             over = Budget(self.scenario.ramp, so_far).over()
             if over is not None and not is_begun:
-                self._put(Measured(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
+                self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
             self.view.note(f"cell {number} of {len(self.planned)}: {cell.name}")
             try:
@@ -164,7 +164,7 @@ class _MapSession(msgspec.Struct):
                     raise
                 reason = secrecy.redact(" ".join(str(error).split()), self.hidden)
                 self.view.note(f"{cell.name} could not be measured: {reason}")
-                failed = Measured(name=cell.name, at=cell.at, error=reason)
+                failed = MeasuredCell(name=cell.name, at=cell.at, error=reason)
                 self._put(cells.costed(failed, self.folder / cell.name, cell))
                 continue
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
@@ -220,7 +220,7 @@ class _MapSession(msgspec.Struct):
         )
         self._put(cells.costed(cells.measured(cell, outcome), outcome.folder, cell))
 
-    def _put(self, cell: Measured) -> None:
+    def _put(self, cell: MeasuredCell) -> None:
         """Put a cell into the map and write map.json."""
         self.known[cell.name] = cell
         files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
@@ -229,7 +229,7 @@ class _MapSession(msgspec.Struct):
         """Whether some cell of the map has been measured."""
         return any(cell.status is not None for cell in self.known.values())
 
-    def _cells(self) -> list[Measured]:
+    def _cells(self) -> list[MeasuredCell]:
         """The cells so far, in the order of the map."""
         return [self.known[cell.name] for cell in self.planned if cell.name in self.known]
 
@@ -247,7 +247,7 @@ class _MapSession(msgspec.Struct):
         )
 
 
-def _status(cell: Measured) -> int:
+def _status(cell: MeasuredCell) -> int:
     """A cell's part in the exit status of the map; 0 for one that the bounds left out."""
     return _FAILED if cell.error else cell.status or 0
 

@@ -48,7 +48,7 @@ _decode = msgspec.msgpack.Decoder(list[Record]).decode
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The load of a trial."""
 
-    pace: Pace
+    pace: StreamPace
     seconds: float  # measured, once all streams have begun
     streams: int = 0
     rate: float | None = None  # open loop: requests per second, in place of streams

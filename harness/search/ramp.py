@@ -69,9 +69,9 @@ def _next_fixed(done: int, search: Search) -> Decision:
     """The next of the fixed rates, or levels."""
     if search.rates is not None:
         if done < len(search.rates):
-            return measure_rate(search.rates[done], Reason.FIXED, Role.GIVEN)
+            return measure_rate(search.rates[done], Reason.FIXED, Role.FIXED)
         return end(End.ALL_MEASURED, loads="rates")
     levels = search.levels or ()
     if done < len(levels):
-        return measure(levels[done], Reason.FIXED, Role.GIVEN)
+        return measure(levels[done], Reason.FIXED, Role.FIXED)
     return end(End.ALL_MEASURED, loads="levels")
