@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
+from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, Measured
@@ -87,26 +88,30 @@ def with_text(value: Any, text: str, *, kept: bool = False) -> Any:
     return text if isinstance(value, str) and not kept else value
 
 
-def loaded(made: Callable[[], Summary], manifest: dict[str, Any], text: str) -> tuple[Summary, dict[str, Any]]:
+def loaded(made: Callable[[], Summary], manifest: Manifest, text: str) -> tuple[Summary, Manifest]:
     """A summary and a manifest, all of whose texts from outside are `text`."""
     summary = msgspec.convert(with_text(msgspec.to_builtins(made()), text), Summary)
     levels = [msgspec.structs.replace(level, errors_by_type={text: 3}) for level in summary.levels]
     prediction = summary.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, caps={text: 16.0, f"{text}2": 900.0})
-    hostile = with_text(manifest, text)
-    for name in ("name", "created", "url", "model", "gpu", "gpus", "harness_version", "command"):
-        hostile[name] = text
-    hostile |= {"server": {"name": text, "version": text, text: text}, "notes": [text, text], "host": {text: text}}
-    hostile |= {"scenario": {text: {text: [text]}}, "workload": {text: text, "output_tokens": text}}
-    if summary.simulated:
-        hostile["simulated"] = {"profile": text, "speed": 2}
+    texts = dict.fromkeys(("name", "created", "url", "model", "gpu", "harness_version", "command"), text)
+    target = Target(url=text, model=text, headers={text: text}, extra_body={text: [text]}, server_meta={text: text})
+    hostile = msgspec.structs.replace(
+        manifest,
+        **texts,
+        server={"name": text, "version": text, text: text},
+        notes=[text, text],
+        host=Host(system=text, machine=text, python=text),
+        scenario=Scenario(name=text, target=target),
+        simulated=Simulated(profile=text, speed=2) if summary.simulated else None,
+    )
     return msgspec.structs.replace(summary, levels=levels, prediction=prediction), hostile
 
 
 def pages(text: str) -> Iterator[tuple[str, str]]:
     """Every page and Markdown of a run, by name, as HTML."""
-    made: list[tuple[str, Callable[[], Summary], dict[str, Any]]]
+    made: list[tuple[str, Callable[[], Summary], Manifest]]
     made = [
         ("run", full, MANIFEST),
         ("provisional", provisional, MANIFEST),

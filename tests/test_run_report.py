@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted, level, provisional, simulated
 
+from harness.manifest import Manifest
 from harness.report import facts, headline, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
@@ -297,8 +298,8 @@ def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
 
 
 def test_a_bare_manifest_is_enough() -> None:
-    assert subject.subject(interrupted(), {}) == ("unnamed model", "")
-    assert subject.subject(full(), {}) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+    assert subject.subject(interrupted(), Manifest()) == ("unnamed model", "")
+    assert subject.subject(full(), Manifest()) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
 
 
 def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:

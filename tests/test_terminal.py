@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
 
+from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, run_report, terminal
 from harness.report.facts import facts
 from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
-def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST, *, verbose: bool = False) -> str:
+def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
     terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
@@ -113,7 +114,9 @@ def test_a_simulated_run_is_branded_before_anything_else() -> None:
 
 def test_text_from_outside_cannot_steer_the_terminal() -> None:
     evil = Verdict("odd", "note", "the server says \x1b[2J[bold]hello[/bold]\r")
-    text = printed(msgspec.structs.replace(full(), verdicts=[evil]), 100, MANIFEST | {"model": "m\x1b]0;x\x07"})
+    text = printed(
+        msgspec.structs.replace(full(), verdicts=[evil]), 100, msgspec.structs.replace(MANIFEST, model="m\x1b]0;x\x07")
+    )
     assert "\x1b" not in text
     assert "[bold]hello[/bold]" in text
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.judgement import Gravity
+from harness.manifest import Manifest
 from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
@@ -40,7 +40,7 @@ def measured(summary: Summary) -> list[_Measured]:
     return sorted(found, key=lambda point: point[0])
 
 
-def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
+def curve(summary: Summary, manifest: Manifest) -> Chart:
     """Output tokens/s against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
     levels, ends = measured(summary), _extent(summary)
     series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]

@@ -5,13 +5,12 @@ Everything comes from a Summary and the manifest, so it can be made again at any
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from harness.judgement import Gravity, Outcome
+from harness.manifest import Manifest, Scenario
 from harness.predict import claims
 from harness.report import charts
 from harness.report import document as doc
@@ -39,14 +38,15 @@ FIRST_REMARKS = 3  # on a terminal, unless all are wanted: what is more stands i
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
 
 
-def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
+def report(summary: Summary, manifest: Manifest) -> doc.Document:
     """The whole report: the answer first, then the charts, the levels, the doubts, and how it was measured."""
     title, below = subject(summary, manifest)
     curve = charts.curve(summary, manifest)
     latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
     alt = "Output tokens per second against requests in flight"
     knees = knee_facts(summary.curve, summary.knees) if summary.curve else []
-    scenario = _indented(manifest["scenario"]) if manifest.get("scenario") else ""
+    command = plain(manifest.command or "")
+    scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
         doc.Section(facts=facts(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
@@ -56,7 +56,7 @@ def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
         doc.Section("Every knee by its name", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
         doc.Section(CLAIMS, columns=_claims(summary, manifest)),
-        doc.Section("What was run", manifest_facts(manifest), command=_command(manifest), scenario=scenario),
+        doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario),
     ]
     return doc.Document(
         title=title,
@@ -64,11 +64,11 @@ def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
         answer=headline(summary)[0].value,
         simulated=simulated_words(summary, manifest),
         sections=sections,
-        version=plain(manifest.get("harness_version") or ""),
+        version=plain(manifest.harness_version or ""),
     )
 
 
-def screen(summary: Summary, manifest: Mapping[str, Any], *, verbose: bool = False) -> doc.Document:
+def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
     """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them where it is `verbose`.
 
     Remarks that repeat the answer are none of the gravest.
@@ -147,7 +147,7 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
     return [doc.Fact(what(step), plain(step.reason)) for step in summary.ramp]
 
 
-def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
     """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
 
     The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
@@ -170,8 +170,7 @@ def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str,
         "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
         "usd_per_million": "" if price is None else f"${number(price)}",
     }
-    stack = (manifest.get("server") or {}).get("name") or ""
-    dtype = ((manifest.get("scenario") or {}).get("hardware") or {}).get("dtype")
+    stack, dtype = str(manifest.server.get("name") or ""), manifest.scenario.hardware.dtype
     return [
         (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
         for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
@@ -182,19 +181,14 @@ def _range(low: float | None, high: float | None) -> str:
     return number(low) if low == high else interval((low, high))
 
 
-def _claims(summary: Summary, manifest: Mapping[str, Any]) -> list[doc.Column]:
+def _claims(summary: Summary, manifest: Manifest) -> list[doc.Column]:
     """Unsourced claims beside what was measured of them."""
     rows, heads = claim_rows(summary, manifest), ("claim", "says", "measured here")
     return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
 
 
-def _command(manifest: Mapping[str, Any]) -> str:
-    command = manifest.get("command") or ""
-    return shlex.join(map(str, command)) if isinstance(command, list | tuple) else plain(command)
-
-
-def _indented(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+def _indented(scenario: Scenario) -> str:
+    return msgspec.json.format(msgspec.json.encode(scenario), indent=2).decode()
 
 
 def _levels(summary: Summary, title: str = "") -> doc.Section:
