@@ -203,7 +203,7 @@ def test_a_simulated_page_is_branded_in_banner_title_plot_and_markdown() -> None
 
 def test_the_command_that_repeats_the_run_is_on_the_page_as_it_must_be_typed() -> None:
     listed = page_of(hollow(), Manifest(command="knee run --model 'a b'"))
-    assert "knee run --model &#x27;a b&#x27;</pre>" in listed
+    assert "knee run --model &#39;a b&#39;</pre>" in listed
 
 
 def test_the_markdown_tells_the_same_in_order() -> None:

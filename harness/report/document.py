@@ -32,6 +32,9 @@ class FileLink(msgspec.Struct, frozen=True):
     text: str
     to: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Column(msgspec.Struct, frozen=True):
     """A column of a table: its heading, in one line or two, and its cells, top to bottom."""
@@ -79,6 +82,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     simulated: str = ""  # what was played in place of a measurement; "" for a real one
     sections: Sequence[Section]
     version: str = ""  # of the program that measured
+
+
+def rows(columns: Sequence[Column]) -> list[tuple[str | FileLink, ...]]:
+    """The cells of a table, row by row."""
+    return list(zip(*(column.cells for column in columns), strict=True))
 
 
 def shown(columns: Sequence[Column], empty: Sequence[str] = (MISSING,)) -> list[Column]:

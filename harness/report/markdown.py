@@ -57,7 +57,7 @@ def _indented(command: str) -> str:
 def _table(columns: Sequence[doc.Column]) -> str:
     heads = [literal(column.head) for column in columns]
     rules = ["---" if column.words else "---:" for column in columns]
-    rows = [list(map(_cell, cells)) for cells in zip(*(column.cells for column in columns), strict=True)]
+    rows = [list(map(_cell, cells)) for cells in doc.rows(columns)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *rows) if row)
 
 

@@ -97,9 +97,8 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
         side: Literal["left", "right"] = "left" if column.words else "right"
         head = Text(column.head, "dim", justify=side)
         grid.add_column(head, justify=side, no_wrap=not column.words, vertical=upright)
-    for i, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
-        texts = [Text(cell.text if isinstance(cell, doc.FileLink) else cell) for cell in cells]
-        grid.add_row(*texts, style="red" if i in void else "")
+    for i, cells in enumerate(doc.rows(columns)):
+        grid.add_row(*(Text(str(cell)) for cell in cells), style="red" if i in void else "")
     return grid
 
 
