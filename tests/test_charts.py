@@ -1,4 +1,4 @@
-"""What the charts hold, and that both drawers draw it; how they look is for the eye."""
+"""What the charts contain, and that both drawers draw it; their looks are for the eye."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_knee_of_the_limits_is_drawn_as_the_knee_and_the_curve_s_own_as_the_
     notes = [note["text"] for note in layout["annotations"]]
     assert "<b>knee 12, by the limits</b>" in notes
     assert "<b>hinge 16.2 (15.4–17.1)</b>" in notes
-    assert layout["title"]["text"].replace("<br>", " ") == "Knee: 12 requests in flight keep the limits, 16 miss them"
+    assert layout["title"]["text"].replace("<br>", " ") == "Knee: 12 requests in flight meet the limits, 16 miss them"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page is whole, offline and safe; the Markdown says the same."""
+"""The page is whole, offline and safe; the Markdown has the same content."""
 
 from __future__ import annotations
 
@@ -175,6 +175,12 @@ def test_what_came_from_outside_stays_text() -> None:
     assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(plain_text(attack), ""))
 
 
+def test_no_template_turns_escaping_off() -> None:
+    templates = sorted(Path(page.__file__).with_name("assets").glob("*.j2"))
+    assert len(templates) == 2
+    assert not re.search(r"\|\s*safe|autoescape|Markup", "".join(path.read_text() for path in templates))
+
+
 def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
     source = seen("full").data["script"][0]
     assert "<" not in source
@@ -206,7 +212,7 @@ def test_the_command_that_repeats_the_run_is_on_the_page_as_it_must_be_typed() -
     assert "knee run --model &#39;a b&#39;</pre>" in listed
 
 
-def test_the_markdown_tells_the_same_in_order() -> None:
+def test_the_markdown_has_the_same_in_order() -> None:
     text = markdown_of(full(), MANIFEST)
     parts = ["# meta-llama/Llama-3.1-8B-Instruct", "- Knee: 16.2 requests in flight", "![", "](curve.png)", "## Levels",
              "| 64 | 63.5 | 1,857 | ±15 | 1,972 | 0.94 |", "## Verdicts", "- **invalid** client\\_limited at C = 64",
@@ -217,10 +223,10 @@ def test_the_markdown_tells_the_same_in_order() -> None:
 
 
 def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
-    title, heads = "Claims that are often made of such a setup, unsourced", "claimsaysmeasured here"
+    title, heads = "Unsourced claims about such a setup", "claimclaimedmeasured"
     assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(seen("full").text)
     text = markdown_of(full(), MANIFEST)
-    assert f"## {title}\n\n| claim | says | measured here |\n| --- | --- | --- |\n| vLLM: relative" in text
+    assert f"## {title}\n\n| claim | claimed | measured |\n| --- | --- | --- |\n| vLLM: relative" in text
     assert "| \\~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
     assert title not in seen("simulated").text + markdown_of(simulated(), SIMULATED_MANIFEST)
     assert title not in seen("interrupted").text

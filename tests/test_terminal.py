@@ -135,8 +135,8 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
     assert answer[1].endswith(" output tok/s at 2 req/s")
     heads = [column.head for column in run_report.level_columns(nothing)]
-    assert heads[0] == "asked\nreq/s"
+    assert heads[0] == "target\nreq/s"
     assert "lag ms\np99" in heads
     assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
     limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
-    assert facts(limits)[0].text == "2 requests per second keep the limits, 3 miss them"
+    assert facts(limits)[0].text == "2 requests per second meet the limits, 3 miss them"

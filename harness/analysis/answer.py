@@ -53,7 +53,8 @@ def of_fit(levels: Levels, best: Solved, draws: Curves, *, dip: bool) -> Answer:
         slope, half = last_elasticity(levels)
         if slope - half > 0:
             return _beyond(levels, best, slope)
-        reasons = [f"throughput rises by {slope:+.2f} ± {half:.2f} of load at the last levels, which may be nothing"]
+        change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} %"
+        reasons = [f"the last levels leave open whether throughput still rises ({change})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
         return Answer(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
@@ -103,7 +104,7 @@ def _beyond(levels: Levels, best: Solved, slope: float) -> Answer:
     a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
     most = HALF_POINTS * a / b if b > 0 else math.inf
     expected = levels.concurrency_at(most) if last < most < _FAR * last else None
-    reasons = [f"throughput still rises at the last level, by {slope:.2f} of load"]
+    reasons = [f"throughput still rises at the last level, by {slope:.2f} % for 1 % more load"]
     C = float(levels.C[-1])
     return Answer(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
 

@@ -1,4 +1,4 @@
-"""What was measured and where: title and subtitle of a report, what stands after SIMULATED, the manifest's facts."""
+"""What was measured and where: title and subtitle of a report, the note on a simulated run, the manifest's facts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.report.format import flat, number, plain
 from harness.report.headline import of_ramp
 from harness.summary import Summary
 
-CLAIMS = "Claims that are often made of such a setup, unsourced"
-BY_CONSTRUCTION = "agreement with the prediction is there by construction"
+CLAIMS = "Unsourced claims about such a setup"
+BY_CONSTRUCTION = "results agree with the prediction by construction"
 _DIFFERS = 0.02  # of the tokens requested: the mean that was sent is shown too if it differs by more
 
 
 def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
-    """What was measured, as a title and a line under it; what is unknown is left out."""
+    """What was measured, as a title and a subtitle; what is unknown is left out."""
     prediction, workload, server = summary.prediction, manifest.workload, manifest.server
     model = manifest.model or (prediction.model if prediction else None)
     gpu = manifest.gpu or (prediction.gpu if prediction else None)
@@ -46,14 +46,14 @@ def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
 
 
 def _mean(pairs: list[tuple[float | None, int]]) -> float | None:
-    """Mean tokens of all requests, from each level's mean and number; None where nobody counted."""
+    """Mean tokens of all requests, from each level's mean and number; None where they were not counted."""
     known = [(tokens, n) for tokens, n in pairs if tokens is not None and n > 0]
     total = sum(n for _, n in known)
     return sum(tokens * n for tokens, n in known) / total if total else None
 
 
 def simulated_words(summary: Summary, manifest: Manifest) -> str:
-    """What stands after the word SIMULATED; "" for a real measurement."""
+    """What was simulated, in words; "" for a measurement."""
     if not summary.simulated:
         return ""
     played = manifest.simulated
