@@ -2,7 +2,7 @@
 
 Each page is made twice, with hostile text and with a harmless word in its place: both must have the same elements and
 attributes. Where there is a Chromium it opens the hostile one, as it is and once more without its content policy and
-hovered over, and nothing of the text may run. The same is asked of the Markdown, as CommonMark makes a page of it.
+hovered over, and nothing of the text may run. The Markdown is tested likewise, as the page that CommonMark makes of it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
+from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
@@ -67,10 +68,10 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.shape.append((tag, tuple(name for name, _ in attrs)))
-        given = dict(attrs)
-        self.loads += [str(given[name]) for name in ("src", "href", "action", "data") if name in given]
-        if given.get("http-equiv") == "Content-Security-Policy":
-            self.policies.append(str(given.get("content")))
+        attributes = dict(attrs)
+        self.loads += [str(attributes[name]) for name in ("src", "href", "action", "data") if name in attributes]
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(str(attributes.get("content")))
 
 
 def with_text(value: Any, text: str, *, kept: bool = False) -> Any:
@@ -87,26 +88,30 @@ def with_text(value: Any, text: str, *, kept: bool = False) -> Any:
     return text if isinstance(value, str) and not kept else value
 
 
-def loaded(made: Callable[[], Summary], manifest: dict[str, Any], text: str) -> tuple[Summary, dict[str, Any]]:
+def loaded(made: Callable[[], Summary], manifest: Manifest, text: str) -> tuple[Summary, Manifest]:
     """A summary and a manifest, all of whose texts from outside are `text`."""
     summary = msgspec.convert(with_text(msgspec.to_builtins(made()), text), Summary)
     levels = [msgspec.structs.replace(level, errors_by_type={text: 3}) for level in summary.levels]
     prediction = summary.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, caps={text: 16.0, f"{text}2": 900.0})
-    hostile = with_text(manifest, text)
-    for name in ("name", "created", "url", "model", "gpu", "gpus", "harness_version", "command"):
-        hostile[name] = text
-    hostile |= {"server": {"name": text, "version": text, text: text}, "notes": [text, text], "host": {text: text}}
-    hostile |= {"scenario": {text: {text: [text]}}, "workload": {text: text, "output_tokens": text}}
-    if summary.simulated:
-        hostile["simulated"] = {"profile": text, "speed": 2}
+    texts = dict.fromkeys(("name", "created", "url", "model", "gpu", "harness_version", "command"), text)
+    target = Target(url=text, model=text, headers={text: text}, extra_body={text: [text]}, server_meta={text: text})
+    hostile = msgspec.structs.replace(
+        manifest,
+        **texts,
+        server={"name": text, "version": text, text: text},
+        notes=[text, text],
+        host=Host(system=text, machine=text, python=text),
+        scenario=Scenario(name=text, target=target),
+        simulated=Simulated(profile=text, speed=2) if summary.simulated else None,
+    )
     return msgspec.structs.replace(summary, levels=levels, prediction=prediction), hostile
 
 
 def pages(text: str) -> Iterator[tuple[str, str]]:
     """Every page and Markdown of a run, by name, as HTML."""
-    made: list[tuple[str, Callable[[], Summary], dict[str, Any]]]
+    made: list[tuple[str, Callable[[], Summary], Manifest]]
     made = [
         ("run", full, MANIFEST),
         ("provisional", provisional, MANIFEST),
@@ -145,7 +150,7 @@ def opened(sources: dict[str, str], *, hovered: bool = False) -> list[str]:
     """What ran of the pages, each in a frame of one page that a Chromium opens; needs one."""
     frames = "".join(f'<iframe src="/{name}" width="900" height="600"></iframe>' for name in sources)
     whole = {"all": f"<!doctype html><html><body>{frames}</body></html>", **sources}
-    with tempfile.TemporaryDirectory() as profile, _serving(whole) as (port, asked):
+    with tempfile.TemporaryDirectory() as profile, _serving(whole) as (port, requested):
         assert CHROMIUM is not None
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
         command = [
@@ -154,14 +159,14 @@ def opened(sources: dict[str, str], *, hovered: bool = False) -> list[str]:
             f"--user-data-dir={profile}", "--virtual-time-budget=6000", "--dump-dom", f"http://127.0.0.1:{port}/all",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    out = [f"{name} was not opened" for name in sources if f"/{name}" not in asked]
+    out = [f"{name} was not opened" for name in sources if f"/{name}" not in requested]
     out += [f"ran in {where}" for where in re.findall(r'data-ran="([^"]*)"', done.stdout)]
     out += [
-        f"asked for {path}"
-        for path in asked
+        f"requested {path}"
+        for path in requested
         if path.removeprefix("/") not in (*whole, "favicon.ico", "curve.png", "hovered")
     ]
-    out += ["no level was hovered over"] if hovered and "/hovered" not in asked else []
+    out += ["no level was hovered over"] if hovered and "/hovered" not in requested else []
     out += [f"the browser refused something: {line.strip()[:200]}" for line in done.stderr.splitlines()
             if "Content Security Policy" in line or "Refused to" in line]  # fmt: skip
     return out
@@ -181,12 +186,12 @@ def ran(text: str) -> list[str]:
 
 @contextmanager
 def _serving(sources: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
-    """The pages at 127.0.0.1, and every path that was asked for."""
-    asked: list[str] = []
+    """The pages at 127.0.0.1, and every path that was requested."""
+    requested: list[str] = []
 
     class Pages(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             body = sources.get(self.path.removeprefix("/"), "").encode("utf-8", "replace")
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
@@ -195,13 +200,13 @@ def _serving(sources: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: what was asked for is kept."""
+            """Nothing: the requests are kept."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server.server_port, asked
+        yield server.server_port, requested
     finally:
         server.shutdown()
         server.server_close()

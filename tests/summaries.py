@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from harness.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, Workload
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -34,23 +35,23 @@ LEVELS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 NOISE = (0.004, -0.006, 0.003, 0.008, -0.011, -0.013, 0.006, -0.004, 0.005, -0.002)
 EMPTY = Spread(None, None, None, None, None, None, 0)
 
-MANIFEST: dict[str, Any] = {
-    "name": "chat",
-    "created": "2026-03-04 12:00",
-    "url": "http://127.0.0.1:8000",
-    "model": "meta-llama/Llama-3.1-8B-Instruct",
-    "server": {"name": "vllm", "version": "0.25.1"},
-    "gpu": "h100-sxm",
-    "gpus": 1,
-    "host": {"cpus": 16, "kernel": "6.8.0"},
-    "harness_version": "0.1.0",
-    "scenario": {"model": {"name": "meta-llama/Llama-3.1-8B-Instruct"}, "ramp": {"levels": list(LEVELS)}},
-    "workload": {"input_tokens": 1000, "output_tokens": 200},
-    "simulated": None,
-    "notes": [],
-    "command": "knee run --url http://127.0.0.1:8000 --gpu h100-sxm --levels 1,2,4,8,12,16,24,32,48,64",
-}
-SIMULATED_MANIFEST = MANIFEST | {"url": "sim:", "simulated": {"profile": "llama-3.1-8b/h100-sxm", "speed": 20}}
+MANIFEST = Manifest(
+    name="chat",
+    created="2026-03-04 12:00",
+    url="http://127.0.0.1:8000",
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    server={"name": "vllm", "version": "0.25.1"},
+    gpu="h100-sxm",
+    gpus=1,
+    host=Host(system="Linux-6.8.0", cpus=16),
+    harness_version="0.1.0",
+    scenario=Scenario(target=Target(model="meta-llama/Llama-3.1-8B-Instruct"), ramp=Ramp(levels=list(LEVELS))),
+    workload=Workload(input_tokens=1000, output_tokens=200),
+    command="knee run --url http://127.0.0.1:8000 --gpu h100-sxm --levels 1,2,4,8,12,16,24,32,48,64",
+)
+SIMULATED_MANIFEST = msgspec.structs.replace(
+    MANIFEST, url="sim:", simulated=Simulated(profile="llama-3.1-8b/h100-sxm", speed=20)
+)
 
 
 def throughput(n: float) -> float:

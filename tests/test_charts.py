@@ -1,4 +1,4 @@
-"""What the charts hold, and that both drawers draw it; how they look is for the eye."""
+"""What the charts contain, and that both drawers draw it; their looks are for the eye."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from summaries import (
     throughput,
 )
 
+from harness.manifest import Manifest
 from harness.report import chart, charts, headline, plotly_json, png
 from harness.summary import Estimate, Spread, Summary, Value
 
 
-def curve_figure(summary: Summary, manifest: dict[str, Any] = MANIFEST) -> dict[str, Any]:
+def curve_figure(summary: Summary, manifest: Manifest = MANIFEST) -> dict[str, Any]:
     return plotly_json.figure(charts.curve(summary, manifest))
 
 
@@ -44,7 +45,7 @@ def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
     return next(t for t in figure["data"] if t.get("name") == name)
 
 
-def drawn(summary: Summary, manifest: dict[str, Any] = MANIFEST) -> bytes:
+def drawn(summary: Summary, manifest: Manifest = MANIFEST) -> bytes:
     return png.draw(charts.curve(summary, manifest))
 
 
@@ -63,7 +64,7 @@ def test_the_drawn_curve_is_the_fitted_one_with_its_corner() -> None:
 
 
 def test_no_family_draws_no_curve() -> None:
-    names = [t.get("name", "") for t in curve_figure(hollow(), {})["data"]]
+    names = [t.get("name", "") for t in curve_figure(hollow(), Manifest())["data"]]
     assert not [name for name in names if "fitted" in name]
 
 
@@ -141,7 +142,7 @@ def test_the_knee_of_the_limits_is_drawn_as_the_knee_and_the_curve_s_own_as_the_
     notes = [note["text"] for note in layout["annotations"]]
     assert "<b>knee 12, by the limits</b>" in notes
     assert "<b>hinge 16.2 (15.4–17.1)</b>" in notes
-    assert layout["title"]["text"].replace("<br>", " ") == "Knee: 12 requests in flight keep the limits, 16 miss them"
+    assert layout["title"]["text"].replace("<br>", " ") == "Knee: 12 requests in flight meet the limits, 16 miss them"
 
 
 @pytest.mark.slow
@@ -247,7 +248,7 @@ def test_a_level_at_which_nothing_flowed_is_drawn_at_zero() -> None:
 @pytest.mark.slow
 def test_the_png_takes_any_name_and_a_summary_without_levels() -> None:
     bare = msgspec.structs.replace(hollow(), levels=[], prediction=None, curve=None)
-    assert drawn(bare, {"model": "/models/$x_{1}$/" + "long-" * 40, "gpu": "$"})
+    assert drawn(bare, Manifest(model="/models/$x_{1}$/" + "long-" * 40, gpu="$"))
 
 
 def test_the_hinge_of_these_tests_is_16() -> None:

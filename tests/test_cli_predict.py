@@ -229,8 +229,8 @@ def test_its_table_follows_that_of_the_closed_form() -> None:
     got = knee(*SHORT, "--levels", "1,8", "--simulate")
     assert got.exit_code == 0, got.output
     lines = got.output.splitlines()
-    at = lines.index("By the step machine, the same users in flight")
-    assert lines.index("What users in flight get") < at < lines.index("Limits")
+    at = lines.index("By the step machine, closed loop")
+    assert lines.index("By users in flight") < at < lines.index("Limits")
     assert [row.split()[0] for row in lines[at + 1 : at + 4]] == ["C", "1", "8"]
     assert "step machine" not in knee(*SHORT, "--levels", "1,8").output
 
@@ -247,7 +247,7 @@ def test_rates_stand_in_the_place_of_the_levels() -> None:
     got = knee(*SHORT, "--simulate", "--rate", "5,20", "--levels", "1")
     assert got.exit_code == 0, got.output
     lines = got.output.splitlines()
-    at = lines.index("By the step machine, requests as they come")
+    at = lines.index("By the step machine, open loop")
     assert [row.split()[0] for row in lines[at + 2 : at + 4]] == ["5", "20"]
     levels = machine("--rate", "5,20")
     assert [(level["concurrency"], level["rate"]) for level in levels] == [(None, 5.0), (None, 20.0)]

@@ -1,4 +1,4 @@
-"""What the map draws and says; how it looks is for the eye."""
+"""What the map draws and its texts; its looks are for the eye."""
 
 from __future__ import annotations
 

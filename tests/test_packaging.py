@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -107,6 +108,13 @@ def test_the_container_s_base_image_is_one_image() -> None:
     images = re.findall(r"^FROM (\S+)", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
     assert images
     assert all(re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) for image in images)
+
+
+def test_the_wheel_has_everything_that_a_page_is_made_of() -> None:
+    packed = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assets = {path.relative_to(ROOT) for path in (ROOT / "harness/report/assets").iterdir()}
+    assert {path.suffix for path in assets} == {".css", ".js", ".j2"}
+    assert assets <= packed
 
 
 def test_a_loose_requirement_is_no_pin() -> None:

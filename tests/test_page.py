@@ -1,4 +1,4 @@
-"""The page is whole, offline and safe; the Markdown says the same."""
+"""The page is whole, offline and safe; the Markdown has the same content."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import msgspec
 import pytest
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
+from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.report import document, markdown, page, run_report
 from harness.report.facts import facts
+from harness.report.format import plain as plain_text
 from harness.summary import Summary, Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -50,11 +52,11 @@ class Seen(HTMLParser):
             self.text += data
 
 
-def page_of(summary: Summary, manifest: dict[str, Any]) -> str:
+def page_of(summary: Summary, manifest: Manifest) -> str:
     return page.render(run_report.report(summary, manifest))
 
 
-def markdown_of(summary: Summary, manifest: dict[str, Any]) -> str:
+def markdown_of(summary: Summary, manifest: Manifest) -> str:
     return markdown.render(run_report.report(summary, manifest))
 
 
@@ -133,7 +135,9 @@ def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: st
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_neither_page_nor_markdown_says_none_or_nan(name: str) -> None:
-    text = seen(name).text + markdown_of(SITUATIONS[name](), MANIFEST)
+    summary = SITUATIONS[name]()
+    manifest = msgspec.structs.replace(MANIFEST, scenario=Scenario())  # it is shown as JSON, with its nulls
+    text = Seen(page_of(summary, manifest)).text + markdown_of(summary, manifest)
     assert not re.search(r"\b(None|nan|NaN|null)\b", text)
 
 
@@ -149,9 +153,16 @@ def test_what_came_from_outside_stays_text() -> None:
     prediction = msgspec.structs.replace(
         summary.prediction, model=attack, gpu=attack, binding_cap=attack, caps={attack: 16.0}
     )
-    hostile: dict[str, Any] = dict.fromkeys(("name", "url", "model", "gpu", "created", "command"), attack)
-    hostile |= {"server": {"name": attack, "version": attack}, "scenario": {attack: attack}, "notes": [attack]}
-    hostile |= {"harness_version": attack, "simulated": {"profile": attack}, "host": {attack: attack}}
+    texts: dict[str, Any] = dict.fromkeys(("name", "url", "model", "gpu", "created", "command"), attack)
+    hostile = Manifest(
+        **texts,
+        server={"name": attack, "version": attack},
+        scenario=Scenario(name=attack, target=Target(model=attack, headers={attack: attack})),
+        notes=[attack],
+        harness_version=attack,
+        simulated=Simulated(profile=attack),
+        host=Host(system=attack),
+    )
     loaded: Summary = msgspec.structs.replace(summary, simulated=True, levels=levels, prediction=prediction)
     found, plain = Seen(page_of(loaded, hostile)), seen("full")
     assert "img" not in found.tags
@@ -161,7 +172,13 @@ def test_what_came_from_outside_stays_text() -> None:
     drawn = msgspec.json.encode(msgspec.json.decode(found.data["script"][0])).decode()
     assert "&lt;/script&gt;" in drawn  # plotly reads some HTML in hover texts and labels
     assert "<script" not in drawn
-    assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(run_report._command(hostile), ""))
+    assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(plain_text(attack), ""))
+
+
+def test_no_template_turns_escaping_off() -> None:
+    templates = sorted(Path(page.__file__).with_name("assets").glob("*.j2"))
+    assert len(templates) == 2
+    assert not re.search(r"\|\s*safe|autoescape|Markup", "".join(path.read_text() for path in templates))
 
 
 def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
@@ -171,7 +188,7 @@ def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
 
 
 def test_a_run_without_levels_is_a_page_without_plots_and_without_plotly() -> None:
-    source = page_of(msgspec.structs.replace(interrupted(), levels=[]), {})
+    source = page_of(msgspec.structs.replace(interrupted(), levels=[]), Manifest())
     assert "<script" not in source
     assert "no level was finished" in source
 
@@ -191,11 +208,11 @@ def test_a_simulated_page_is_branded_in_banner_title_plot_and_markdown() -> None
 
 
 def test_the_command_that_repeats_the_run_is_on_the_page_as_it_must_be_typed() -> None:
-    listed = page_of(hollow(), {"command": ["knee", "run", "--model", "a b"]})
-    assert "knee run --model &#x27;a b&#x27;</pre>" in listed
+    listed = page_of(hollow(), Manifest(command="knee run --model 'a b'"))
+    assert "knee run --model &#39;a b&#39;</pre>" in listed
 
 
-def test_the_markdown_tells_the_same_in_order() -> None:
+def test_the_markdown_has_the_same_in_order() -> None:
     text = markdown_of(full(), MANIFEST)
     parts = ["# meta-llama/Llama-3.1-8B-Instruct", "- Knee: 16.2 requests in flight", "![", "](curve.png)", "## Levels",
              "| 64 | 63.5 | 1,857 | ±15 | 1,972 | 0.94 |", "## Verdicts", "- **invalid** client\\_limited at C = 64",
@@ -206,17 +223,17 @@ def test_the_markdown_tells_the_same_in_order() -> None:
 
 
 def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
-    title, heads = "Claims that are often made of such a setup, unsourced", "claimsaysmeasured here"
+    title, heads = "Unsourced claims about such a setup", "claimclaimedmeasured"
     assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(seen("full").text)
     text = markdown_of(full(), MANIFEST)
-    assert f"## {title}\n\n| claim | says | measured here |\n| --- | --- | --- |\n| vLLM: relative" in text
+    assert f"## {title}\n\n| claim | claimed | measured |\n| --- | --- | --- |\n| vLLM: relative" in text
     assert "| \\~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
     assert title not in seen("simulated").text + markdown_of(simulated(), SIMULATED_MANIFEST)
     assert title not in seen("interrupted").text
 
 
 def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
-    assert "# a\\|b\\_c" in markdown_of(full(), MANIFEST | {"model": "a|b_c"})
+    assert "# a\\|b\\_c" in markdown_of(full(), msgspec.structs.replace(MANIFEST, model="a|b_c"))
 
 
 @pytest.mark.browser

@@ -44,7 +44,7 @@ def printed(document: Document, width: int = 80) -> str:
 
 
 def by_calibration(levels: list[PredictedLevel], error: float | None = 0.03) -> Calibrated:
-    """A calibration that says nine tenths of the data sheet."""
+    """A calibration at nine tenths of the data sheet."""
 
     def less(band: Band) -> Band:
         return Band(band.low, 0.9 * band.mid, band.high)
@@ -100,7 +100,7 @@ def test_a_rate_that_is_not_sustained_has_no_latencies_and_says_so() -> None:
     come = {"concurrency": None, "over_closed_form": None}
     none = {"ttft_s": None, "itl_s": None, "e2e_s": None}
     columns = stepped_columns([stepped(rate=5.0, **come), stepped(rate=50.0, unstable=True, **come, **none)])
-    assert cells(columns, "req/s asked") == ["5", "50"]
+    assert cells(columns, "target req/s") == ["5", "50"]
     assert cells(columns, "TTFT p99") == ["50", "–"]
     assert cells(columns, "") == ["", "overloaded"]
     assert {"C", "/ closed form"}.isdisjoint(column.head for column in columns)
@@ -125,21 +125,21 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
 def test_a_limit_says_what_it_does_to_the_curve() -> None:
     found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
     columns = limit_columns(found.limits, found.prediction)
-    words = dict(
+    shown = dict(
         zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
     )
-    assert words["compute"] == "no batch exceeds it; overtakes the memory traffic from there"
-    assert words["KV traffic"] == "no batch exceeds it; overtakes the weights from there"
-    assert words["prefill"] == "no batch exceeds it; overtakes decoding from there"
-    assert words["SLO"] == "kept at any load"
+    assert shown["compute"] == "no batch exceeds it; from there it outweighs the memory traffic"
+    assert shown["KV traffic"] == "no batch exceeds it; from there it outweighs the weights"
+    assert shown["prefill"] == "no batch exceeds it; from there it outweighs decoding"
+    assert shown["SLO"] == "met at any load"
     never = of(slo={"itl": 0.02})
     columns = limit_columns(never.limits, never.prediction)
     assert cells(columns, "")[3] == "no batch exceeds it", "compute never overtakes"
-    assert cells(columns, "")[-1] == "the limits are kept up to there ← binds"
+    assert cells(columns, "")[-1] == "the limits are met up to there ← binds"
 
 
 @pytest.mark.parametrize(
-    ("figures", "words", "low", "high"),
+    ("figures", "shown", "low", "high"),
     [
         ({}, "MBU 0.6–0.9, MFU 0.3–0.6, 50–0 µs", (0.6, 0.3, 50e-6), (0.9, 0.6, 0.0)),
         (
@@ -149,11 +149,11 @@ def test_a_limit_says_what_it_does_to_the_curve() -> None:
     ],
 )  # fmt: skip
 def test_the_edges_in_the_head_are_those_of_low_and_high(
-    figures: dict[str, float], words: str, low: tuple[float, ...], high: tuple[float, ...]
+    figures: dict[str, float], shown: str, low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     found = of(figures=figures)
     line = next(line for line in prediction.report(found).sections[0].lines if "low and high" in line)
-    assert line.endswith(f"low and high {words}")
+    assert line.endswith(f"low and high {shown}")
 
     def at(mbu: float, mfu: float, o_layer: float) -> float:
         edge = {"mbu": mbu, "mfu_prefill": mfu, "mfu_decode": mfu, "o_layer": o_layer}
@@ -173,7 +173,7 @@ def test_a_file_gets_whole_lines_whatever_the_width() -> None:
 def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
     document = prediction.report(of())
     text = markdown.render(document)
-    assert "## What users in flight get" in text
+    assert "## By users in flight" in text
     for section in document.sections:
         rows = list(zip(*(column.cells for column in section.columns), strict=True))
         assert text.count("| ---") >= bool(rows)
@@ -188,11 +188,11 @@ def test_both_predictions_have_columns_of_their_own() -> None:
     pairs = zip(cells(columns, "sheet tok/s"), cells(columns, "calibrated tok/s"), strict=True)
     for left, right in pairs:
         assert float(right.replace(",", "")) == pytest.approx(0.9 * float(left.replace(",", "")), rel=0.01)
-    assert "it misses unseen levels by 3 %" in prediction.calibrated_line(own)
-    assert "no level is left to judge it by" in prediction.calibrated_line(by_calibration([], None))
+    assert "error 3 % at the other levels" in prediction.calibrated_line(own)
+    assert "there are no other levels to judge it by" in prediction.calibrated_line(by_calibration([], None))
 
 
-def test_a_run_tells_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
+def test_a_run_shows_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
     plain, both = run_with(False), run_with(True)
     assert "Calibrated" not in [fact.label for fact in facts(plain)]
     found = {fact.label: fact for fact in facts(both)}

@@ -36,8 +36,9 @@ MEDIA = {  # of report: who shows something by which library; what is shown is d
     "rich": {"harness.report.terminal", "harness.report.live"},
     "matplotlib": {"harness.report.png", "harness.report.map_png"},
     "plotly": {"harness.report.page"},
+    "jinja2": {"harness.report.page"},
 }
-HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "torch"}
+HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "jinja2", "transformers", "torch"}
 
 
 def imports(module: str, source: str) -> Iterator[tuple[str, bool]]:
@@ -182,6 +183,8 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
         ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.map_png"),
+        ("harness.report.page", "import jinja2", "at its top"),
+        ("harness.report.markdown", "def f():\n    import jinja2", "jinja2 is for harness.report.page"),
         ("harness.report.markdown", "from rich.table import Table", "rich is for harness.report.live"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The answer in words: every fact, knee and verdict, and what is said where there is none."""
+"""The answer in words: every fact, knee and verdict, and the sentence where there is none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from summaries import MANIFEST, SITUATIONS, constant, full, hollow, interrupted, level, provisional, simulated
 
+from harness.manifest import Manifest
 from harness.report import facts, headline, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
@@ -30,7 +31,7 @@ from harness.summary import (
 
 
 def answer(summary: Summary) -> list[str]:
-    """The answer as it stands in report.md, a line each."""
+    """The answer as report.md has it, a line each."""
     return [f"{fact.label}: {fact.text}" for fact in facts.facts(summary)]
 
 
@@ -67,14 +68,14 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
         "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
-        "agreement with the prediction is there by construction (simulated)",
+        "results agree with the prediction by construction (simulated)",
         CLIENT,
     ]
 
 
 def test_an_interrupted_run_answers_with_what_stands() -> None:
     assert answer(interrupted()) == [
-        "Interrupted: the run ended early; the 2 finished levels stand",
+        "Interrupted: the run ended early; 2 levels were finished",
         "Knee: not measurable: 2 levels measured, too few for a curve",
         "Plateau: at least 276 output tok/s, measured at C = 2",
         "Single stream: 140 output tok/s measured (95 % interval 139–141)",
@@ -181,12 +182,12 @@ def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
 
     hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
     assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
-        "Knee: 16 requests in flight keep the limits, 24 miss them", hinge
+        "Knee: 16 requests in flight meet the limits, 24 miss them", hinge
     ]  # fmt: skip
     assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
         "Knee: at least 64 requests in flight: no level misses the limits", hinge
     ]  # fmt: skip
-    assert knee(judged({1: "missed"}, knee=None))[0] == "Knee: below 1 in flight: the limits are missed there already"
+    assert knee(judged({1: "missed"}, knee=None))[0] == "Knee: below 1 in flight: the lowest level misses the limits"
     everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
     assert knee(judged(everywhere, knee=None))[0] == (
         "Knee: not measurable: no level has enough requests to decide the limits"
@@ -222,31 +223,31 @@ def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
     limit = Value(12.4, (11.9, 12.8))
     summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
     assert answer(summary)[:2] == [
-        "Knee: 12.4 requests in flight keep the limits, 12.8 miss them",
+        "Knee: 12.4 requests in flight meet the limits, 12.8 miss them",
         "Hinge: 16.2 requests in flight (no interval)",
     ]
 
 
 def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
-    def said(kept: float) -> str:
+    def detail(most: float) -> str:
         sheet = full().prediction
         assert sheet is not None
-        sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": kept})
+        sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": most})
         found = facts.facts(msgspec.structs.replace(full(), prediction=sheet))
         return next(fact.detail for fact in found if fact.label == "Prediction")
 
-    assert said(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
-    assert said(0.0).endswith("knee at 16; the SLO is missed at any load")
+    assert detail(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
+    assert detail(0.0).endswith("knee at 16; the SLO is missed at any load")
 
 
 def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
-    """What is shown beside each claim of the full run, by its first words, with figures of an 8B in 16 bits."""
+    """Each claim of the full run by its first word: the range that it claims, and what was measured."""
     summary = full()
     assert summary.prediction is not None
     known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
     sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
     summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
-    return {quote.split()[0]: (says, found) for quote, says, found in run_report.claim_rows(summary, MANIFEST)}
+    return {quote.split()[0]: (claim, found) for quote, claim, found in run_report.claim_rows(summary, MANIFEST)}
 
 
 def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
@@ -279,7 +280,7 @@ def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
     assert found[0].advice == "give it more workers: --workers"
 
 
-def test_a_level_verdict_that_the_run_repeats_is_told_once() -> None:
+def test_a_level_verdict_that_the_run_repeats_is_shown_once() -> None:
     summary = full()
     again = summary.levels[-1].verdicts[0]
     assert remarks.remarks(msgspec.structs.replace(summary, verdicts=[again])) == remarks.remarks(
@@ -287,21 +288,21 @@ def test_a_level_verdict_that_the_run_repeats_is_told_once() -> None:
     )
 
 
-def test_gpus_are_told_where_they_were_watched_and_nowhere_else() -> None:
+def test_gpus_are_shown_where_they_were_watched_and_nowhere_else() -> None:
     seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
     assert answer(seen)[-2] == (
-        "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, at least 1,410; 75.5 GB in use"
+        "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, lowest 1,410; 75.5 GB in use"
     )
     assert answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
     assert not any(line.startswith("GPU") for line in answer(full()))
 
 
 def test_a_bare_manifest_is_enough() -> None:
-    assert subject.subject(interrupted(), {}) == ("unnamed model", "")
-    assert subject.subject(full(), {}) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+    assert subject.subject(interrupted(), Manifest()) == ("unnamed model", "")
+    assert subject.subject(full(), Manifest()) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
 
 
-def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
+def test_the_client_s_ceiling_and_how_near_it_came_are_shown() -> None:
     summary = full()
     known = msgspec.structs.replace(
         summary.client, events_per_s_ceiling=120_000.0, ceiling_is_lower_bound=True, workers=2, transport="socket"
@@ -312,12 +313,12 @@ def test_the_client_s_ceiling_and_how_near_it_came_are_told() -> None:
     ]
     summary = msgspec.structs.replace(summary, client=known, levels=used)
     assert answer(summary)[-1] == (
-        "Client: 2 workers, kernel stamps; follows at least 120,000 tok/s; 25.0% of it used; arrival error p99 40 µs"
+        "Client: 2 workers, kernel stamps; ceiling at least 120,000 tok/s; 25 % of it used; arrival error p99 40 µs"
     )
 
 
 def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
-    """The full summary with an SLO whose outcome at each concurrency is given."""
+    """The full summary, whose levels have these outcomes of an SLO by concurrency."""
     summary = full()
     levels = [
         msgspec.structs.replace(
@@ -338,14 +339,14 @@ def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_
     assert slo_line(judged({}, knee=Value(16.0, (16.0, 24.0)))) == (
         "SLO: met up to 16 requests in flight; ttft_p99=2s for 99 %; missed at 24"
     )
-    assert "not seen to be missed" in slo_line(judged({}, knee=Value(24.0, (24.0, None))))
+    assert "no level misses them" in slo_line(judged({}, knee=Value(24.0, (24.0, None))))
 
 
 def test_an_slo_without_a_knee_says_which_of_the_three_it_is() -> None:
     lowest = full().levels[0].concurrency or 0
-    assert slo_line(judged({lowest: "missed"}, knee=None)).startswith(f"SLO: missed at C = {lowest} already")
+    assert slo_line(judged({lowest: "missed"}, knee=None)).startswith(f"SLO: missed at the lowest level, C = {lowest}")
     everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
-    assert "no level has requests enough to decide it" in slo_line(judged(everywhere, knee=None))
+    assert "no level has enough requests to decide" in slo_line(judged(everywhere, knee=None))
 
 
 def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
@@ -362,7 +363,7 @@ def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
     assert "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request" in lines
 
 
-def test_a_grade_tells_what_the_next_one_needs_and_how_repeats_differ() -> None:
+def test_a_grade_shows_what_the_next_one_needs_and_how_repeats_differ() -> None:
     grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
     assert answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
         "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
@@ -370,12 +371,12 @@ def test_a_grade_tells_what_the_next_one_needs_and_how_repeats_differ() -> None:
     )
 
 
-def test_every_decision_of_the_ramp_is_told_in_order_with_its_end() -> None:
+def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
     ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
     rows = run_report.ramp_facts(msgspec.structs.replace(full(), ramp=ramp))
     assert rows == [Fact("C = 1", "a single stream"), Fact("C = 17", "tells most"), Fact("end", "stopped: known")]
-    given = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
-    assert run_report.ramp_facts(msgspec.structs.replace(full(), ramp=given)) == []
+    chosen = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
+    assert run_report.ramp_facts(msgspec.structs.replace(full(), ramp=chosen)) == []
 
 
 def test_every_knee_stands_under_its_own_name() -> None:

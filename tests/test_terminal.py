@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
 
+from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, run_report, terminal
 from harness.report.facts import facts
 from harness.summary import GpuView, Knees, Summary, Value, Verdict
 
 
-def printed(summary: Summary, width: int, manifest: dict[str, Any] = MANIFEST, *, verbose: bool = False) -> str:
+def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
     terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
@@ -113,7 +114,9 @@ def test_a_simulated_run_is_branded_before_anything_else() -> None:
 
 def test_text_from_outside_cannot_steer_the_terminal() -> None:
     evil = Verdict("odd", "note", "the server says \x1b[2J[bold]hello[/bold]\r")
-    text = printed(msgspec.structs.replace(full(), verdicts=[evil]), 100, MANIFEST | {"model": "m\x1b]0;x\x07"})
+    text = printed(
+        msgspec.structs.replace(full(), verdicts=[evil]), 100, msgspec.structs.replace(MANIFEST, model="m\x1b]0;x\x07")
+    )
     assert "\x1b" not in text
     assert "[bold]hello[/bold]" in text
 
@@ -132,8 +135,8 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
     assert answer[1].endswith(" output tok/s at 2 req/s")
     heads = [column.head for column in run_report.level_columns(nothing)]
-    assert heads[0] == "asked\nreq/s"
+    assert heads[0] == "target\nreq/s"
     assert "lag ms\np99" in heads
     assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
     limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
-    assert facts(limits)[0].text == "2 requests per second keep the limits, 3 miss them"
+    assert facts(limits)[0].text == "2 requests per second meet the limits, 3 miss them"

@@ -53,7 +53,8 @@ def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> C
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
         if slope - half > 0:
             return _beyond(levels, best, slope)
-        reasons = [f"the last levels do not tell whether throughput rises: its elasticity is {slope:+.2f} ± {half:.2f}"]
+        change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} %"
+        reasons = [f"the last levels leave open whether throughput still rises ({change})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
         return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
@@ -106,7 +107,7 @@ def _beyond(levels: PooledLevels, best: Solved, slope: float) -> Conclusion:
     a, b, last = float(best.chosen.a[0]), float(best.chosen.b[0]), float(levels.N[-1])
     most = HALF_POINTS * a / b if b > 0 else math.inf
     expected = levels.concurrency_at(most) if last < most < _FAR * last else None
-    reasons = [f"throughput still rises at the last level, by {slope:.2f} of load"]
+    reasons = [f"throughput still rises at the last level, by {slope:.2f} % for 1 % more load"]
     C = float(levels.C[-1])
     return Conclusion(BEYOND, reasons, Settle(_new(levels, [2 * C, 4 * C])), C, expected)
 

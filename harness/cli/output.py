@@ -14,37 +14,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.manifest import Manifest
+    from harness.report.document import Document
     from harness.results.levelmap import Map
     from harness.summary import Summary
 
 secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
-def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> list[tuple[str, str | Path]]:
-    """Write summary.json and report.md; (name, path) of all that the folder will hold, `plots` included."""
-    import msgspec
-
+def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> Document:
+    """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
     from harness import files
     from harness.report import markdown, run_report
     from harness.results.folder import SUMMARY
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    files.write(folder / "report.md", markdown.render(run_report.report(summary, msgspec.to_builtins(manifest))))
-    drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
-    return [("result folder", folder), ("summary", folder / SUMMARY), *(drawn if plots else [])]
+    document = run_report.report(summary, manifest)
+    files.write(folder / "report.md", markdown.render(document))
+    return document
 
 
-def write_plots(folder: Path, summary: Summary, manifest: Manifest) -> None:
-    """Write report.html and curve.png. They come after the answer: importing plotly and matplotlib takes longer."""
-    import msgspec
-
+def write_plots(folder: Path, document: Document) -> None:
+    """report.html and curve.png. They come after the answer: to import what draws takes longer than to answer."""
     from harness import files
-    from harness.report import charts, page, png, run_report
+    from harness.report import page, png
 
-    about = msgspec.to_builtins(manifest)
-    files.write(folder / "report.html", page.render(run_report.report(summary, about)))
-    files.write(folder / "curve.png", png.draw(charts.curve(summary, about)))
+    files.write(folder / "report.html", page.render(document))
+    for section in document.sections:
+        if section.picture:
+            files.write(folder / section.picture, png.draw(section.charts[0]))
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
@@ -58,12 +56,16 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
 def publish(
     folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
-    paths = write_reports(folder, summary, manifest, plots=plots)
-    with closed_stdout_ignored():
-        print_summary(summary, manifest, paths, as_json=as_json, quiet=quiet, verbose=verbose)
+    """Write a result's files, print its answer, then draw. Where nobody listens the files are made all the same."""
+    from harness.results.folder import SUMMARY
+
+    document = write_reports(folder, summary, manifest, plots=plots)
+    drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
+    made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
+    with to_whoever_listens():
+        print_summary(summary, manifest, made + drawn * plots, as_json=as_json, quiet=quiet, verbose=verbose)
     if plots:
-        write_plots(folder, summary, manifest)
+        write_plots(folder, document)
 
 
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
@@ -119,7 +121,7 @@ def print_summary(
             return
     if not quiet:
         talk = console(stderr=as_json)
-        terminal.show(run_report.screen(summary, msgspec.to_builtins(manifest), verbose=verbose), talk)
+        terminal.show(run_report.screen(summary, manifest, verbose=verbose), talk)
         terminal.show_paths(paths, talk)
 
 

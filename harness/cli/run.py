@@ -94,9 +94,9 @@ def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> i
     plots = not flags["no_plots"]
 
     def report(cell: Outcome) -> None:
-        output.write_reports(cell.folder, cell.summary, cell.manifest, plots=plots)
+        document = output.write_reports(cell.folder, cell.summary, cell.manifest, plots=plots)
         if plots:
-            output.write_plots(cell.folder, cell.summary, cell.manifest)
+            output.write_plots(cell.folder, document)
 
     with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:

@@ -1,7 +1,7 @@
 """A chart as data: axes, series of points, guides. `png` draws it by matplotlib, `plotly_json` for the page.
 
-What things are is said here (measured, predicted, a knee), what colour they have is each drawer's own. Points are in
-the units of their axes. Text from outside stands as it came.
+A chart names what its parts are (measured, predicted, a knee); each drawer chooses their colours. Points are in the
+units of their axes. Text from outside is not escaped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Datum(msgspec.Struct, frozen=True):
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Points of one kind."""
 
-    name: str = ""  # in the legend; "": it stands for itself
+    name: str = ""  # in the legend; "": none
     tone: Tone
     points: Sequence[Datum]
     line: Stroke = ""  # through the points
     marker: Literal["", "dot", "ring", "square", "diamond"] = ""  # at each of them; a ring does not count
     pale: bool = False  # intervals that are less sure than others
-    labels: Side = "above right"  # where the points' labels stand
-    end: str = ""  # beside the last point, where there is room
+    labels: Side = "above right"  # of the points, from where the labels are
+    end: str = ""  # label of the last point, where there is room
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True):
     ci95: tuple[float | None, float | None] | None = None  # an end that is unbounded is None
     label: str = ""
     detail: str = ""  # behind the label, in brackets
-    low: bool = False  # its name stands upright at the foot, for there are many or it is long
+    low: bool = False  # its name is written upwards from the axis: there are many, or it is long
 
     @property
     def text(self) -> str:
@@ -73,9 +73,9 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One pair of axes and what is drawn on them."""
 
-    name: str  # that tells it from the others of a page
+    name: str  # unique on a page
     title: str = ""
-    below: str = ""  # a line below the title
+    subtitle: str = ""
     answer: str = ""  # what it shows, in a sentence
     simulated: str = ""  # as in `document.Document`
     x: Scale
@@ -83,7 +83,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     series: list[Series]
     guides: list[Guide] = []
     legend: Corner = "upper left"
-    missing: str = ""  # said in the middle where there is nothing to see
+    missing: str = ""  # shown in the middle of empty axes
     foot: str = ""
 
 

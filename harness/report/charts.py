@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.judgement import Gravity
+from harness.manifest import Manifest
 from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
 from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
@@ -30,7 +30,7 @@ _Measured = tuple[float, float, LevelSummary]
 def measured(summary: Summary) -> list[_Measured]:
     """The measured levels as (requests in flight, output tokens/s, level), by load.
 
-    C stands where N is unknown, and where it is 0, which a log axis does not have.
+    C is used where N is unknown, and where it is 0, which a log axis does not have.
     """
     found = [
         (level.in_flight or float(level.concurrency or 1), mean, level)
@@ -40,18 +40,18 @@ def measured(summary: Summary) -> list[_Measured]:
     return sorted(found, key=lambda point: point[0])
 
 
-def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
+def curve(summary: Summary, manifest: Manifest) -> Chart:
     """Output tokens/s against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
     levels, ends = measured(summary), _extent(summary)
     series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]
     tops = [(level.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
-    title, below = subject(summary, manifest)
+    title, subtitle = subject(summary, manifest)
     beyond = ", ".join(label for cap, label in _caps(summary) if cap >= ends[1])
     return Chart(
         name="curve",
         title=title,
-        below=below,
+        subtitle=subtitle,
         answer=sentence(summary),
         simulated=simulated_words(summary, manifest),
         x=_load_axis(summary, ends),
@@ -67,7 +67,7 @@ def curve(summary: Summary, manifest: Mapping[str, Any]) -> Chart:
 def latency(summary: Summary, name: str) -> Chart:
     """p50, p90 and p99 of one of LATENCIES against requests in flight, milliseconds.
 
-    ITL percentiles do not exist where chunks hold several tokens: there its mean stands, and TPOT's by name.
+    ITL percentiles do not exist where chunks contain several tokens: its mean and the percentiles of TPOT replace them.
     """
     levels = [(x, level) for x, _, level in measured(summary)]
     wanted: list[tuple[str, Tone]] = [(name, "p50"), (name, "p90"), (name, "p99")]
@@ -136,7 +136,7 @@ def _caps_in(summary: Summary, low: float, high: float) -> list[Guide]:
 
 
 def _predictions(summary: Summary) -> list[Series]:
-    """The data sheet's band, and the calibrated prediction beside it as a line of its own."""
+    """The data sheet's prediction as a band, and the calibrated one as a line."""
     prediction = summary.prediction
     if prediction is None:
         return []
@@ -190,7 +190,7 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
 
 
 def _levels(levels: Sequence[_Measured]) -> list[Series]:
-    """The levels with their 95 % intervals; those too short for one have the error that the fit gave them."""
+    """The levels with their 95 % intervals; levels too short for an interval have the error that the fit assumes."""
     kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         half = Z95 * (level.output_tokens_per_s_se or 0.0)

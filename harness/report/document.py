@@ -1,7 +1,7 @@
-"""What a report says, as data: a document of sections, which `terminal`, `markdown` and `page` show in their ways.
+"""A report as data: a document of sections, which `terminal`, `markdown` and `page` render.
 
-Figures stand here as people read them (`format`), so that every reader sees the same digits. Text from outside is on
-one line and otherwise as it came: whoever shows it escapes it for its own medium. No colour, no markup, no width.
+Figures are formatted here already (`format`), so that every rendering has the same digits. Text from outside is on one
+line but not escaped: each renderer escapes it for its medium. No colour, no markup, no width.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class FileLink(msgspec.Struct, frozen=True):
-    """A cell that leads to a file beside the document, where the medium has links."""
+    """A cell that links to a file in the document's folder, where the medium has links."""
 
     text: str
     to: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -38,8 +41,8 @@ class Column(msgspec.Struct, frozen=True):
 
     head: str
     cells: Sequence[str | FileLink]
-    words: bool = False  # words stand left, numbers right
-    spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 stays
+    words: bool = False  # aligned left, as words are; numbers are aligned right
+    spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 never
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -53,36 +56,41 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A title, "" for none, and below it whatever there is of these, in this order; nothing at all if there is none."""
+    """A title, "" for none, and the parts that are not empty, in this order; an empty section is not shown."""
 
     title: str = ""
     facts: Sequence[Fact] = ()
-    answer: bool = False  # the facts are what a reader came for
-    command: str = ""  # that makes the facts again
+    answer: bool = False  # the facts are the answer of the report
+    command: str = ""  # that repeats the run
     charts: Sequence[Chart] = ()
-    picture: str = ""  # a file beside the document, for where charts cannot be; charts without one are small
+    picture: str = ""  # file of the first chart, for media without charts; charts without one are small
     alt: str = ""  # what the picture shows
     columns: Sequence[Column] = ()
-    void: frozenset[int] = frozenset()  # rows that do not count
+    void: frozenset[int] = frozenset()  # rows of invalid levels
     lines: Sequence[str] = ()
     remarks: Sequence[Remark] = ()
-    note: str = ""  # about what stands above it
-    scenario: str = ""  # the whole of it, for whoever opens it
+    note: str = ""  # about the parts above
+    scenario: str = ""  # folded away at first
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report."""
 
     title: str = ""
-    below: str = ""  # a line below the title
-    answer: str = ""  # in a few words, where there is room for no more
-    simulated: str = ""  # what was played in place of a measurement; "" for a real one
+    subtitle: str = ""
+    answer: str = ""  # in a few words, for the page's title
+    simulated: str = ""  # what was simulated; "" for a measurement
     sections: Sequence[Section]
     version: str = ""  # of the program that measured
 
 
+def rows(columns: Sequence[Column]) -> list[tuple[str | FileLink, ...]]:
+    """The cells of a table, row by row."""
+    return list(zip(*(column.cells for column in columns), strict=True))
+
+
 def shown(columns: Sequence[Column], empty: Sequence[str] = (MISSING,)) -> list[Column]:
-    """The columns in which any cell says something.
+    """The columns in which any cell is not empty.
 
     >>> [column.head for column in shown([Column("C", ["1", "2"]), Column("SLO", ["–", "–"])])]
     ['C']

@@ -1,4 +1,4 @@
-"""What a run's answer says after the headline: limits, phases, prediction, cost, GPUs, the client, the grade."""
+"""The facts of a run's answer after the headline: limits, phases, prediction, cost, GPUs, the client, the grade."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def facts(summary: Summary) -> list[Fact]:
 def _interrupted(summary: Summary) -> list[Fact]:
     if summary.complete:
         return []
-    stand = {0: "no level was finished", 1: "the 1 finished level stands"}
+    finished = {0: "no level was finished", 1: "1 level was finished"}
     count = len(summary.levels)
-    return [Fact("Interrupted", "the run ended early", stand.get(count, f"the {count} finished levels stand"))]
+    return [Fact("Interrupted", "the run ended early", finished.get(count, f"{count} levels were finished"))]
 
 
 def _slo(summary: Summary) -> list[Fact]:
-    """Up to where the limits are kept; that it is not resolved is an answer too."""
+    """The highest load that meets the limits, or why there is none."""
     judged = [level for level in summary.levels if level.slo]
     if not judged:
         return []
@@ -40,18 +40,18 @@ def _slo(summary: Summary) -> list[Fact]:
     unit = "requests per second" if open_loop else "requests in flight"
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
-        beyond = f"missed at {number(missed)}" if missed is not None else "not seen to be missed"
+        beyond = f"missed at {number(missed)}" if missed is not None else "no level misses them"
         return [Fact("SLO", f"met up to {number(knee.value)} {unit}", joined(limits, beyond))]
     outcomes = {each.outcome for level in judged for each in level.slo}
     lowest = min(judged, key=lambda level: level.concurrency or level.rate or 0)
     if any(each.outcome == Outcome.MISSED for each in lowest.slo):
-        return [Fact("SLO", f"missed at {load_of(lowest)} already", limits)]
-    few = "no level has requests enough to decide it" if Outcome.UNRESOLVED in outcomes else "no valid level decides it"
+        return [Fact("SLO", f"missed at the lowest level, {load_of(lowest)}", limits)]
+    few = "no level has enough requests to decide" if Outcome.UNRESOLVED in outcomes else "no level is valid"
     return [Fact("SLO", "unresolved", joined(limits, few))]
 
 
 def _phases(summary: Summary) -> list[Fact]:
-    """What the probes say of the phases, each apart."""
+    """Prefill and decode, as their probes measured them."""
     phases, out = summary.phases, []
     if phases and phases.prefill:
         prefill = phases.prefill
@@ -93,7 +93,7 @@ def _prediction(summary: Summary) -> list[Fact]:
 
 
 def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLevel]) -> str:
-    """Measured over predicted where it says most: at the plateau, else at the highest level; "" where at neither."""
+    """Measured over predicted at the plateau, else at the highest level; "" where there is neither."""
     reached = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
     if reached is not None and plateau > 0:
         return f"{reached / plateau:.2f} at the plateau"
@@ -103,7 +103,7 @@ def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLe
 
 
 def _binding(cap: str | None, limit: float | None) -> str:
-    """What binds; an SLO makes no knee, it is missed before there is one."""
+    """What limits the batch. An SLO makes no knee: it is missed before there is one."""
     if cap is None:
         return "no cap binds"
     if cap == "slo":
@@ -112,7 +112,7 @@ def _binding(cap: str | None, limit: float | None) -> str:
 
 
 def _gap(gap: Gap | None) -> list[Fact]:
-    """Where the measurement leaves the prediction: the largest cause, and every factor."""
+    """Why the measurement differs from the prediction: the largest cause, and every factor."""
     if gap is None:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
@@ -122,14 +122,14 @@ def _gap(gap: Gap | None) -> list[Fact]:
 
 
 def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
-    """The prediction by what a server was measured to reach, apart from the data sheet's, and what it was fitted on."""
+    """The calibrated prediction, and what it was fitted on."""
     if own is None:
         return []
     detail = joined(
         f"single stream {number(own.single_stream_tokens_per_s)}",
         f"knee at {number(own.hinge_concurrency)}" if own.hinge_concurrency is not None else "no knee",
         f"fitted at {load(False, *own.fitted_on)} of {plain(own.source) or 'another run'}",
-        f"misses levels it did not see by {percent(own.error_unseen)}" if own.error_unseen is not None else "",
+        f"error {percent(own.error_unseen)} at the other levels" if own.error_unseen is not None else "",
     )
     out = [Fact("Calibrated", f"plateau {number(own.plateau_tokens_per_s)} output tok/s", detail)]
     agreement = _agreement(curve, own.plateau_tokens_per_s, own.levels)
@@ -160,7 +160,7 @@ def _gpu(summary: Summary) -> list[Fact]:
     clock, least, memory = gpu.sm_clock_hz, gpu.sm_clock_min_hz, gpu.memory_used_bytes
     detail = joined(
         f"{number(gpu.joules_per_output_token)} J per output token" if gpu.joules_per_output_token is not None else "",
-        f"SM clock {clock / 1e6:,.0f} MHz, at least {least / 1e6:,.0f}" if clock and least else "",
+        f"SM clock {clock / 1e6:,.0f} MHz, lowest {least / 1e6:,.0f}" if clock and least else "",
         f"{number(memory / 1e9)} GB in use" if memory is not None else "",
     )
     many = f" on {gpu.gpus} GPUs" if gpu.gpus > 1 else ""
@@ -168,7 +168,7 @@ def _gpu(summary: Summary) -> list[Fact]:
 
 
 def _client(summary: Summary) -> list[Fact]:
-    """The load generator: what it can follow, how near it came to that, and how exact its stamps are."""
+    """The load generator: its ceiling, how much of it was used, and the error of its time stamps."""
     client = summary.client
     if client.timestamp_source is None:
         return []
@@ -178,15 +178,15 @@ def _client(summary: Summary) -> list[Fact]:
     ceiling, error = client.events_per_s_ceiling, client.timestamp_error_p99_s
     used = [x.client.ceiling_fraction for x in summary.levels if x.client.ceiling_fraction is not None]
     detail = joined(
-        f"follows {'at least ' if client.ceiling_is_lower_bound else ''}{number(ceiling)} tok/s" if ceiling else "",
-        f"{max(used):.1%} of it used" if used else "",
+        f"ceiling {'at least ' if client.ceiling_is_lower_bound else ''}{number(ceiling)} tok/s" if ceiling else "",
+        f"{percent(max(used))} of it used" if used else "",
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
-    return [Fact("Client", value, detail or "ceiling and error not calibrated: `knee calibrate client`")]
+    return [Fact("Client", value, detail or "ceiling and error unknown: run `knee calibrate client`")]
 
 
 def _grade(summary: Summary) -> list[Fact]:
-    """How far the run may be relied on, and what would take it further."""
+    """The run's grade, and what the next one needs."""
     grade = summary.grade
     if grade is None:
         return []

@@ -1,7 +1,7 @@
 """Numbers as a person reads them: three figures, thousands separated, "–" for what is missing.
 
-Seconds come in and milliseconds go out. Text that came from outside is made safe to print; escaping for
-HTML and Markdown is the business of the page.
+Arguments are in seconds, results in milliseconds. Text from outside is made safe to print; `page` and `markdown`
+escape it for their media.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def percent(fraction: float | None) -> str:
 
 
 def interval(ends: tuple[float | None, float | None] | None) -> str:
-    """An interval in words, an unbounded end said; "" where there is no interval.
+    """An interval in words, also one with an unbounded end; "" where there is no interval.
 
     >>> interval((15.4, 17.1)), interval((14.1, None)), interval((None, 9.0)), interval(None)
     ('15.4–17.1', '14.1 or more', '9 or less', '')
@@ -76,7 +76,7 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def confidence(ends: tuple[float | None, float | None] | None) -> str:
-    """The 95 % interval in words, its absence too.
+    """The 95 % interval in words, or that there is none.
 
     >>> confidence((15.4, 17.1)), confidence(None)
     ('95 % interval 15.4–17.1', 'no interval')
@@ -86,7 +86,7 @@ def confidence(ends: tuple[float | None, float | None] | None) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Parts of a line that stand apart; empty ones are left out.
+    """Parts of a line, separated by semicolons; empty ones are left out.
 
     >>> joined("band 1–2", "", "no knee")
     'band 1–2; no knee'
@@ -95,7 +95,7 @@ def joined(*parts: str) -> str:
 
 
 def load(open_loop: bool, *at: int | float) -> str:
-    """Levels by the load that they put on the server.
+    """Levels by their load: concurrency, or requests per second in an open loop.
 
     >>> load(False, 1, 16), load(True, 2.5)
     ('C = 1, 16', '2.5 req/s')
@@ -105,12 +105,12 @@ def load(open_loop: bool, *at: int | float) -> str:
 
 
 def load_of(level: LevelSummary) -> str:
-    """One level by the load that it puts on the server."""
+    """One level by its load."""
     return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
 def half_width(ends: tuple[float, float] | None) -> float | None:
-    """Half the width of an interval, what stands after the ±; the unit of the interval.
+    """Half the width of an interval, the figure after ±; in the unit of the interval.
 
     >>> half_width((98.0, 102.0))
     2.0

@@ -1,11 +1,11 @@
-"""The headline: knee, plateau and single stream by the state of the curve, in the same words wherever they stand.
+"""The headline: knee, plateau and single stream by the state of the curve, in the same words everywhere.
 
     found        16.1 requests in flight (95 % interval 15.4–16.5)
     provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28), with what would settle it
     beyond       above 64 requests in flight: throughput still rises there
     none         not measurable: 1 level measured, too few for a curve
 
-With limits (an SLO) the knee is the most load that keeps them, and the curve's own stands below it as the hinge.
+With limits (an SLO) the knee is the highest load that meets them, and the curve's own follows as the hinge.
 Terminal, Markdown, page, picture and `knee fit` take their sentences from here; nothing is decided here.
 """
 
@@ -39,12 +39,12 @@ def state(curve: Curve | None) -> str:
 
 
 def is_open(summary: Summary) -> bool:
-    """Whether requests were sent on schedule rather than by slots."""
+    """Whether requests were sent at fixed rates (open loop) instead of by slots."""
     return any(level.rate is not None for level in summary.levels)
 
 
 def headline(summary: Summary) -> list[Fact]:
-    """Knee, plateau and single stream, and between them what would settle them; the first is the knee."""
+    """Knee, plateau and single stream; after the knee what would settle it."""
     own = of_ramp(summary.levels)
     loads = [level.concurrency for level in own if level.concurrency is not None and not _invalid(level)]
     if is_open(summary):
@@ -69,7 +69,7 @@ def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: s
     """
     now = state(curve)
     if curve is None or now == NONE:
-        return [Fact(label, f"not measurable: {_reasons(curve) or _few(len(set(loads)))}"), *_settle(curve, loads)]
+        return [Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}"), *_settle(curve, loads)]
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
         where = "the last level" if last is None else f"{number(last)} requests in flight"
@@ -83,7 +83,7 @@ def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: s
     if at_lowest and lowest != 1:
         about = "at most "
     value = f"{about}{number(hinge.value)} requests in flight{_brackets(hinge, now)}"
-    fact = Fact(label, value, _flat(curve, lowest) if at_lowest and lowest is not None else "")
+    fact = Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
     if now == FOUND:
         return [fact]
     why = _reasons(curve)
@@ -113,37 +113,37 @@ def fastest(summary: Summary) -> LevelSummary | None:
 
 
 def limited(summary: Summary) -> bool:
-    """Whether there are limits to keep, and the knee is theirs."""
+    """Whether the run has limits, which make the knee."""
     return summary.knees.slo is not None or any(level.slo for level in summary.levels)
 
 
 def _limited_knee(summary: Summary) -> Fact:
-    """The most load that keeps the limits."""
+    """The highest load that meets the limits."""
     if summary.knees.slo is not None and summary.knees.slo.value is not None:
-        return _kept(summary.knees.slo, "requests in flight")
+        return _met(summary.knees.slo, "requests in flight")
     judged = [level for level in summary.levels if level.slo]
     lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
-        return Fact("Knee", f"below {number(lowest.concurrency)} in flight: the limits are missed there already")
+        return Fact("Knee", f"below {number(lowest.concurrency)} in flight: the lowest level misses the limits")
     return Fact("Knee", "not measurable: no level has enough requests to decide the limits")
 
 
 def _open_knee(summary: Summary) -> Fact:
-    """An open loop has no concurrency of its own; with limits it has the highest rate that keeps them."""
+    """The knee of an open loop, which has no concurrency: the highest rate that meets the limits."""
     if summary.knees.slo_rate is None or summary.knees.slo_rate.value is None:
         return Fact("Knee", "not measured: requests were sent at fixed rates")
-    return _kept(summary.knees.slo_rate, "requests per second")
+    return _met(summary.knees.slo_rate, "requests per second")
 
 
-def _kept(knee: Value, unit: str) -> Fact:
+def _met(knee: Value, unit: str) -> Fact:
     missed = knee.ci95[1] if knee.ci95 else None
     if missed is None:
         return Fact("Knee", f"at least {number(knee.value)} {unit}: no level misses the limits")
-    return Fact("Knee", f"{number(knee.value)} {unit} keep the limits, {number(missed)} miss them")
+    return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them")
 
 
-def _flat(curve: Curve, lowest: float) -> str:
-    """A curve that does not rise: what that says of the server."""
+def _not_rising(curve: Curve, lowest: float) -> str:
+    """What a curve that does not rise means for the server."""
     if curve.dip is not None:
         return "throughput falls with load: the server is fastest at the lowest level"
     if lowest == 1:
@@ -152,7 +152,7 @@ def _flat(curve: Curve, lowest: float) -> str:
 
 
 def _expected(curve: Curve) -> str:
-    """Where the knee lies that the levels do not reach."""
+    """Where the knee is expected beyond the levels."""
     if curve.expected_concurrency is None:
         return ""
     by = {"asymptote": "the curve's asymptote puts it", "prediction": "the prediction puts it"}
@@ -167,14 +167,14 @@ def _reasons(curve: Curve | None) -> str:
     return "; ".join(map(plain, curve.reasons or messages))
 
 
-def _few(levels: int) -> str:
+def _too_few(levels: int) -> str:
     if not levels:
         return "no valid level"
     return f"{levels} level{'' if levels == 1 else 's'} measured, too few for a curve"
 
 
 def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
-    """What would turn it into a found one: levels to measure, some of them again, and how long that takes."""
+    """The levels to measure, some of them again, for an answer that is found, and how long that takes."""
     settle = curve.settle if curve else None
     if settle is None or not settle.levels:
         return []
@@ -235,5 +235,5 @@ def of_ramp(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
 
 
 def _brackets(value: Value | Estimate, now: str = FOUND) -> str:
-    """What stands behind a figure: its interval, and whether it is provisional."""
+    """A figure's interval, and whether it is provisional, in brackets."""
     return f" ({joined('provisional' * (now == PROVISIONAL), confidence(value.ci95))})"

@@ -1,10 +1,10 @@
-"""The level map as a document and a figure: one knee a cell, beside it the plateau, and over it the predicted hinge.
+"""The level map as a document and as panels: knee and plateau of every cell, with contours of the predicted hinge.
 
-Two axes are a heat map, a third makes small multiples, one alone is a line. Cells are of one size and token counts
-double from cell to cell or thereabouts, so both directions are logarithmic: where KV memory binds, the predicted hinge
-is constant along P + G/2, and falls to half where that doubles.
+Two axes make a heat map, a third makes small multiples, a single one makes a line. All cells have one size while token
+counts about double from cell to cell, so both directions are logarithmic. Where KV memory limits the batch, the
+predicted hinge is constant along P + G/2, and halves where that doubles.
 
-The contours come from the model on a finer grid than was measured, where it can be asked again.
+Contours are computed on a finer grid than was measured, where the model can be evaluated again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tokens_at(values: Sequence[int], position: float) -> float:
 
 
 def contour_levels(low: float, high: float) -> list[float]:
-    """Hinges that get a contour, each twice the one before, strictly between two; with halves where they are few.
+    """Hinges that get a contour, each twice the one before, strictly between two; with halves if fewer than 3.
 
     >>> contour_levels(11, 130), contour_levels(20, 70), contour_levels(17, 17)
     ([16.0, 32.0, 64.0, 128.0], [24.0, 32.0, 48.0, 64.0], [])
@@ -108,11 +108,11 @@ def _or_nan(value: float | None) -> float:
 
 
 class Box(msgspec.Struct, frozen=True):
-    """What a cell says: its figure and what stands under it; `value` None is hatched, or empty where nothing ran."""
+    """The text of a cell, in one line or two; `value` None is hatched, or empty where nothing ran."""
 
     value: float | None
     words: str
-    below: str
+    detail: str
     measured: bool
 
 
@@ -131,29 +131,29 @@ class Panels(msgspec.Struct, frozen=True, kw_only=True):
     """The whole map: rows of panels below a heading."""
 
     title: str
-    below: str
+    subtitle: str
     simulated: bool
     rows: Sequence[Sequence[Heat | Chart]]
     same: str  # the predicted hinge where it is one for all cells, and could have no contour
 
 
-def knee_box(cell: MeasuredCell | None) -> Box:
-    """The measured knee, "≈" before one that is provisional; "not reached" is an answer, "failed" is none."""
+def knee_box(cell: Measured | None) -> Box:
+    """The measured knee, "≈" before a provisional one; else "not reached", "not measured" or "failed"."""
     return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
 
 
-def _provisional(cell: MeasuredCell | None) -> bool:
-    """Whether the cell's knee is the hinge of a plateau that is not sure to be reached."""
+def _provisional(cell: Measured | None) -> bool:
+    """Whether the cell's knee is the hinge of a provisional plateau."""
     return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
-def _knee_box_predicted(cell: MeasuredCell | None) -> Box:
-    """The measured knee with the predicted hinge in words, where no contour can say it."""
+def _knee_box_predicted(cell: Measured | None) -> Box:
+    """The measured knee and the predicted hinge, for panels without contours."""
     box, prediction = knee_box(cell), cell.prediction if cell else None
     if prediction is None or prediction.hinge_concurrency is None or not box.measured:
         return box
     predicted = f"predicted {number(prediction.hinge_concurrency)}"
-    return msgspec.structs.replace(box, below=f"{box.below}\n{predicted}" if box.below else predicted)
+    return msgspec.structs.replace(box, detail=f"{box.detail}\n{predicted}" if box.detail else predicted)
 
 
 def plateau_box(cell: MeasuredCell | None) -> Box:
@@ -174,8 +174,8 @@ def _box(cell: MeasuredCell | None, value: Value | None, *, whole: bool, provisi
 
 
 def report(map_: Map) -> Document:
-    """The map as a document beside map.png: a line a cell."""
-    title, below = _subject(map_)
+    """The map as a document, with a row for every cell and map.png as its picture."""
+    title, subtitle = _subject(map_)
     missing = math.prod(len(axis.values) for axis in map_.axes) - len(map_.cells)
     early = "" if map_.complete or not missing else f"The map ended early: {missing} cells are missing."
     failed = [
@@ -186,7 +186,7 @@ def report(map_: Map) -> Document:
     picture = Section(picture="map.png", alt="Measured knee of every cell", columns=_columns(map_))
     return Document(
         title=title,
-        below=below,
+        subtitle=subtitle,
         simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
         sections=[Section(note=early), picture, Section(lines=failed)],
     )
@@ -200,9 +200,9 @@ def _columns(map_: Map) -> list[Column]:
     return [
         *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (INPUT, OUTPUT, *settings)),
         Column("knee", [box.words for box in knees]),
-        Column("95 %", [box.below or MISSING for box in knees]),
+        Column("95 %", [box.detail or MISSING for box in knees]),
         Column("plateau tok/s", [box.words if box.measured else MISSING for box in plateaus]),
-        Column("95 %", [box.below or MISSING for box in plateaus]),
+        Column("95 %", [box.detail or MISSING for box in plateaus]),
         Column("predicted hinge", [number(each.hinge_concurrency if each else None) for each in made]),
         Column("predicted tok/s", [number(round(each.plateau_tokens_per_s.mid) if each else None) for each in made]),
         Column("bound by", [flat(each.binding_cap if each else None) for each in made]),
@@ -211,8 +211,8 @@ def _columns(map_: Map) -> list[Column]:
     ]
 
 
-def _link(cell: MeasuredCell) -> str | FileLink:
-    """The cell's name, which leads to its report where there is one and the name is one that a sweep gives."""
+def _link(cell: Measured) -> str | FileLink:
+    """The cell's name; a link to its report where there is one and a sweep made the name."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
@@ -234,7 +234,7 @@ _KNEE, _PLATEAU = "knee, requests in flight", "plateau, output tok/s"
 def panels(map_: Map) -> Panels:
     """Measured knee and plateau over the axes that vary: cells over two, a third as a panel each, one as points."""
     axes = varying(map_)
-    title, below = _subject(map_)
+    title, subtitle = _subject(map_)
     tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT)]
     settings = [axis for axis in axes if axis.name in (SEQS, SERVER)]
     rows: Sequence[Sequence[Heat | Chart]]
@@ -246,7 +246,7 @@ def panels(map_: Map) -> Panels:
         knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
         rows = [knees, plateaus] if third else [[*knees, *plateaus]]
     same = _same_everywhere(map_) if len(tokens) == len(axes) else ""
-    return Panels(title=title, below=below, simulated=map_.simulated, rows=rows, same=same)
+    return Panels(title=title, subtitle=subtitle, simulated=map_.simulated, rows=rows, same=same)
 
 
 def _only(map_: Map, name: str) -> Axis:
@@ -279,7 +279,7 @@ def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], 
 
 
 def _axis(axis: Axis, *, named: bool = True) -> Scale:
-    """The cells of an axis side by side; without its name where the panel beside or below has it."""
+    """The scale of an axis of cells; not `named` where the next panel has the same one."""
     names = [(float(i), flat(value)) for i, value in enumerate(axis.values)]
     return Scale(label=_NAMES[axis.name] if named else "", ends=(-0.5, len(names) - 0.5), ticks=names)
 
@@ -327,7 +327,7 @@ def _predicted_line(axis: Axis, cells: Sequence[MeasuredCell | None], *, plateau
 
 
 def _same_everywhere(map_: Map) -> str:
-    """In words what has no contour: one predicted hinge for all cells."""
+    """The predicted hinge in words where all cells have the same one, which has no contour."""
     made = [cell.prediction for cell in map_.cells if cell.prediction is not None]
     hinges = sorted({each.hinge_concurrency for each in made if each.hinge_concurrency is not None})
     if not hinges:

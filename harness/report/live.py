@@ -1,7 +1,7 @@
-"""What a person sees while the levels run: a line or two a level, updated in place on a terminal.
+"""The progress of a run: a line or two for each level, updated in place on a terminal.
 
-It draws only when there is news: no thread and no timer beside the measurement. Where stderr is no terminal a line
-of news stands every few seconds, and each level leaves its finished line. It decides nothing and measures nothing.
+It is drawn only when it is updated: no thread and no timer disturb the measurement. Where stderr is no terminal, a line
+is printed every few seconds and one when a level is finished. Nothing is decided or measured here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _INDENT = " " * 7
 
 
 class Progress:
-    """The progress of every level on a console (default stderr); quiet says nothing at all.
+    """The progress of every level on a console (default stderr); nothing at all if `quiet`.
 
     Used as a context manager around the ramp: `level_started`, any number of `update`, `level_finished`, and `note`
-    at any time, before the first level too. `clock` gives seconds.
+    at any time, before the first level too. `clock` is in seconds.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Progress:
             self._live = None
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None:
-        """Begin level `index` (from 0) of `total`, where that is known, below the reason why it is next."""
+        """Begin level `index` (from 0) of `total`, where that is known; `reason` is why it is next."""
         if reason and not self._quiet:
-            self._say(Text(f"{_INDENT}{plain(reason)}", "dim"))
+            self._print(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
         self._last = (None, None)
@@ -85,7 +85,7 @@ class Progress:
     ) -> None:
         """Show the phase (warm-up, window, cooldown), its time, how the level runs, and the time left of the run.
 
-        On a terminal the lines are redrawn; elsewhere a new one stands every few seconds.
+        On a terminal the lines are redrawn; elsewhere a new one is printed every few seconds.
         """
         self._last = (in_flight, output_tokens_per_s)
         if self._quiet or not (self._live or self._clock() - self._printed_s >= _EVERY_S):
@@ -98,15 +98,15 @@ class Progress:
         left = "" if left_s is None else f"  {span(left_s)} left"
         when = Text.assemble((self._level, "bold"), f"  {phase:<8} ", *bar, f"{elapsed}{left}")
         how = _figures(output_tokens_per_s, in_flight, f"TTFT {_ms(ttft_s)}" if ttft_s is not None else "", errors)
-        text = self._together(when, how)
+        text = self._joined(when, how)
         if self._live:
             self._draw(text)
         else:
-            self._say(text)
+            self._print(text)
 
     def level_finished(self, level: LevelSummary) -> None:
-        """Leave the level's finished line; what its summary lacks is the last update's."""
-        from harness.report.remarks import SIGNS, worst  # not before the endpoint is asked
+        """Print the level's last line; figures that its summary lacks are those of the last update."""
+        from harness.report.remarks import SIGNS, worst  # not before the first request
 
         if self._quiet:
             return
@@ -118,21 +118,21 @@ class Progress:
         mark = worst(level)
         if mark in (Gravity.INVALID, Gravity.DOUBT):
             how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
-        self._say(self._together(Text(self._level, "bold"), how))
+        self._print(self._joined(Text(self._level, "bold"), how))
 
     def note(self, text: str) -> None:
-        """Print what is to be read and stay: before the levels, between them or while one runs."""
+        """Print a note that stays: before the levels, between them or while one runs."""
         if not self._quiet:
             for line in text.splitlines():
-                self._say(Text(plain(line)))
+                self._print(Text(plain(line)))
 
-    def _together(self, when: Text, how: Text) -> Text:
+    def _joined(self, when: Text, how: Text) -> Text:
         """One line, or two on a terminal too narrow for it."""
         if self._live and when.cell_len + 2 + how.cell_len > self._console.width:
             return Text.assemble(when, "\n    ", how)
         return Text.assemble(when, "  ", how)
 
-    def _say(self, text: Text) -> None:
+    def _print(self, text: Text) -> None:
         text.rstrip()
         self._printed_s = self._clock()
         with contextlib.suppress(OSError):  # a terminal that is gone ends no measurement

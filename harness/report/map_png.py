@@ -24,7 +24,7 @@ def draw(whole: Panels) -> bytes:
     whole_w = _LEFT + columns * width + (columns - 1) * _GAP_X + _RIGHT
     whole_h = _TOP + rows * height + (rows - 1) * _GAP_Y + _BOTTOM
     paper = png.paper((whole_w, whole_h))
-    png.head(paper, whole.title, whole.below, simulated=whole.simulated)
+    png.head(paper, whole.title, whole.subtitle, simulated=whole.simulated)
     entries: dict[str, Any] = {}
     for row, panels in enumerate(whole.rows):
         for column, panel in enumerate(panels):
@@ -88,15 +88,15 @@ def _cell(axes: Any, place: tuple[int, int], box: Box, small: float, shade: Any,
 
     (i, j), hatch = place, "////" if box.measured and not box.value else ""
     axes.add_patch(Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=shade, edgecolor=_EDGE, lw=0, hatch=hatch, zorder=1))
-    lines = box.below.count("\n") + 1 if box.below else 0
+    lines = box.detail.count("\n") + 1 if box.detail else 0
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "zorder": 4, "parse_math": False}
     style["path_effects"] = [withStroke(linewidth=3, foreground=shade)]
     size, weight = (11, "bold") if box.value else (8, "normal")
     axes.text(
         i, j + 0.12 * lines, box.words, linespacing=1.0, fontsize=size * max(small, 0.62), fontweight=weight, **style
     )
-    if box.below:
-        axes.text(i, j - 0.2, box.below, fontsize=7.5 * max(small, 0.62), **style)
+    if box.detail:
+        axes.text(i, j - 0.2, box.detail, fontsize=7.5 * max(small, 0.62), **style)
 
 
 def _contours(axes: Any, grid: Grid, small: float) -> bool:
@@ -125,7 +125,7 @@ def _contours(axes: Any, grid: Grid, small: float) -> bool:
 
 
 def _clear(x: float, y: float) -> float:
-    """How far a place lies from what the nearest cell says, which is wide and not high: its rows' edges are free."""
+    """The distance of a place from the text of the nearest cell, which is wide and not high."""
     return max(0.7 * abs(x - round(x)), abs(y - round(y)))
 
 

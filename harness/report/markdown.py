@@ -1,4 +1,4 @@
-"""A document as Markdown, for report.md and its like beside the pictures that it shows."""
+"""A document as Markdown: report.md and map.md, which show the pictures in their folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from harness.report import document as doc
 
 
 def render(document: doc.Document) -> str:
-    """The document as CommonMark with tables. What is folded away on a page is left out."""
+    """The document as CommonMark with tables. The scenario, which a page folds away, is left out."""
     parts = [
         f"# {literal(document.title)}" if document.title else "",
-        literal(document.below),
+        literal(document.subtitle),
         f"> **SIMULATED**: {literal(document.simulated)}" if document.simulated else "",
         *map(_section, document.sections),
     ]
@@ -30,9 +30,9 @@ def literal(text: str) -> str:
 
 
 def _section(section: doc.Section) -> str:
-    """A section with its title; a picture says what it is by itself."""
+    """A section with its title; one with a picture has no title, for the picture has one."""
     facts = [_fact(fact) for fact in section.facts]
-    again = [f"- again:\n\n{_indented(section.command)}"] if section.command else []
+    again = [f"- to run it again:\n\n{_indented(section.command)}"] if section.command else []
     parts = [
         "\n".join([*facts, *again]),
         f"![{literal(section.alt)}]({section.picture})" if section.picture else "",
@@ -57,7 +57,7 @@ def _indented(command: str) -> str:
 def _table(columns: Sequence[doc.Column]) -> str:
     heads = [literal(column.head) for column in columns]
     rules = ["---" if column.words else "---:" for column in columns]
-    rows = [list(map(_cell, cells)) for cells in zip(*(column.cells for column in columns), strict=True)]
+    rows = [list(map(_cell, cells)) for cells in doc.rows(columns)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *rows) if row)
 
 

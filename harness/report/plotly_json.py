@@ -29,7 +29,7 @@ _TITLE = 56  # characters of a line that a phone shows whole
 
 
 def figure(chart: Chart) -> Figure:
-    """The chart with its title's answer, its series and its guides; hovering shows what its points have to say."""
+    """The chart with its answer as the title, its series and its guides; hovering shows its points' hover texts."""
     shapes, notes = [], []
     for guide in chart.guides:
         shapes += _shapes(guide, chart)
@@ -49,7 +49,8 @@ def figure(chart: Chart) -> Figure:
         place = {"x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
         layout["title"] = {"text": "<br>".join(lines), "font": {"size": 13}, "pad": {"l": 8, "t": 8}} | place
         layout["margin"] |= {"b": 84, "t": 40 + 18 * len(lines)}
-        layout["legend"] |= {"y": 0, "yref": "container", "traceorder": "reversed"}  # not above: there stands the knee
+        # At the foot, because the knee is named at the top.
+        layout["legend"] |= {"y": 0, "yref": "container", "traceorder": "reversed"}
     if chart.simulated:
         watermark = {"x": 0.5, "y": 0.4, "xref": "paper", "yref": "paper", "showarrow": False, "textangle": -18}
         watermark |= {"text": "SIMULATED", "font": {"size": 64}, "opacity": 0.1, "hovertext": escape(chart.simulated)}
@@ -133,7 +134,7 @@ def _shapes(guide: Guide, chart: Chart) -> list[dict[str, Any]]:
 
 
 def _notes(guide: Guide, chart: Chart) -> list[dict[str, Any]]:
-    """A guide's name, beside its line; a log axis wants log10 in labels only."""
+    """A guide's name at its line; only labels need log10 on a log axis."""
     if not guide.label:
         return []
     text = escape(guide.text)

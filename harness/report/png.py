@@ -63,7 +63,7 @@ def draw(chart: Chart) -> bytes:
         )  # fmt: skip
     right = place[0] + place[2]
     figure.text(right, 0.018, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
-    head(figure, chart.title, chart.below, chart.answer, simulated=bool(chart.simulated))
+    head(figure, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
     return encoded(figure)
 
 
@@ -77,7 +77,7 @@ def paper(inches: tuple[float, float]) -> Any:
     return figure
 
 
-def head(figure: Any, title: str, below: str, answer: str = "", *, simulated: bool) -> None:
+def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated: bool) -> None:
     """The lines above the axes, each cut to the paper's width, and the brand of what was not measured."""
     width, height = figure.get_size_inches()
     answer = cut(answer, 140)
@@ -85,7 +85,7 @@ def head(figure: Any, title: str, below: str, answer: str = "", *, simulated: bo
     room = width - (1.5 if simulated else 0.4)
     for text, inches, size, colour, weight in (
         (cut(title, int(7.4 * room)), 0.25, 14.0, INK, "bold"),
-        (cut(below, int(13 * width)), 0.5, 9.5, SOFT, "normal"),
+        (cut(subtitle, int(13 * width)), 0.5, 9.5, SOFT, "normal"),
         (answer, 0.72, 9.5 * small, RED, "bold"),
     ):
         place = 0.225 / width, 1 - inches / height

@@ -1,7 +1,7 @@
 """A prediction as a document; its charts are in `roofs`.
 
-The data sheet's prediction and a calibrated one stand in columns of their own. Times in milliseconds. Nothing is
-computed here but units; the figures are those of `predict.question`.
+The data sheet's prediction and a calibrated one have columns of their own. Times in milliseconds. Only units are
+computed here; the figures come from `predict.question`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.predict.roofline import ThroughputLimit
     from harness.predict.tune import Calibration
 
-_OVERTAKEN = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
+_OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
     "mbu": "MBU",
@@ -35,7 +35,7 @@ PARAMETERS = {
 
 
 def limit_name(limit: str) -> str:
-    """A limit as people say it; options keep their own names.
+    """A limit's name for people; options keep their own names.
 
     >>> limit_name("kv_traffic"), limit_name("max_num_seqs"), limit_name("slo")
     ('KV traffic', 'max_num_seqs', 'SLO')
@@ -44,25 +44,25 @@ def limit_name(limit: str) -> str:
     return spoken.get(limit, plain(limit))
 
 
-def report(answer: PredictionResult) -> Document:
-    """Everything about one model on one kind of card, most asked first."""
+def report(answer: Answer) -> Document:
+    """Everything about one model on one kind of card, the answer first."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
-    loop = "requests as they come" if stepped and stepped[0].concurrency is None else "the same users in flight"
+    loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
     rules = [
-        Column("", [each.name for each in answer.rules], words=True),
-        Column("rule", [each.formula for each in answer.rules], words=True),
-        Column("says", [number(each.rule) for each in answer.rules]),
-        Column("whole model", [number(each.whole) for each in answer.rules]),
-        Column("", [each.unit for each in answer.rules], words=True),
+        Column("", [each.name for each in answer.beside], words=True),
+        Column("formula", [each.formula for each in answer.beside], words=True),
+        Column("by the formula", [number(each.rule) for each in answer.beside]),
+        Column("by the model", [number(each.whole) for each in answer.beside]),
+        Column("", [each.unit for each in answer.beside], words=True),
     ]
-    rules_of_thumb = "Rules of thumb beside the whole model, one replica"
+    rules_of_thumb = "Rules of thumb against the whole model, one replica"
     sections = [
         Section(lines=_head(prediction)),
-        Section("What users in flight get", columns=level_columns(prediction)),
+        Section("By users in flight", columns=level_columns(prediction)),
         Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
         Section("Limits", columns=limit_columns(answer.limits, prediction)),
-        Section("Calibrated, beside the data sheet", columns=calibrated_columns(prediction, own) if own else []),
-        Section(rules_of_thumb, columns=rules if answer.rules else []),
+        Section("Calibrated, against the data sheet", columns=calibrated_columns(prediction, own) if own else []),
+        Section(rules_of_thumb, columns=rules if answer.beside else []),
         Section("Notes", lines=[plain(note) for note in prediction.notes]),
         Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
     ]
@@ -114,7 +114,7 @@ def _billions(value: float | None) -> str:
 
 
 def _edges(has: Assumptions) -> str:
-    """The figures of low and high: the usual edges, stretched by what was given outside of them.
+    """The figures of low and high: the usual ranges, widened to figures of the scenario outside of them.
 
     docs/method.md, The deployment.
     """
@@ -133,8 +133,8 @@ def _band(band: Band) -> str:
 def calibrated_line(found: Calibrated) -> str:
     """The calibrated prediction in a line of its own."""
     on = ", ".join(f"{each:g}" for each in found.fitted_on)
-    error = f"it misses unseen levels by {percent(found.error_unseen)}" if found.error_unseen is not None else ""
-    unseen = error or "no level is left to judge it by"
+    error = f"error {percent(found.error_unseen)} at the other levels" if found.error_unseen is not None else ""
+    unseen = error or "there are no other levels to judge it by"
     return (
         f"calibrated on C = {on} of {plain(found.source) or 'a measurement'}: plateau "
         f"{number(found.plateau_tokens_per_s)} output tok/s, single stream {number(found.single_stream_tokens_per_s)}; "
@@ -179,7 +179,7 @@ def _ratio(value: float | None, digits: int = 2) -> str:
 
 
 def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
-    """The step machine's table, over concurrency or over the rate that comes; percentiles stand behind their mean."""
+    """The step machine's table, over concurrency or over the target rate; percentiles follow their mean."""
 
     def spread(head: str, get: Callable[[SteppedLevel], Spread | None]) -> list[Column]:
         found = [get(level) for level in levels]
@@ -191,7 +191,7 @@ def stepped_columns(levels: Sequence[SteppedLevel]) -> list[Column]:
 
     columns = [
         Column("C", [number(level.concurrency) for level in levels]),
-        Column("req/s asked", [number(level.rate) for level in levels]),
+        Column("target req/s", [number(level.rate) for level in levels]),
         Column("tok/s", [number(level.output_tokens_per_s) for level in levels]),
         *spread("ITL", lambda level: level.itl_s),
         *spread("TTFT", lambda level: level.ttft_s),
@@ -216,18 +216,18 @@ def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> 
     ])  # fmt: skip
 
 
-def _effect(limit: ThroughputLimit) -> str:
-    """What a limit does to the curve, and what happens from the load beside it on, where there is one."""
+def _effect(limit: Limit) -> str:
+    """What a limit does to the curve, and what happens from its load on, where it has one."""
     if limit.kind == "ceiling":
-        from_there = f"; overtakes {_OVERTAKEN[limit.name]} from there"
+        from_there = f"; from there it outweighs {_OUTWEIGHED[limit.name]}"
         return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
     if limit.kind == "asked":
-        return "kept at any load" if limit.concurrency is None else "the limits are kept up to there"
-    return {"slope": "rises by this a user at low load", "stop": "the batch stops there"}[limit.kind]
+        return "met at any load" if limit.concurrency is None else "the limits are met up to there"
+    return {"slope": "each user adds this at low load", "stop": "the batch grows no further"}[limit.kind]
 
 
 def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column]:
-    """Both predictions by level, each in its own columns, and what the measurement is of each where there is one."""
+    """Both predictions by level, and measured over predicted of each where there is a measurement."""
     sheet, own = prediction.levels, found.levels
     return shown([
         Column("C", [f"{each.concurrency:,}" for each, _ in zip(sheet, own, strict=True)]),
@@ -243,7 +243,7 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
 
 
 def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
-    """Every card that serves, the best first, and those that do not with the reason."""
+    """Every card that fits, the best first, and the others with the reason why not."""
     fit = [each for each in choices if not each.why_not]
     out = [each for each in choices if each.why_not]
     most = "tokens" if _decodes(fit) else "requests"
@@ -256,7 +256,7 @@ def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
     return [
         *([Section(f"Cards that serve it, {by}", columns=_choices(fit))] if fit else []),
         *([Section("Cards that do not", columns=reasons)] if out else []),
-        *([Section("Less sure of, marked ?", lines=list(doubts))] if doubts else []),
+        *([Section("Doubts about cards marked ?", lines=list(doubts))] if doubts else []),
     ]
 
 
@@ -308,7 +308,7 @@ def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
 
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
-    """What was fitted, beside what was `assumed`, and how far off it is at the levels that it did not see."""
+    """What was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
@@ -329,10 +329,10 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
 
 
 def _errors(found: Calibration) -> list[Section]:
-    """Predicted against measured where the calibration had not looked, its own and two simpler predictions."""
+    """The error at the levels that were not fitted on: of the calibration and of two simpler predictions."""
     unseen = [row for row in found.errors_unseen if row.figure == "output_tokens_per_s"]
     if not unseen:
-        return [Section("Error at unseen levels", lines=["none: every valid level was fitted on"])]
+        return [Section("Error at other levels", lines=["unknown: every valid level was fitted on"])]
     rms = {
         "output tok/s": found.rms("output_tokens_per_s"), "ITL": found.rms("itl_s"), "TTFT": found.rms("ttft_s"),
     }  # fmt: skip
@@ -350,8 +350,8 @@ def _errors(found: Calibration) -> list[Section]:
         Column("line, then flat", [_signed(row.line_then_flat) for row in unseen]),
     ]
     return [
-        Section("Error at the levels that it did not see, root mean square", columns=overall),
-        Section("Output tok/s, predicted over measured less 1", columns=by_level),
+        Section("Root mean square error at the other levels", columns=overall),
+        Section("Error of the predicted output tok/s by level", columns=by_level),
     ]
 
 

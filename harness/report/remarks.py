@@ -1,4 +1,4 @@
-"""What a run's verdicts say together: alike ones once, the gravest first."""
+"""A run's verdicts as remarks: those with one code together, the gravest first."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def worst(level: LevelSummary) -> Gravity | None:
 
 
 def legend(summary: Summary) -> str:
-    """What the signs behind the levels mean, for those that occur; "" when there are none."""
+    """The meaning of the signs in the level table that occur; "" when there are none."""
     seen = {worst(level) for level in summary.levels}
     return ", ".join(f"{SIGNS[gravity]} {gravity}" for gravity in Gravity if gravity in seen)
 
 
 def remarks(summary: Summary) -> list[Remark]:
-    """All verdicts of the run, its curve and its levels, each once, gravest first, alike ones together."""
+    """All verdicts of the run, its curve and its levels; those of several levels with one code are one remark."""
     found: dict[tuple[str, str, str], list[Verdict]] = {}
     levels = [
         msgspec.structs.replace(verdict, at=level.concurrency or level.rate) if verdict.at is None else verdict
@@ -33,16 +33,16 @@ def remarks(summary: Summary) -> list[Remark]:
         for verdict in level.verdicts
     ]
     for verdict in [*summary.verdicts, *(summary.curve.verdicts if summary.curve else []), *levels]:
-        apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by what they say
+        apart = verdict.message if verdict.at is None else ""  # a run's verdicts differ by their messages
         found.setdefault((verdict.level, verdict.code, apart), []).append(verdict)
     open_loop = is_open(summary)
-    return [_together(group, open_loop) for _, group in sorted(found.items(), key=lambda item: rank(item[1][0]))]
+    return [_remark(group, open_loop) for _, group in sorted(found.items(), key=lambda item: rank(item[1][0]))]
 
 
-def _together(group: list[Verdict], open_loop: bool) -> Remark:
+def _remark(group: list[Verdict], open_loop: bool) -> Remark:
     at = sorted({verdict.at for verdict in group if verdict.at is not None})
     last = max(group, key=lambda verdict: -1 if verdict.at is None else verdict.at)
     message = plain(last.message)
     if len({verdict.message for verdict in group}) > 1 and last.at is not None:
-        message = f"{message} (this at {load(open_loop, last.at)})"
+        message = f"{message} (at {load(open_loop, last.at)})"
     return Remark(last.level, last.code, load(open_loop, *at) if at else "", message, plain(last.advice))

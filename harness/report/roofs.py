@@ -1,6 +1,6 @@
-"""The two charts of a prediction: what a user gets against what a GPU gives, and the roofline.
+"""The two charts of a prediction: throughput per user against throughput per GPU, and the roofline.
 
-What is drawn are the data sheet's figures; a calibrated frontier stands beside as a line of its own.
+Both show the data sheet's figures; the calibrated frontier is a line of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from harness.predict.question import PredictionResult
 
 
-def frontier(answer: PredictionResult) -> Chart:
-    """Output tok/s of a GPU against those of a user: a point a level, its users beside it, missed SLOs hollow."""
+def frontier(answer: Answer) -> Chart:
+    """Output tok/s per GPU against output tok/s per user: a point a level with its users; hollow: SLO missed."""
     prediction = answer.prediction
     missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
     points = [Datum(x, y) for _, x, y in answer.frontier]
@@ -27,7 +27,7 @@ def frontier(answer: PredictionResult) -> Chart:
     calibrated = [Datum(1 / x.itl_s, x.output_tokens_per_s.mid / prediction.gpus) for x in own if x.itl_s]
     met = [Datum(x, y) for users, x, y in answer.frontier if users not in missed]
     not_met = [Datum(x, y) for users, x, y in answer.frontier if users in missed]
-    labels = [Datum(x, y, label=users) for users, x, y in _together(answer.frontier)]
+    labels = [Datum(x, y, label=users) for users, x, y in _merged(answer.frontier)]
     name = "by the data sheet; the numbers are users in flight"
     series = [
         Series(name=name, tone="measured", points=points, line="solid"),
@@ -39,20 +39,20 @@ def frontier(answer: PredictionResult) -> Chart:
     everywhere = [point for each in series for point in each.points]
     return Chart(
         name="frontier",
-        title="What a user gets, and what a GPU gives",
-        below=_below(prediction),
-        x=Scale(label="output tok/s a user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s a GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
+        title="Throughput per user against throughput per GPU",
+        subtitle=_subtitle(prediction),
+        x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s per GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
         series=[each for each in series if each.points],
         legend="upper right",
         missing="" if points else "nothing is decoded",
     )
 
 
-def _together(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
-    """The points with their users, those that a cap holds in one place under one label.
+def _merged(frontier: Sequence[tuple[float, float, float]]) -> list[tuple[str, float, float]]:
+    """The points with their users; points in one place, where a cap limits the batch, share a label.
 
-    >>> _together([(8, 90.0, 700.0), (16, 70.0, 1000.0), (32, 70.0, 1000.0)])
+    >>> _merged([(8, 90.0, 700.0), (16, 70.0, 1000.0), (32, 70.0, 1000.0)])
     [('8', 90.0, 700.0), ('16–32', 70.0, 1000.0)]
     """
     out: list[tuple[str, float, float]] = []
@@ -70,7 +70,7 @@ def roofline(answer: PredictionResult) -> Chart:
     batches = roof.decode if prediction.output_tokens else []
     reached = [(x, y) for _, x, y in batches] + [roof.prefill]
     low = min(1.0, roof.ridge, *(x for x, _ in reached)) / 2
-    high = max(roof.ridge, *(x for x, _ in reached)) * 10  # words stand right of the last point
+    high = max(roof.ridge, *(x for x, _ in reached)) * 10  # room for the label right of the last point
     middle = math.sqrt(low * roof.ridge)
     roofs = [
         Datum(low, roof.bandwidth * low),
@@ -93,7 +93,7 @@ def roofline(answer: PredictionResult) -> Chart:
     return Chart(
         name="roofline",
         title="Roofline of one replica, by the data sheet",
-        below=_below(prediction),
+        subtitle=_subtitle(prediction),
         x=Scale(label="arithmetic intensity, FLOP/byte", log=10, ends=(low, high)),
         y=Scale(label="FLOP/s", log=10, ends=(bottom, roof.flops * 3)),
         series=[each for each in series if each.points],
@@ -122,6 +122,6 @@ def _si(value: float) -> str:
     return f"{number(value / scale)} {prefix}"
 
 
-def _below(prediction: Prediction) -> str:
+def _subtitle(prediction: Prediction) -> str:
     """What was predicted, in a line."""
     return " · ".join(part for part in (*subject(prediction), binding(prediction), "predicted") if part)

@@ -1,17 +1,16 @@
-"""A run as a document: the whole report, what a terminal shows of it, and what a fit alone has to say.
+"""A run as a document: the whole report, the part that a terminal shows, and the result of a fit alone.
 
 Everything comes from a Summary and the manifest, so it can be made again at any time.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from harness.judgement import Gravity, Outcome
+from harness.manifest import Manifest, Scenario
 from harness.predict import claims
 from harness.report import charts
 from harness.report import document as doc
@@ -35,45 +34,46 @@ from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subj
 from harness.roles import Role, role_of
 from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
 
-FIRST_REMARKS = 3  # on a terminal, unless all are wanted: what is more stands in report.md
-_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # as sure as the plateau is
+FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
+_AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
-def report(summary: Summary, manifest: Mapping[str, Any]) -> doc.Document:
-    """The whole report: the answer first, then the charts, the levels, the doubts, and how it was measured."""
-    title, below = subject(summary, manifest)
+def report(summary: Summary, manifest: Manifest) -> doc.Document:
+    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
+    title, subtitle = subject(summary, manifest)
     curve = charts.curve(summary, manifest)
     latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
     alt = "Output tokens per second against requests in flight"
     knees = knee_facts(summary.curve, summary.knees) if summary.curve else []
-    scenario = _indented(manifest["scenario"]) if manifest.get("scenario") else ""
+    command = plain(manifest.command or "")
+    scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
         doc.Section(facts=facts(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
         _levels(summary, "Levels"),
         doc.Section("Verdicts", remarks=remarks(summary)),
-        doc.Section("Every knee by its name", knees),
+        doc.Section("All knees", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
         doc.Section(CLAIMS, columns=_claims(summary, manifest)),
-        doc.Section("What was run", manifest_facts(manifest), command=_command(manifest), scenario=scenario),
+        doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario),
     ]
     return doc.Document(
         title=title,
-        below=below,
+        subtitle=subtitle,
         answer=headline(summary)[0].value,
         simulated=simulated_words(summary, manifest),
         sections=sections,
-        version=plain(manifest.get("harness_version") or ""),
+        version=plain(manifest.harness_version or ""),
     )
 
 
-def screen(summary: Summary, manifest: Mapping[str, Any], *, verbose: bool = False) -> doc.Document:
-    """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them where it is `verbose`.
+def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
+    """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them if `verbose`.
 
-    Remarks that repeat the answer are none of the gravest.
+    Remarks that repeat the answer are left out unless `verbose`.
     """
-    title, below = subject(summary, manifest)
+    title, subtitle = subject(summary, manifest)
     found = remarks(summary)
     first = found if verbose else [each for each in found if each.code not in REASONS][:FIRST_REMARKS]
     more = len(found) - len(first)
@@ -83,11 +83,11 @@ def screen(summary: Summary, manifest: Mapping[str, Any], *, verbose: bool = Fal
         doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
         doc.Section(remarks=first, note=rest if first else ""),
     ]
-    return doc.Document(title=title, below=below, simulated=simulated_words(summary, manifest), sections=sections)
+    return doc.Document(title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=sections)
 
 
 def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document:
-    """What a fit says alone: the answer, the family and how sure it is, every knee, what the fit remarks.
+    """The result of a fit alone: the answer, the family and its weight, every knee, the fit's verdicts.
 
     `loads` are the concurrencies that it was made of.
     """
@@ -95,7 +95,7 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document
     if curve.family is not None:
         weights = ", ".join(f"{name.replace('_', ' ')} {weight:.2f}" for name, weight in curve.weights.items())
         error = curve.parameters.get("leave_one_out")
-        missed = f"a level left out is missed by {percent(error)}" if error is not None else ""
+        missed = f"error {percent(error)} at a level left out of the fit" if error is not None else ""
         found.append(doc.Fact("curve", curve.family.replace("_", " "), joined(f"Akaike weights: {weights}", missed)))
     found += knee_facts(curve, knees)
     found += [
@@ -112,14 +112,14 @@ def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
         ("hinge", knees.hinge or hinge_of(curve, knees), "in flight", "where the rising branch meets the plateau"),
         ("plateau95", knees.plateau95, "in flight", "95 % of the plateau"),
         ("half_point", knees.half_point, "in flight", "half of the plateau"),
-        ("slo", knees.slo, "in flight", "most that keeps the limits; up to the least that misses them"),
-        ("slo_rate", knees.slo_rate, "requests/s", "likewise, sent on schedule"),
-        ("peak", knees.peak, "in flight", "least load with the highest throughput"),
+        ("slo", knees.slo, "in flight", "highest load that meets the limits, up to the lowest that misses them"),
+        ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
+        ("peak", knees.peak, "in flight", "lowest load with the highest throughput"),
         ("plateau", curve.plateau_tokens_per_s, "tok/s", "output at and past the hinge"),
-        ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "what the rising branch tends to, without any cap"),
+        ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "limit of the rising branch without any cap"),
         ("single stream", curve.single_stream_tokens_per_s, "tok/s", "one request in flight"),
-        ("slope", curve.slope_tokens_per_s, "tok/s", "what each more in flight adds while the curve is straight"),
-        ("dip", curve.dip, "", "share of the plateau that is lost at the last level"),
+        ("slope", curve.slope_tokens_per_s, "tok/s", "added by each request in flight at low load"),
+        ("dip", curve.dip, "", "share of the plateau lost at the last level"),
     ]
     out = []
     for name, value, unit, meaning in named:
@@ -131,23 +131,23 @@ def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
 
 
 def ramp_facts(summary: Summary) -> list[doc.Fact]:
-    """Every decision of the ramp in order: what came next, and why; nothing where all levels were given."""
+    """The ramp's decisions in order, each level with its reason; none where the operator chose all levels."""
     levels = [step for step in summary.ramp if step.concurrency is not None or step.rate is not None]
     if all(role_of(step.reason) is Role.FIXED for step in levels):
         return []
     open_loop = is_open(summary)
     repeats = len({step.repeat for step in summary.ramp}) > 1
 
-    def what(step: RampStep) -> str:
+    def level(step: RampStep) -> str:
         next_load = step.concurrency if step.rate is None else step.rate
         if next_load is None:
             return "end"
         return load(open_loop, next_load) + (f" #{step.repeat + 1}" if repeats else "")
 
-    return [doc.Fact(what(step), plain(step.reason)) for step in summary.ramp]
+    return [doc.Fact(level(step), plain(step.reason)) for step in summary.ramp]
 
 
-def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
     """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
 
     The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
@@ -170,8 +170,7 @@ def claim_rows(summary: Summary, manifest: Mapping[str, Any]) -> list[tuple[str,
         "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
         "usd_per_million": "" if price is None else f"${number(price)}",
     }
-    stack = (manifest.get("server") or {}).get("name") or ""
-    dtype = ((manifest.get("scenario") or {}).get("hardware") or {}).get("dtype")
+    stack, dtype = str(manifest.server.get("name") or ""), manifest.scenario.hardware.dtype
     return [
         (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
         for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
@@ -182,23 +181,18 @@ def _range(low: float | None, high: float | None) -> str:
     return number(low) if low == high else interval((low, high))
 
 
-def _claims(summary: Summary, manifest: Mapping[str, Any]) -> list[doc.Column]:
-    """Unsourced claims beside what was measured of them."""
-    rows, heads = claim_rows(summary, manifest), ("claim", "says", "measured here")
+def _claims(summary: Summary, manifest: Manifest) -> list[doc.Column]:
+    """A table of unsourced claims and what was measured."""
+    rows, heads = claim_rows(summary, manifest), ("claim", "claimed", "measured")
     return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
 
 
-def _command(manifest: Mapping[str, Any]) -> str:
-    command = manifest.get("command") or ""
-    return shlex.join(map(str, command)) if isinstance(command, list | tuple) else plain(command)
-
-
-def _indented(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+def _indented(scenario: Scenario) -> str:
+    return msgspec.json.format(msgspec.json.encode(scenario), indent=2).decode()
 
 
 def _levels(summary: Summary, title: str = "") -> doc.Section:
-    """The level table, and what its marks mean."""
+    """The level table, and the meaning of its signs."""
     if not summary.levels:
         return doc.Section()
     void = frozenset(i for i, level in enumerate(summary.levels) if worst(level) == Gravity.INVALID)
@@ -206,7 +200,7 @@ def _levels(summary: Summary, title: str = "") -> doc.Section:
 
 
 def level_columns(summary: Summary) -> list[doc.Column]:
-    """The level table, the same wherever it is shown; times in milliseconds. Without columns that say nothing."""
+    """The level table, the same everywhere; times in milliseconds. Empty columns are left out."""
     prediction, levels, open_loop = summary.prediction, summary.levels, is_open(summary)
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction and not open_loop else {}
@@ -223,7 +217,7 @@ def level_columns(summary: Summary) -> list[doc.Column]:
 
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     return [
-        doc.Column("asked\nreq/s" if open_loop else "C", [_load(x) for x in levels]),
+        doc.Column("target\nreq/s" if open_loop else "C", [_load(x) for x in levels]),
         doc.Column("in\nflight", [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels]),
         doc.Column("output\ntok/s", [number(x.output_tokens_per_s.mean) for x in levels]),
         doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),

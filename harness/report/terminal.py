@@ -15,7 +15,7 @@ from harness.judgement import Gravity
 from harness.report import document as doc
 
 _STYLES: dict[str, str] = {Gravity.INVALID: "bold red", Gravity.DOUBT: "yellow", Gravity.NOTE: "dim"}
-_WIDE = 100  # columns, from where there is room between those of a table that has some to spare
+_WIDE = 100  # columns of a terminal from where on a table with spare columns gets wider gaps
 
 
 def show(document: doc.Document, console: Console) -> None:
@@ -25,9 +25,9 @@ def show(document: doc.Document, console: Console) -> None:
         console.print()
     if document.title:
         console.print(Text(document.title, "bold"))
-    if document.below:
-        console.print(Text(document.below, "dim"))
-    apart = bool(document.title or document.below)
+    if document.subtitle:
+        console.print(Text(document.subtitle, "dim"))
+    apart = bool(document.title or document.subtitle)
     for section in document.sections:
         parts = _section(section, console)
         if apart and parts:
@@ -38,7 +38,7 @@ def show(document: doc.Document, console: Console) -> None:
 
 
 def show_paths(paths: Sequence[tuple[str, str | Path]], console: Console) -> None:
-    """Files with their names, never folded, so that a path can be copied; below what stands above them."""
+    """Print files with their names after an empty line, never folded, so that a path can be copied."""
     if paths:
         console.print()
     width = max((len(label) for label, _ in paths), default=0)
@@ -65,7 +65,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
 
 
 def _figures(facts: Sequence[doc.Fact]) -> Table:
-    """What was measured, its figure, and a detail, a line each."""
+    """A line for each fact: label, value and detail."""
     grid = Table.grid(padding=(0, 2))
     for fact in facts:
         grid.add_row(Text(fact.label), Text(fact.value, style="bold"), Text(fact.detail, style="dim"))
@@ -73,9 +73,9 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
 
 
 def _table(section: doc.Section, console: Console) -> Table:
-    """A table; where it is too wide for the terminal, without the columns that are most to spare.
+    """A table; where it is too wide for the terminal, without as many spare columns as needed.
 
-    One without any to spare is never cut in a file, which has no width.
+    One without spare columns is never cut in a file, which has no width.
     """
     columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
@@ -97,9 +97,8 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
         side: Literal["left", "right"] = "left" if column.words else "right"
         head = Text(column.head, "dim", justify=side)
         grid.add_column(head, justify=side, no_wrap=not column.words, vertical=upright)
-    for i, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
-        texts = [Text(cell.text if isinstance(cell, doc.FileLink) else cell) for cell in cells]
-        grid.add_row(*texts, style="red" if i in void else "")
+    for i, cells in enumerate(doc.rows(columns)):
+        grid.add_row(*(Text(str(cell)) for cell in cells), style="red" if i in void else "")
     return grid
 
 
@@ -112,7 +111,7 @@ def _fitted(grid: Table, console: Console) -> Table:
 
 
 def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
-    """Labels, and beside them text that is folded where it is long."""
+    """Labels with their texts, which are folded where they are long."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
