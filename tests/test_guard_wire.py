@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import httpx  # noqa: F401  # so that no deadline here waits for its import
 import pytest
 
 from harness.errors import HarnessError

@@ -35,7 +35,7 @@ def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: 
 
 
 def write_plots(folder: Path, document: Document) -> None:
-    """report.html and curve.png. They come after the answer: to import what draws takes longer than to answer."""
+    """Write report.html and curve.png. They come after the answer: importing plotly and matplotlib takes longer."""
     from harness import files
     from harness.report import page, png
 
@@ -56,13 +56,13 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
 def publish(
     folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
-    """Write a result's files, print its answer, then draw. Where nobody listens the files are made all the same."""
+    """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
     from harness.results.folder import SUMMARY
 
     document = write_reports(folder, summary, manifest, plots=plots)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
-    with to_whoever_listens():
+    with closed_stdout_ignored():
         print_summary(summary, manifest, made + drawn * plots, as_json=as_json, quiet=quiet, verbose=verbose)
     if plots:
         write_plots(folder, document)

@@ -176,5 +176,5 @@ def limits(
         elif each is not None:
             reached = steady_state(cost, workload, max(1.0, each), cap if name == _SLO else each)
             tokens = dp * reached.throughput if 1 <= each < math.inf else None
-            found.append(ThroughputLimit(name, where, tokens, "asked" if name == _SLO else "stop", name == binding))
+            found.append(ThroughputLimit(name, where, tokens, "slo" if name == _SLO else "stop", name == binding))
     return found

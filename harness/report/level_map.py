@@ -137,17 +137,17 @@ class Panels(msgspec.Struct, frozen=True, kw_only=True):
     same: str  # the predicted hinge where it is one for all cells, and could have no contour
 
 
-def knee_box(cell: Measured | None) -> Box:
+def knee_box(cell: MeasuredCell | None) -> Box:
     """The measured knee, "≈" before a provisional one; else "not reached", "not measured" or "failed"."""
     return _box(cell, cell.knee if cell else None, whole=False, provisional=_provisional(cell))
 
 
-def _provisional(cell: Measured | None) -> bool:
+def _provisional(cell: MeasuredCell | None) -> bool:
     """Whether the cell's knee is the hinge of a provisional plateau."""
     return cell is not None and cell.plateau_reached is False and cell.knee is not None and cell.knee == cell.hinge
 
 
-def _knee_box_predicted(cell: Measured | None) -> Box:
+def _knee_box_predicted(cell: MeasuredCell | None) -> Box:
     """The measured knee and the predicted hinge, for panels without contours."""
     box, prediction = knee_box(cell), cell.prediction if cell else None
     if prediction is None or prediction.hinge_concurrency is None or not box.measured:
@@ -211,7 +211,7 @@ def _columns(map_: Map) -> list[Column]:
     ]
 
 
-def _link(cell: Measured) -> str | FileLink:
+def _link(cell: MeasuredCell) -> str | FileLink:
     """The cell's name; a link to its report where there is one and a sweep made the name."""
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:

@@ -44,16 +44,16 @@ def limit_name(limit: str) -> str:
     return spoken.get(limit, plain(limit))
 
 
-def report(answer: Answer) -> Document:
+def report(answer: PredictionResult) -> Document:
     """Everything about one model on one kind of card, the answer first."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
     rules = [
-        Column("", [each.name for each in answer.beside], words=True),
-        Column("formula", [each.formula for each in answer.beside], words=True),
-        Column("by the formula", [number(each.rule) for each in answer.beside]),
-        Column("by the model", [number(each.whole) for each in answer.beside]),
-        Column("", [each.unit for each in answer.beside], words=True),
+        Column("", [each.name for each in answer.rules], words=True),
+        Column("formula", [each.formula for each in answer.rules], words=True),
+        Column("by the formula", [number(each.rule) for each in answer.rules]),
+        Column("by the model", [number(each.whole) for each in answer.rules]),
+        Column("", [each.unit for each in answer.rules], words=True),
     ]
     rules_of_thumb = "Rules of thumb against the whole model, one replica"
     sections = [
@@ -62,7 +62,7 @@ def report(answer: Answer) -> Document:
         Section(f"By the step machine, {loop}", columns=stepped_columns(stepped) if stepped else []),
         Section("Limits", columns=limit_columns(answer.limits, prediction)),
         Section("Calibrated, against the data sheet", columns=calibrated_columns(prediction, own) if own else []),
-        Section(rules_of_thumb, columns=rules if answer.beside else []),
+        Section(rules_of_thumb, columns=rules if answer.rules else []),
         Section("Notes", lines=[plain(note) for note in prediction.notes]),
         Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
     ]
@@ -216,12 +216,12 @@ def limit_columns(limits: Sequence[ThroughputLimit], prediction: Prediction) -> 
     ])  # fmt: skip
 
 
-def _effect(limit: Limit) -> str:
+def _effect(limit: ThroughputLimit) -> str:
     """What a limit does to the curve, and what happens from its load on, where it has one."""
     if limit.kind == "ceiling":
         from_there = f"; from there it outweighs {_OUTWEIGHED[limit.name]}"
         return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
-    if limit.kind == "asked":
+    if limit.kind == "slo":
         return "met at any load" if limit.concurrency is None else "the limits are met up to there"
     return {"slope": "each user adds this at low load", "stop": "the batch grows no further"}[limit.kind]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.predict.question import PredictionResult
 
 
-def frontier(answer: Answer) -> Chart:
+def frontier(answer: PredictionResult) -> Chart:
     """Output tok/s per GPU against output tok/s per user: a point a level with its users; hollow: SLO missed."""
     prediction = answer.prediction
     missed = {float(level.concurrency) for level in prediction.levels if level.meets_slo is False}
