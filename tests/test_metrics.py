@@ -180,7 +180,7 @@ def test_a_window_that_is_not_precise_says_why(records: list[Record], notes: tup
     ]
     assert verdict.level == "doubt"
     assert why in verdict.message
-    assert "±2.0% was asked" in verdict.message
+    assert "±2.0% was requested" in verdict.message
 
 
 def test_precision_is_only_doubted_where_a_window_was_to_be_precise() -> None:

@@ -211,7 +211,7 @@ def test_a_resumed_run_names_its_void_levels_and_another_server(tmp_path: Path) 
     assert level == "note"
     assert message.endswith("void: 4")
     ((level, message),) = verdicts_of(got, "server_changed")
-    assert (level, message) == ("doubt", "the server was another one in a later sitting: version")
+    assert (level, message) == ("doubt", "the server was another one in a later session: version")
     ((_, message),) = verdicts_of(got, "incomplete")
     assert "1 of the 1 levels begun are finished" in message
 

@@ -146,7 +146,7 @@ def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool
         elif abs(slope) + half > ELASTICITY:
             reasons.append(f"elasticity past the knee is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
     if not levels.in_flight_ok[where].all():
-        reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was asked")
+        reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was requested")
     return reasons
 
 

@@ -182,13 +182,13 @@ def _of_run(run: Result) -> list[Verdict]:
     if void:
         at = ", ".join(str(level.concurrency or f"{level.rate:g} req/s") for level in void)
         message = (
-            f"measured in {max(1, len(sessions))} sittings; the levels that the earlier ones broke off are void: {at}"
+            f"measured in {max(1, len(sessions))} sessions; levels that an earlier one did not finish are void: {at}"
         )
         out.append(note(Code.RESUMED, message))
     servers = [session.server for session in sessions if session.server is not UNSET]
     changed = sorted({key for server in servers for key in server if server[key] != servers[0].get(key)})
     if changed:
-        message = f"the server was another one in a later sitting: {', '.join(changed)}"
+        message = f"the server was another one in a later session: {', '.join(changed)}"
         out.append(doubt(Code.SERVER_CHANGED, message, "measure all levels anew on one of them"))
     if missing := lost(run):
         message = f"{missing} requests that were sent have no record"

@@ -31,7 +31,7 @@ def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
     return invalid(
         Code.CLIENT_LIMITED,
         f"{client.late_fraction:.1%} of the request slots' time passed before the next request was sent "
-        f"(limit {HARM:.0%}): the load was lower than asked{because}",
+        f"(limit {HARM:.0%}): the load was lower than requested{because}",
         remedy if cause else f"{remedy}, and whether --max-rps holds requests back",
         s.load,
     )
@@ -89,7 +89,7 @@ def in_flight_low(s: LevelSummary) -> Verdict | None:
         return None
     return invalid(
         Code.IN_FLIGHT_LOW,
-        f"{s.in_flight:.1f} of {s.concurrency} asked requests were in flight "
+        f"{s.in_flight:.1f} of {s.concurrency} requests were in flight "
         f"({s.in_flight / s.concurrency:.0%}, at least {IN_FLIGHT:.0%} is needed for a plateau)",
         "look for refused requests or a slow client, or make the requests longer",
         s.load,

@@ -22,7 +22,7 @@ def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
     return invalid(
         Code.ERRORS_ABOVE_1_PERCENT,
         f"{s.errors} of {s.requests} requests failed ({s.error_rate:.1%}): {kinds}",
-        "find out what the server refuses; its throughput here is not that of the asked load",
+        "find out what the server refuses; its throughput here is not that of the requested load",
         s.load,
     )
 

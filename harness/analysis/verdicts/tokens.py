@@ -38,7 +38,7 @@ def output_length_off(s: LevelSummary, requested: float | None) -> Verdict | Non
         return None
     return doubt(
         Code.OUTPUT_LENGTH_OFF,
-        f"{s.output_tokens_mean:.1f} output tokens a request, {requested:.1f} were asked for",
+        f"{s.output_tokens_mean:.1f} output tokens a request, {requested:.1f} were requested",
         "check that the server honours ignore_eos and max_tokens",
         s.load,
     )
@@ -49,7 +49,7 @@ def input_length_off(s: LevelSummary, requested: float | None) -> Verdict | None
         return None
     return note(
         Code.INPUT_LENGTH_OFF,
-        f"{s.input_tokens_mean:.1f} input tokens a request by the server's count, {requested:.1f} were asked for",
+        f"{s.input_tokens_mean:.1f} input tokens a request by the server's count, {requested:.1f} were requested",
         "name the model's tokenizer; chat templates add some tokens of their own",
         s.load,
     )

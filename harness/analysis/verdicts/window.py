@@ -107,7 +107,7 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
         why, advice = "the window was cut short", "give the run more time or requests"
     else:
         why, advice = f"it still varies after {s.window_s:.3g} s", "ask for less precision, or for --level-seconds"
-    return doubt(Code.NOT_PRECISE, f"throughput {known}, ±{precision:.1%} was asked: {why}", advice, s.load)
+    return doubt(Code.NOT_PRECISE, f"throughput {known}, ±{precision:.1%} was requested: {why}", advice, s.load)
 
 
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
