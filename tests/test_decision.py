@@ -74,5 +74,5 @@ def test_an_end_that_was_planned_is_no_stop() -> None:
 
 def test_what_is_left_is_worded_by_what_is_bounded() -> None:
     assert not_enough(None, None, "more") == ""
-    assert not_enough(1.5, 10, "more") == "1.5 s and 10 requests left do not suffice for more"
+    assert not_enough(1.5, 10, "more") == "the 1.5 s and 10 requests left are too few for more"
     assert (percent(0.1), percent(math.inf)) == ("10%", "no upper end")

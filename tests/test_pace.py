@@ -109,7 +109,7 @@ def test_there_is_an_answer_early_and_a_found_one_soon(seats: float) -> None:
     assert found.first[FOUND] <= 240
     assert found.fit.curve.state == FOUND
     assert found.fit.curve.hinge_concurrency.value == pytest.approx(seats, rel=0.05)
-    assert found.steps[-1].reason.startswith("stopped: the knee is known to")
+    assert found.steps[-1].reason.startswith("stopped: the 95 % interval of the knee")
     assert [step.role for step in found.steps[:4]] == [Role.FIRST_PASS] * 4
 
 

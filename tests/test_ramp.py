@@ -200,7 +200,7 @@ def test_a_level_that_the_budget_does_not_pay_for_is_not_measured() -> None:
     assert next_level(levels, search(seconds_left=4_000.0)).concurrency != 16
     step = next_level(levels, search(seconds_left=100.0))
     assert step.over
-    assert "100 s left do not suffice" in step.reason
+    assert "the 100 s left are too few" in step.reason
     assert next_level(levels, search(requests_left=10)).over
 
 
@@ -211,7 +211,7 @@ def test_a_level_that_the_budget_does_not_pay_for_is_not_measured() -> None:
 @pytest.mark.parametrize("hinge", [7.0, 33.0, 48.0])
 def test_a_whole_ramp_ends_with_the_hinge_known(hinge: float) -> None:
     levels, steps = ramp(search(max_concurrency=256), hinge=hinge)
-    assert steps[-1].reason.startswith("stopped: the knee is known to")
+    assert steps[-1].reason.startswith("stopped: the 95 % interval of the knee")
     assert "not reached" not in steps[-1].reason
     assert len({h.concurrency for h in levels}) >= 6
     assert any("against drift" in s.reason for s in steps)
@@ -248,8 +248,8 @@ def test_a_curve_without_a_corner_is_not_searched_for_one_for_ever() -> None:
 def test_a_prediction_changes_the_way_but_not_the_end() -> None:
     wrong = ramp(search(max_concurrency=256, predicted_hinge=200.0), hinge=20.0)[1]
     right = ramp(search(max_concurrency=256), hinge=20.0)[1]
-    assert wrong[-1].reason.startswith("stopped: the knee is known to")
-    assert right[-1].reason.startswith("stopped: the knee is known to")
+    assert wrong[-1].reason.startswith("stopped: the 95 % interval of the knee")
+    assert right[-1].reason.startswith("stopped: the 95 % interval of the knee")
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ class End(enum.StrEnum):
     BUDGET = "stopped: {bound}"
     NOTHING_ALLOWED = "stopped: {bar}"
     FEW_LEVELS = "stopped: a knee needs {needed} valid levels, there are {valid}; {bar}"
-    MANY_LEVELS = "stopped: {levels} levels were held after the climb; {found}"
+    MANY_LEVELS = "stopped: {levels} levels were measured after the climb; {found}"
     FOUND = "stopped: {found}"
     OUT_OF_REACH = "stopped: {found}; {bar}"
     NOTHING_HELPS = "stopped: {found}; {why}"
@@ -80,13 +80,13 @@ class Part(enum.StrEnum):
     FAILED = "{error_rate:.1%} of the requests failed at {concurrency} in flight"
     FAILED_RATE = "{error_rate:.1%} of the requests failed at {rate:g} requests per second"
     SPENT = "nothing is left to spend"
-    LEVELS = "{levels} levels were held"
+    LEVELS = "{levels} levels were measured"
     RISES = "throughput still rises at {concurrency}"
-    KNEE = "the knee is known to {hinge} and the plateau to {plateau}{past}"
-    PLATEAU = "the plateau is known to {plateau}"
+    KNEE = "the 95 % interval of the knee {hinge}, that of the plateau {plateau}{past}"
+    PLATEAU = "the 95 % interval of the plateau {plateau}"
     BETWEEN = "the knee lies between {low:.3g} and {high:.3g} (95 %)"
     ABOVE = "the knee lies above {low:.3g} (95 %)"
-    NOT_FLAT = "throughput past the knee is not known to be flat"
+    NOT_FLAT = "throughput past the knee may still rise or fall"
     NO_SLO = "no level says anything about the SLO"
     SLO_MET = "the SLO is met up to {met:g} {unit}"
     SLO_NEVER = "the SLO is {how} even at {missed:g} {unit}"
@@ -133,9 +133,9 @@ def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     """What is left of the bounds, as too little for `need`; "" where neither is bounded."""
     left = [f"{seconds:.3g} s"] if seconds is not None else []
     left += [f"{requests} requests"] if requests is not None else []
-    return f"{' and '.join(left)} left do not suffice for {need}" if left else ""
+    return f"the {' and '.join(left)} left are too few for {need}" if left else ""
 
 
 def percent(width: float) -> str:
-    """A relative width; an infinite one has no upper end."""
-    return f"{width:.0%}" if math.isfinite(width) else "no upper end"
+    """The relative width of an interval, in words; an infinite one has no upper end."""
+    return f"is {width:.0%} wide" if math.isfinite(width) else "has no upper end"

@@ -62,6 +62,6 @@ def so_far(state: State, found: curve.Fit, draws: curve.Draws) -> str:
     """The answer so far in words."""
     if not math.isfinite(np.median(draws.hinge)):
         return Part.RISES.words(concurrency=max(state.times))
-    falls = ", past which it falls" if found.curve.dip is not None else ", and is not reached"
+    falls = ", and throughput falls past it" if found.curve.dip is not None else ", and the plateau is not reached"
     past = "" if found.curve.plateau_reached else falls
     return Part.KNEE.words(hinge=percent(width(hinges(draws))), plateau=percent(width(plateaus(draws))), past=past)
