@@ -11,10 +11,10 @@ from harness.search.decision import (
     End,
     Reason,
     end,
+    interval_width,
     measure,
     measure_rate,
     not_enough,
-    percent,
 )
 
 
@@ -75,4 +75,4 @@ def test_an_end_that_was_planned_is_no_stop() -> None:
 def test_what_is_left_is_worded_by_what_is_bounded() -> None:
     assert not_enough(None, None, "more") == ""
     assert not_enough(1.5, 10, "more") == "the 1.5 s and 10 requests left are too few for more"
-    assert (percent(0.1), percent(math.inf)) == ("10%", "no upper end")
+    assert (interval_width(0.1), interval_width(math.inf)) == ("is 10% wide", "has no upper end")

@@ -136,6 +136,6 @@ def not_enough(seconds: float | None, requests: int | None, need: str) -> str:
     return f"the {' and '.join(left)} left are too few for {need}" if left else ""
 
 
-def percent(width: float) -> str:
+def interval_width(width: float) -> str:
     """The relative width of an interval, in words; an infinite one has no upper end."""
     return f"is {width:.0%} wide" if math.isfinite(width) else "has no upper end"

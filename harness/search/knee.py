@@ -12,7 +12,7 @@ import numpy as np
 from harness.analysis import curve
 from harness.analysis.conclusion import BELOW_LAST, HALF_POINTS
 from harness.analysis.table import Floats
-from harness.search.decision import Part, percent
+from harness.search.decision import Part, interval_width
 from harness.search.state import State
 
 PAST = 1.15  # a level that shall count as past the hinge (curve: 1.1) is chosen with some margin
@@ -64,4 +64,6 @@ def so_far(state: State, found: curve.Fit, draws: curve.Draws) -> str:
         return Part.RISES.words(concurrency=max(state.times))
     falls = ", and throughput falls past it" if found.curve.dip is not None else ", and the plateau is not reached"
     past = "" if found.curve.plateau_reached else falls
-    return Part.KNEE.words(hinge=percent(width(hinges(draws))), plateau=percent(width(plateaus(draws))), past=past)
+    return Part.KNEE.words(
+        hinge=interval_width(width(hinges(draws))), plateau=interval_width(width(plateaus(draws))), past=past
+    )

@@ -26,7 +26,7 @@ from harness.analysis.conclusion import BELOW_LAST, LEVELS, SURE
 from harness.analysis.hyperbolas import DIP
 from harness.analysis.table import Floats
 from harness.search import first_pass, information_gain, knee
-from harness.search.decision import Decision, End, Part, Reason, end, measure, percent
+from harness.search.decision import Decision, End, Part, Reason, end, interval_width, measure
 from harness.search.state import State
 from harness.summary import BEYOND, FOUND, PROVISIONAL
 
@@ -194,7 +194,7 @@ def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decisi
     if not wide and not knee.settled(fit):
         known = Part.NOT_FLAT.words()
     elif knee.width(knee.hinges(draws)) <= state.search.hinge_width and wide:
-        known = Part.PLATEAU.words(plateau=percent(knee.width(knee.plateaus(draws))))
+        known = Part.PLATEAU.words(plateau=interval_width(knee.width(knee.plateaus(draws))))
     return measure(C, Reason.INFORMATION, known=known) if C else None
 
 
