@@ -1,11 +1,11 @@
 """Fuzz what reads a server's bytes: framing, events, dialects, as the transport joins them; or what reads files.
 
-Each input is one hostile answer (tests/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth byte
-by byte too; the readings must give the same record and nothing may be raised. Every other thousand meets limits so
+Each input is one hostile answer (tests/trust/fuzzing.py makes it). It is read whole and in random cuts, every fiftieth
+byte by byte too; the readings must give the same record and nothing may be raised. Every other thousand meets limits so
 small that it reaches them. A finding is printed in the shortest form that still shows it; exit status 1.
 
 With --readers each input is a damaged manifest, spool, parquet file, scenario, model config or one of the small files
-(tests/fuzzing_readers.py makes it). Its reader gives a value or one line of error; nothing else may leave it.
+(tests/trust/fuzzing_readers.py makes it). Its reader gives a value or one line of error; nothing else may leave it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import EventParser
-from tests.fuzzing import Reader, cut, difference, mutated, small_limits
-from tests.fuzzing_readers import SHARES, Readers
-from tests.test_placer import byte_level
+from tests.dialects.test_placer import byte_level
+from tests.trust.fuzzing import Reader, cut, difference, mutated, small_limits
+from tests.trust.fuzzing_readers import SHARES, Readers
 
 _BLOCK = 1000  # inputs that share their limits
 _LONG = 20_000  # bytes of a file that is not made shorter

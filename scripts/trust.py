@@ -22,7 +22,7 @@ import trust_surface
 import trust_table
 import trust_wire
 
-from tests import matrix
+from tests.trust import matrix
 
 ROOT = Path(__file__).parent.parent
 FAULTS = ("fault", "in flight", "record", "verdict", "exit status", "the others' TTFT error p99, ms", "holds")

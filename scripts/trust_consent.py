@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import guard_consent
+from tests.trust import guard_consent
 
 TITLE = "Consent and limits"
 HEADER = ("tried", "what came of it", "holds")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import guard_files as guard
+from tests.trust import guard_files as guard
 
 TITLE = "Hostile result folders"
 HEADER = ("what", "tried", "holds")

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import lost
+from tests.trust import lost
 
 TITLE = "Kills, disks, signals"
 HEADER = ("fault", "requests at the server", "in the folder", "lost", "counted twice", "exit status", "holds")

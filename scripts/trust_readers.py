@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import guard_readers
+from tests.trust import guard_readers
 
 TITLE = "Damaged folders, configs and scenarios"
 HEADER = ("what is read", "commands", "exit status", "memory, MiB", "longest, s", "holds")

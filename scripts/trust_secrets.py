@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import leaks
+from tests.trust import leaks
 
 TITLE = "Secrets"
 HEADER = ("searched for secrets", "load by", "amount", "hits", "holds")

@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import guard_pages, guard_surface, test_packaging
+from tests import test_packaging
+from tests.trust import guard_pages, guard_surface
 
 TITLE = "Terminal, pages, supply chain"
 HEADER = ("what comes from outside", "where", "holds")

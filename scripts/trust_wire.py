@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import trust_table
 
-from tests import expressions, hostile_control
-from tests.hostile_control import MODES, PLACES, Mode, Tried
+from tests.trust import expressions, hostile_control
+from tests.trust.hostile_control import MODES, PLACES, Mode, Tried
 
 TITLE = "Servers of ill will"
 HEADER = (

@@ -12,7 +12,7 @@ from harness import scenario
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import TRANSPORTS
-from tests import guard_files
+from tests.trust import guard_files
 
 
 def build(text: str) -> scenario.Scenario:

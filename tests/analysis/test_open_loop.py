@@ -1,0 +1,130 @@
+"""An open loop's figures start at the schedule, and say when there is no steady state or the schedule was not kept."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.analysis import curve
+from harness.analysis.conditions import Conditions
+from harness.analysis.figures import level_summary
+from harness.analysis.table import Table
+from harness.analysis.verdicts.client import NEAR, TOO_NEAR
+from harness.analysis.window import trend
+from harness.record import Level, Record
+from harness.summary import LevelSummary
+from tests.builders.records import request
+
+
+def sent(due: float, *, lag: float = 0.0, takes: float = 1.0, **changes: Any) -> Record:
+    """A request that was due, left `lag` later, and answered with nine tokens over `takes` from its send on."""
+    at = due + lag
+    arrivals = [at + takes * (0.2 + 0.1 * i) for i in range(9)]
+    return request(at, arrivals, scheduled_s=due, concurrency=None, **changes)
+
+
+def level(records: list[Record], start: float, end: float, rate: float) -> LevelSummary:
+    return level_summary(Table.of(records), Level(0, None, 0, 0.0, start, end, end + 1.0, rate=rate))
+
+
+def codes(s: LevelSummary) -> dict[str, str]:
+    return {v.code: v.level for v in s.verdicts}
+
+
+def test_headline_latencies_start_at_the_schedule_and_those_from_the_send_stand_beside_them() -> None:
+    s = level([sent(i / 4, lag=0.003) for i in range(240)], 5.0, 45.0, 4.0)
+    assert s.from_send is not None
+    assert (s.ttft_s.mean, s.from_send.ttft_s.mean) == (pytest.approx(0.203), pytest.approx(0.2))
+    assert (s.e2e_s.mean, s.from_send.e2e_s.mean) == (pytest.approx(1.003), pytest.approx(1.0))
+    assert s.lag_s.mean == pytest.approx(0.003)
+    assert (s.concurrency, s.rate, s.offered_requests_per_s) == (None, 4.0, pytest.approx(4.0))
+    assert s.in_flight == pytest.approx(4.0)
+    assert codes(s) == {"too_few_samples": "note", "too_few_steps": "note"}
+
+
+def test_a_request_belongs_to_the_window_in_which_it_was_due() -> None:
+    late = sent(9.5, lag=2.0)
+    s = level([sent(5.5), late, sent(11.5)], 5.0, 10.0, 1.0)
+    assert s.requests == 2
+    assert s.ttft_s.max == pytest.approx(2.2)
+
+
+def test_a_schedule_that_was_kept_late_is_invalid() -> None:
+    records = [sent(i / 4, lag=0.02) for i in range(240)]
+    assert codes(level(records, 5.0, 45.0, 4.0))["schedule_not_kept"] == "invalid"
+
+
+def test_a_rate_that_was_not_offered_is_invalid_and_chance_is_not() -> None:
+    records = [sent(i / 4) for i in range(2400)]
+    assert codes(level(records, 5.0, 585.0, 5.0))["schedule_not_kept"] == "invalid"
+    chance = [sent(t) for t in poisson(4.0, 60.0, seed=3)]
+    found = level(chance, 5.0, 45.0, 4.0)
+    assert found.offered_requests_per_s is not None
+    assert "schedule_not_kept" not in codes(found)
+
+
+def test_above_the_sustainable_rate_there_are_rates_and_no_latencies() -> None:
+    # One server, one second a request, two a second are due: the queue grows by one a second.
+    free, records = 0.0, []
+    for i in range(120):
+        due = i / 2
+        free = max(free, due) + 1.0
+        records.append(sent(due, takes=free - due))
+    s = level(records, 5.0, 45.0, 2.0)
+    assert codes(s)["unstable"] == "invalid"
+    assert (s.ttft_s.mean, s.ttft_s.p50, s.e2e_s.max, s.itl_s.mean, s.from_send) == (None, None, None, None, None)
+    assert s.offered_requests_per_s == pytest.approx(2.0)
+    assert s.requests_per_s.mean == pytest.approx(1.0, abs=0.05)
+    assert "little_mismatch" not in codes(s)
+
+
+def poisson(rate: float, seconds: float, seed: int) -> list[float]:
+    draw, due, out = random.Random(seed), 0.0, []
+    while due < seconds:
+        due += draw.expovariate(rate)
+        out.append(due)
+    return out
+
+
+@pytest.mark.parametrize("window", [12.0, 40.0])
+def test_a_steady_open_loop_is_rarely_called_unstable(window: float) -> None:
+    # Poisson arrivals, exponential service without a queue: N is Poisson about 8, correlated over a request's time.
+    rising = 0
+    for seed in range(200):
+        service = random.Random(1000 + seed)
+        records = [sent(t, takes=service.expovariate(1.0)) for t in poisson(8.0, window + 12.0, seed)]
+        found = trend(Table.of(records), 10.0, 10.0 + window)
+        assert found is not None
+        rising += found.rising
+    assert rising <= 14, "2.5 % are expected by chance; 7 % would be beyond it"
+
+
+def test_nothing_in_flight_has_no_trend() -> None:
+    assert trend(Table.of([sent(0.0)]), 10.0, 20.0) is None
+
+
+def test_open_levels_are_no_points_of_the_curve() -> None:
+    assert curve.points_of([level([sent(i / 4) for i in range(240)], 5.0, 45.0, 4.0)]) == []
+
+
+def test_a_client_near_its_ceiling_is_doubted_and_never_void() -> None:
+    records = [sent(i / 4) for i in range(240)]
+    window = Level(0, None, 0, 0.0, 5.0, 45.0, 46.0, rate=4.0)
+
+    def at(share: float, *, lower_bound: bool = False) -> LevelSummary:
+        events = float(np.count_nonzero((Table.of(records).arrival >= 5) & (Table.of(records).arrival < 45))) / 40
+        known = Conditions(ceiling=events / share, ceiling_is_lower_bound=lower_bound)
+        return level_summary(Table.of(records), window, known)
+
+    assert at(0.3).client.ceiling_fraction == pytest.approx(0.3)
+    assert not {"client_busy", "client_limited"} & set(codes(at(0.49)))
+    assert codes(at(0.51))["client_busy"] == "doubt"
+    assert codes(at(0.99))["client_busy"] == "doubt"
+    assert "client_limited" not in codes(at(0.99))
+    assert "client_busy" not in codes(at(0.79, lower_bound=True)), "what it follows at most is not known then"
+    assert codes(at(0.81, lower_bound=True))["client_busy"] == "doubt"
+    assert at(0.99).client.limited is False
+    assert NEAR < TOO_NEAR

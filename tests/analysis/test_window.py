@@ -1,0 +1,194 @@
+"""The steady window: its start, what is in flight in it, and Little's check."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.table import Table
+from harness.analysis.window import (
+    Truncation,
+    bin_width,
+    bins,
+    drift,
+    even_rate,
+    in_flight,
+    little,
+    truncation,
+    whole_requests,
+)
+from harness.record import Level
+from tests.builders.records import WINDOW, request, steady
+
+
+def test_a_bin_is_five_gaps_and_at_least_50_ms() -> None:
+    assert (bin_width(0.002), bin_width(0.01), bin_width(0.02)) == (0.05, 0.05, 0.1)
+
+
+def test_the_transient_is_cut_off_where_the_level_is_flat_behind_it() -> None:
+    assert truncation([0, 0, 3, 6] + [10, 11, 9, 10] * 9) == Truncation(4, settled=True, checked=True)
+
+
+def test_a_flat_level_loses_nothing() -> None:
+    assert truncation([10.0] * 40).cut == 0
+
+
+def test_a_level_that_never_stops_rising_is_not_settled() -> None:
+    assert truncation(1 - 0.9 ** np.arange(40)) == Truncation(20, settled=False, checked=True)
+
+
+def test_fewer_than_twenty_bins_are_not_checked() -> None:
+    assert truncation([0] * 10 + [10] * 9) == Truncation(0, settled=True, checked=False)
+    assert truncation([0] * 5 + [10] * 15).checked
+
+
+@given(st.lists(st.integers(0, 1000), min_size=20, max_size=60))
+def test_the_cut_minimises_the_mser_statistic_over_the_first_half(counts: list[int]) -> None:
+    x = np.array(counts, dtype=float)
+    z = [float(((x[d:] - x[d:].mean()) ** 2).sum()) / (len(x) - d) ** 2 for d in range(len(x) // 2 + 1)]
+    assert z[truncation(counts).cut] == pytest.approx(min(z), abs=1e-9)
+
+
+def test_bins_count_tokens_in_whole_bins_only() -> None:
+    table = Table.of([request(0.0, [0.95, 1.0, 1.04, 1.05, 1.19], tokens=[1, 2, 4, 8, 16])])
+    np.testing.assert_allclose(bins(table, 1.0, 1.19, 0.05), [6, 8, 0])
+    assert len(bins(table, 1.0, 1.01, 0.05)) == 0
+
+
+def test_in_flight_is_the_time_mean_with_failures_and_cut_requests() -> None:
+    table = Table.of(
+        [
+            request(0.0, done=5.0),  # 4 s of the window from 1 to 11
+            request(2.0, done=4.0, error="http_500"),  # 2 s
+            request(8.0, error="cancelled"),  # still open: 3 s
+            request(2.0, sent_s=None, done=9.0, error="refused"),  # never in flight
+            request(20.0, done=30.0),
+        ]
+    )
+    assert in_flight(table, 1.0, 11.0) == pytest.approx(0.9)
+    assert in_flight(table, 1.0, 11.0, table.ok) == pytest.approx(0.4)
+
+
+def test_a_closed_loop_in_steady_state_obeys_little() -> None:
+    level = Level(0, 4, 0, 0.0, 2.0, 22.0, 22.0)
+    found = little(Table.of(steady(4, 30.0)), level, 2.0, 22.0)
+    assert found.counted == pytest.approx(4.0, rel=1e-6)
+    assert found.by_law == pytest.approx(4.0, rel=0.01)
+    assert not found.mismatch
+    assert found.enough
+
+
+def test_requests_that_hang_after_their_last_token_break_little() -> None:
+    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(60)]
+    found = little(Table.of(records), Level(0, 1, 0, 0.0, 0.0, 60.0, 60.0), 0.0, 60.0)
+    assert found.counted == pytest.approx(1.0)
+    # The last one ends at the window's very end, so outside it: λ = (60 + 59)/120, each 0.5 s to its last token.
+    assert found.by_law == pytest.approx(119 / 120 * 0.5)
+    assert found.mismatch
+    assert found.enough
+
+
+def test_few_requests_do_not_accuse() -> None:
+    records = [request(k * 1.0, [k + 0.1, k + 0.5], done=k + 1.0) for k in range(10)]
+    found = little(Table.of(records), WINDOW, 0.0, 10.0)
+    assert found.mismatch
+    assert not found.enough
+    nothing = little(Table.of([request(0.0, done=1.0, error="http_500")]), WINDOW, 0.0, 10.0)
+    assert (nothing.counted, nothing.mismatch) == (None, False)
+
+
+def arrivals(rates: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """A thousand times each rate, one second each, evenly."""
+    counts = [round(1000 * rate) for rate in rates]
+    times = np.concatenate([i + (np.arange(n) + 0.5) / n for i, n in enumerate(counts)])
+    return times, np.ones(len(times))
+
+
+def test_throughput_that_moves_beyond_doubt_is_a_drift_and_noise_is_none() -> None:
+    noise = [1.02, 0.99, 1.01, 0.97, 1.0, 1.03, 0.98, 1.0, 0.99, 1.01]
+    assert drift(*arrivals(noise), 0.0, 10.0, 0.5) is None
+    falling = [rate - 0.03 * i for i, rate in enumerate(noise)]
+    found = drift(*arrivals(falling), 0.0, 10.0, 0.5)
+    # From 1.00 to 0.73 over nine of ten seconds about a mean of 0.865: -0.3 of it over all.
+    assert found == pytest.approx(-0.3 / 0.865, rel=0.05)
+    assert drift(*arrivals(falling), 0.0, 10.0, 1.5) is None, "three parts of two request times are too few"
+
+
+# ---- slots in step ---------------------------------------------------------------------------------------------
+
+REQUEST_S, TOKENS = 2.0, 100
+
+
+def in_step(C: int, seconds: float, jitter_s: float = 0.0) -> Table:
+    """C slots that begin together: of each request's 2 s, 0.8 without a token and then 100 tokens, evenly."""
+    rng = np.random.default_rng(7)
+    records = []
+    for _ in range(C):
+        at = 0.0
+        while at < seconds:
+            took = REQUEST_S + jitter_s * rng.standard_normal()
+            arrivals = at + 0.4 * took + 0.6 * took * (np.arange(TOKENS) + 1) / TOKENS
+            records.append(request(at, arrivals.tolist()))
+            at = float(arrivals[-1])
+    return Table.of(sorted(records, key=lambda record: record.sent_s or 0.0))
+
+
+def throughput(table: Table, level: Level) -> float:
+    start, end = level.window_start_s, level.window_end_s
+    assert start is not None
+    assert end is not None
+    return float(table.tokens[(table.arrival >= start) & (table.arrival < end)].sum()) / (end - start)
+
+
+@pytest.mark.parametrize("jitter_s", [0.0, 0.03])
+@pytest.mark.parametrize("times", [1.0, 1.5, 2.7, 6.4])
+def test_a_window_of_slots_in_step_is_cut_to_whole_requests(times: float, jitter_s: float) -> None:
+    C, table = 8, in_step(8, 40.0, jitter_s)
+    true, plain, cut = C * TOKENS / REQUEST_S, [], []
+    for start in np.linspace(6.0, 8.0, 9):
+        level = Level(0, C, 0, 0.0, float(start), float(start + times * REQUEST_S), 30.0)
+        plain.append(throughput(table, level) / true - 1)
+        cut.append(throughput(table, whole_requests(table, level)) / true - 1)
+    assert np.abs(cut).max() < 0.05
+    if times % 1 > 0.2:
+        assert np.abs(plain).max() > 3 * np.abs(cut).max(), "else there was nothing to mend"
+
+
+def test_a_window_is_left_as_it_is_where_it_holds_many_requests_or_none_or_runs_on_schedule() -> None:
+    table = in_step(4, 60.0)
+    long = Level(0, 4, 0, 0.0, 5.0, 46.0, 50.0)
+    short = Level(0, 4, 0, 0.0, 5.0, 6.5, 10.0)
+    empty = Level(1, 4, 0, 0.0, 5.0, 8.0, 10.0)
+    on_schedule = Level(0, None, 0, 0.0, 5.0, 8.0, 10.0, rate=2.0)
+    for level in (long, short, empty, on_schedule):
+        assert whole_requests(table, level) == level
+
+
+@pytest.mark.parametrize("begin", [10.0, 10.3, 10.9, 11.4])
+def test_within_a_part_of_a_request_tokens_count_evenly_over_each_request(begin: float) -> None:
+    C, table = 8, in_step(8, 20.0)
+    level = Level(0, C, 0, 0.0, begin, begin + 0.4, 14.0)
+    assert even_rate(table, level, table.output_tokens) == pytest.approx(C * TOKENS / REQUEST_S)
+    assert even_rate(table, level, np.ones(len(table.sent))) == pytest.approx(C / REQUEST_S)
+
+
+def test_an_even_rate_is_only_for_windows_within_a_request_of_a_closed_loop() -> None:
+    table = in_step(8, 20.0)
+    assert even_rate(table, Level(0, 8, 0, 0.0, 10.0, 12.0, 14.0), table.output_tokens) is None
+    assert even_rate(table, Level(0, None, 0, 0.0, 10.0, 10.4, 14.0, rate=4.0), table.output_tokens) is None
+    assert even_rate(table, Level(1, 8, 0, 0.0, 90.0, 90.4, 91.0), table.output_tokens) is None, "nothing was in flight"
+
+
+def test_an_even_rate_is_not_known_where_most_requests_were_cut() -> None:
+    level = Level(0, 2, 0, 0.0, 10.0, 11.0, 12.0)
+    whole, cut = request(9.0, [13.0]), request(9.5, [11.5], error="cancelled")
+    table = Table.of([whole, cut])
+    assert even_rate(table, level, table.output_tokens) == pytest.approx(2 * 1 / 4.0), (
+        "the other is taken to be like it"
+    )
+    table = Table.of([whole, cut, cut])
+    assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)

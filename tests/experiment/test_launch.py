@@ -1,0 +1,384 @@
+"""Every mistake about a target is one line with fact, place and way out, before any load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import scenario
+from harness.errors import HarnessError
+from harness.experiment import launch, unreachable
+from harness.experiment.endpoint import Launch, address, words_for
+from tests.builders.servers import Request, reached, serving, tunnel
+from tests.builders.streams import delta, event, usage
+
+MODELS = json.dumps({"object": "list", "data": [{"id": "toy", "max_model_len": 512}]}).encode()
+
+
+def spec(**target: Any) -> scenario.Scenario:
+    return scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4}, "target": target}, place="test")
+
+
+def check(script: Callable[[Request], None], *, path: str = "", wanted: scenario.Scenario | None = None) -> Launch:
+    with serving(script) as port:
+        return asyncio.run(launch.check(wanted or spec(), f"http://127.0.0.1:{port}{path}"))
+
+
+def endpoint(r: Request, overhead: int = 8) -> None:
+    """A well-behaved server: adds a chat overhead, counts words, answers with the tokens requested."""
+    if r.path == "/v1/models":
+        r.answer(200, MODELS)
+    elif r.path == "/v1/chat/completions":
+        sent = json.loads(r.body)
+        prompt = len(sent["messages"][0]["content"].split()) + overhead
+        n = sent["max_tokens"]
+        chunks = [delta("length" if i == n - 1 else None, content=" x") for i in range(n)]
+        r.stream(*chunks, event({"choices": [], "usage": usage(prompt, n)}), b"data: [DONE]\n\n")
+    else:
+        r.answer(404, b'{"detail":"Not Found"}')
+
+
+def test_a_good_server_tells_its_model_and_the_prompt_is_made_exact() -> None:
+    got = check(endpoint)
+    assert (got.model, got.prompt_words, got.input_tokens) == ("toy", 12, 20)
+    assert (got.path, got.drop, got.notes) == ("/v1/chat/completions", frozenset(), ())
+    assert got.e2e_s > 0
+
+
+def test_what_a_probe_needs_to_make_other_lengths_is_known() -> None:
+    got = check(endpoint)
+    assert (got.max_context, got.added_tokens, words_for(got, 100)) == (512, 8, 92)
+    assert not got.exact_words
+
+
+def probing(kind: str, **workload: int) -> scenario.Scenario:
+    return scenario.build({"workload": workload, "ramp": {"probe": kind}}, place="test")
+
+
+def test_a_prefill_probe_is_checked_with_answers_of_one_token() -> None:
+    sent: list[int] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            sent.append(json.loads(r.body)["max_tokens"])
+        endpoint(r)
+
+    got = check(script, wanted=probing("prefill", input_tokens=500, output_tokens=100))
+    assert (got.input_tokens, got.itl_s, got.notes) == (500, None, ())
+    assert sent == [1, 1]
+
+
+def test_a_decode_probe_takes_the_shortest_prompts_that_never_repeat() -> None:
+    wanted = probing("decode", input_tokens=500, output_tokens=400)
+    exact = check(endpoint, wanted=wanted)
+    assert (exact.prompt_words, exact.input_tokens, exact.notes) == (24, 32, ())
+
+    long_template = check(lambda r: endpoint(r, overhead=40), wanted=wanted)
+    assert (long_template.prompt_words, long_template.input_tokens) == (16, 56)
+    assert long_template.prompts_used == 2
+    assert long_template.notes == ("prompts come to 56 tokens by the server's count, not 32",)
+
+
+def test_a_url_with_v1_at_its_end_is_understood() -> None:
+    assert check(endpoint, path="/v1").path == "/v1/chat/completions"
+
+
+def test_a_refused_optional_field_is_dropped_and_noted() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions" and "ignore_eos" in json.loads(r.body):
+            r.answer(422, b'{"detail":"Unexpected fields in the request: {\'ignore_eos\'}"}')
+        else:
+            endpoint(r)
+
+    got = check(script)
+    assert got.drop == {"ignore_eos"}
+    assert got.notes == ("the server refuses ignore_eos: left out",)
+
+
+def test_the_simulated_endpoint_is_known_wherever_it_runs() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/version":
+            r.answer(404, b"{}", extra="Server: knee-sim/9.9\r\n")
+        else:
+            endpoint(r)
+
+    assert check(script).server == {"name": "knee-sim", "version": "9.9"}
+    assert check(endpoint).server == {}
+
+
+def test_a_server_without_usage_is_measured_and_noted() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/models":
+            r.answer(200, MODELS)
+        else:
+            r.stream(delta(content=" x"), delta("stop", content=" y"))
+
+    got = check(script)
+    assert got.input_tokens is None
+    assert "no usage" in got.notes[0]
+
+
+def says(line: str, script: Callable[[Request], None], wanted: scenario.Scenario | None = None) -> None:
+    with pytest.raises(HarnessError) as caught:
+        check(script, wanted=wanted)
+    text = str(caught.value)
+    assert line in text
+    assert "\n" not in text
+    assert caught.value.place
+    assert caught.value.way_out
+
+
+def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
+    return lambda r: r.answer(200, MODELS) if r.path == "/v1/models" else answer(r)
+
+
+@pytest.mark.parametrize(
+    ("line", "script"),
+    [
+        ("404: The model", on_chat(lambda r: r.answer(404, b'{"error":{"message":"The model `x` does not exist."}}'))),
+        ("422: bad field", on_chat(lambda r: r.answer(422, b'{"detail":"bad field"}'))),
+        ("401: no key", on_chat(lambda r: r.answer(401, b'{"error":"no key"}'))),
+        ("429: slow down", on_chat(lambda r: r.answer(429, b'{"message":"slow down"}'))),
+        ("500: boom", on_chat(lambda r: r.answer(500, b"boom"))),
+        ("answers with one JSON body, not a stream", on_chat(lambda r: r.answer(200, b'{"choices":[]}'))),
+        ("answers with HTML, not a stream", on_chat(lambda r: r.answer(200, b"<html>", "text/html"))),
+        ("first request failed: truncated", on_chat(lambda r: r.stream(delta(content="x")))),
+        ("first request failed: stream_error", on_chat(lambda r: r.stream(event({"error": {"message": "x"}})))),
+        ("the connection broke", on_chat(lambda r: r.reset())),
+        ("it answers with HTML, not JSON", lambda r: r.answer(200, b"<html>", "text/html")),
+        ("it asks for a key (401)", lambda r: r.answer(401, b"{}")),
+        ("it does not say what it serves (500)", lambda r: r.answer(500, b"{}")),
+        ("it serves 2 models", lambda r: r.answer(200, b'{"data":[{"id":"a"},{"id":"b"}]}')),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_one_line(line: str, script: Callable[[Request], None]) -> None:
+    says(line, script)
+
+
+def test_a_wrong_model_is_answered_with_the_nearest() -> None:
+    says("it does not serve 'toyy'; did you mean 'toy'?", endpoint, spec(model="toyy"))
+
+
+def test_lengths_that_the_server_cannot_hold_are_refused_before_load() -> None:
+    wanted = scenario.build({"workload": {"input_tokens": 500, "output_tokens": 100}}, place="test")
+    says("500 tokens in and 100 out do not fit into 512", endpoint, wanted)
+
+
+def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -> None:
+    wanted = scenario.build({"workload": {"input_tokens": 5, "output_tokens": 4}}, place="test")
+    says("give at least 9", endpoint, wanted)
+
+
+def test_nobody_there_and_no_such_host_say_so() -> None:
+    for url, fact in (("http://127.0.0.1:1", "nothing answers"), ("http://no-such-host.invalid", "nothing answers")):
+        with pytest.raises(HarnessError, match=fact):
+            asyncio.run(launch.check(spec(), url))
+
+
+@pytest.mark.parametrize(
+    ("url", "fact"),
+    [
+        ("ftp://h", "not an http address"),
+        ("h:8000", "not an http"),
+        ("http://h:x", "http"),
+        ("unix://h/s", "not an http"),
+        ("unix:s", "not an http"),
+        ("http://a..b", "not a host name"),
+        ("http://xn--a", "not a host name"),
+    ],
+)
+def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> None:
+    with pytest.raises(HarnessError, match=fact):
+        address(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("https://h", ("https://h:443", "h", 443, "", "https", "", "/v1", "", "")),
+        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "", "/v1", "", "")),
+        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "", "/v1", "", "")),
+        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
+        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
+        ("http://h/a/v1/completions", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "completions")),
+        ("http://h/v4/chat/completions/", ("http://h:80", "h", 80, "/v4", "http", "", "", "", "chat")),
+        (
+            "https://h/openai/deployments/d?api-version=1",
+            ("https://h:443", "h", 443, "/openai/deployments/d", "https", "", "", "?api-version=1", ""),
+        ),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, where: tuple[object, ...]) -> None:
+    assert msgspec.structs.astuple(address(url)) == where
+
+
+@pytest.mark.parametrize("wire", ["tcp", "ipv6", "unix", "tls", "httpx", "httpx tls"])
+def test_the_checks_reach_whatever_the_load_will(wire: str) -> None:
+    with reached(wire, endpoint) as there:
+        host = f"[{there.host}]" if ":" in there.host else there.host
+        url = f"unix:{there.uds}" if there.uds else f"{there.scheme}://{host}:{there.port}"
+        got = asyncio.run(launch.check(spec(ca_file=there.ca_file or None, transport=there.transport), url))
+    assert (got.model, got.input_tokens) == ("toy", 20)
+    assert (got.target.uds or got.target.port) == (there.uds or there.port)
+    assert [note.split(":")[0] for note in got.notes] == (
+        ["--transport httpx (HTTP/1.1)"] if there.transport == "httpx" else []
+    )
+
+
+def test_a_certificate_that_is_not_trusted_is_one_line_and_insecure_is_noted() -> None:
+    with reached("tls", endpoint) as there:
+        url = f"https://127.0.0.1:{there.port}"
+        with pytest.raises(HarnessError) as caught:
+            asyncio.run(launch.check(spec(), url))
+        got = asyncio.run(launch.check(spec(insecure=True), url))
+        with pytest.raises(HarnessError, match="is not valid for 'localhost'; give the host"):
+            asyncio.run(launch.check(spec(ca_file=there.ca_file), url.replace("127.0.0.1", "localhost")))
+    assert str(caught.value) == (
+        f"{url}: its certificate comes from an authority that is not trusted here; give --ca-file PEM"
+    )
+    assert got.notes == ("--insecure: the server's certificate was not verified",)
+
+
+def test_plain_http_where_tls_was_asked_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def plain() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(1000)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=plain, daemon=True).start()
+        with pytest.raises(HarnessError, match="it does not speak TLS; is it http://"):
+            asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{listener.getsockname()[1]}"))
+
+
+def test_a_server_that_waits_for_more_where_tls_was_asked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(unreachable, "_HANDSHAKE_S", 0.1)
+    with serving(endpoint) as port, pytest.raises(HarnessError, match=r"it does not speak TLS; is it http://\?"):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{port}"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(HarnessError, match=r"no connection within 0.1 s.*does it speak TLS"),
+    ):
+        asyncio.run(launch.check(spec(insecure=True), f"https://127.0.0.1:{silent.getsockname()[1]}"))
+
+
+def test_only_httpx_goes_through_the_environment_s_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    tunnels: list[str] = []
+
+    def proxy(r: Request) -> None:
+        tunnels.append(r.path)
+        tunnel(r)
+
+    with serving(proxy) as port, reached("tls", endpoint) as there:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        url = f"https://127.0.0.1:{there.port}"
+        asyncio.run(launch.check(spec(ca_file=there.ca_file), url))
+        assert tunnels == []
+        asyncio.run(launch.check(spec(ca_file=there.ca_file, transport="httpx"), url))
+    assert set(tunnels) == {f"127.0.0.1:{there.port}"}
+
+
+def test_a_socket_that_is_not_there_says_how_to_look() -> None:
+    with pytest.raises(HarnessError, match=r"nothing answers there .*curl --unix-socket /no/such"):
+        asyncio.run(launch.check(spec(), "unix:/no/such"))
+
+
+def test_a_run_begins_after_two_requests() -> None:
+    sent: list[int] = []
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            sent.append(json.loads(r.body)["max_tokens"])
+        endpoint(r)
+
+    assert check(script).prompts_used == 2
+    assert sent == [1, 4]
+
+
+def test_a_request_is_timed_when_nothing_else_is_done_here() -> None:
+    sent: list[tuple[int, bool]] = []
+    over = False
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            sent.append((json.loads(r.body)["max_tokens"], over))
+        endpoint(r)
+
+    async def busy() -> None:
+        nonlocal over
+        await asyncio.sleep(0.3)
+        over = True
+
+    with serving(script) as port:
+        asyncio.run(launch.check(spec(), f"http://127.0.0.1:{port}", busy=busy()))
+    assert sent == [(1, False), (4, True)]
+
+
+def test_a_tokenizer_that_counts_otherwise_takes_a_request_more() -> None:
+    """Every tenth word has two tokens: the first correction is not exact, and the timed request tells."""
+
+    def script(r: Request) -> None:
+        if r.path != "/v1/chat/completions":
+            endpoint(r)
+            return
+        sent = json.loads(r.body)
+        words = len(sent["messages"][0]["content"].split())
+        counted = 8 + words + words // 10
+        r.stream(delta("length", content=" x"), event({"choices": [], "usage": usage(counted, 1)}))
+
+    got = check(script)
+    assert (got.prompts_used, got.prompt_words, got.input_tokens, got.notes) == (3, 11, 20, ())
+
+
+def test_a_server_that_repeats_what_it_was_sent_brings_it_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sk-0123456789abcdef")
+
+    def echo(r: Request) -> None:
+        sent = json.dumps(r.header("Authorization"))
+        if r.path == "/v1/models":
+            r.answer(200, b'{"data": [{"id": %s}]}' % sent.encode())
+        elif r.path == "/version":
+            r.answer(200, b'{"version": %s}' % sent.encode(), extra=f"Server: {r.header('Authorization')}\r\n")
+        elif r.path == "/metrics":
+            r.answer(200, b"vllm:cache_config_info{key=%s} 1" % sent.encode())
+        else:
+            endpoint(r)
+
+    got = check(echo, wanted=spec(api_key_env="A_KEY"))
+    assert got.target.headers["Authorization"] == "Bearer sk-0123456789abcdef"
+    assert got.model == "Bearer (hidden)"
+    assert got.server == {"version": "Bearer (hidden)", "name": "vllm"}
+    assert got.cache_config == {"key": "Bearer (hidden)"}
+
+    def refuses(r: Request) -> None:
+        r.answer(200, MODELS) if r.path == "/v1/models" else r.answer(403, r.head)
+
+    with pytest.raises(HarnessError) as caught:
+        check(refuses, wanted=spec(api_key_env="A_KEY"))
+    assert "authorization: Bearer (hidden)" in str(caught.value).replace("A", "a")
+    assert "sk-" not in str(caught.value)
+
+
+def test_a_variable_in_the_body_is_sent_as_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "s3cret")
+    seen: set[str] = set()
+
+    def script(r: Request) -> None:
+        if r.path == "/v1/chat/completions":
+            seen.add(json.loads(r.body)["api_key"])
+        endpoint(r)
+
+    got = check(script, wanted=spec(extra_body={"api_key": "env:A_KEY"}))
+    assert (seen, got.extra_body) == ({"s3cret"}, {"api_key": "s3cret"})

@@ -1,0 +1,55 @@
+"""What is kept in memory while a run goes on, and what is known of the last requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.experiment.live_state import LiveState
+from harness.record import Level, Sample
+from harness.results import frames
+from harness.results.result import Result
+from harness.results.spool import Spool, header
+from tests.builders.records import request
+
+
+def live_state(tmp_path: Path) -> LiveState:
+    return LiveState(Spool(tmp_path, header(0, 0.0)), 0, "run", e2e_s=2.0, itl_s=0.1)
+
+
+def test_records_are_kept_for_the_running_level_and_the_one_before(tmp_path: Path) -> None:
+    live = live_state(tmp_path)
+    for index in range(3):
+        live.begin(Level(index, 1, 0, 10.0 * index), 1)
+        live.batch(frames.batch([request(10.0 * index + 1, [10.0 * index + 2], level=index)]))
+        live.add_samples([Sample(10.0 * index + 3, "server", "running", 1.0)])
+    assert [r.level for r in live.records] == [1, 2] == [int(s.time_s / 10) for s in live.samples]
+    live.batch(frames.batch([request(2.0, [29.0], level=0)]))  # it hung all the time
+    live.begin(Level(3, 1, 0, 30.0), 1)
+    assert [r.level for r in live.records] == [2, 0]
+    assert len(Result.open(tmp_path).records) == 4, "the disk has them all"
+
+
+def test_a_level_s_request_time_is_that_of_its_window_once_enough_have_ended(tmp_path: Path) -> None:
+    live = live_state(tmp_path)
+    level = Level(0, 1, 0, 0.0)
+    live.begin(level, 1)
+    assert live.request_s(1) == 2.0, "the launch check's"
+    live.batch(frames.batch([request(float(i), [i + 4.0]) for i in range(20)]))
+    live.moment(Level(0, 1, 0, 0.0, 30.0))
+    live.batch(frames.batch([request(float(i), [i + 1.0]) for i in range(30, 37)]))
+    assert live.request_s(10) == pytest.approx((3 * 4.0 + 7 * 1.0) / 10), "seven are too few"
+    live.batch(frames.batch([request(37.0, [38.0])]))
+    assert live.request_s(10) == pytest.approx(1.0)
+
+
+def test_what_the_level_s_last_requests_came_to_is_known_of_its_own_only(tmp_path: Path) -> None:
+    live = live_state(tmp_path)
+    live.begin(Level(1, 1, 0, 0.0), 1)
+    live.batch(frames.batch([request(0.0, done=1.0, error="reset", level=0), request(0.0, [1.0], level=1),
+                            request(0.0, done=1.0, error="reset", level=1),
+                            request(0.0, done=1.0, error="cancelled", level=1)]))  # fmt: skip
+    assert list(live.outcomes) == [False, True]
+    assert live.answered == 4
+    assert (live.usage.input_tokens, live.usage.output_tokens) == (40, 1)

@@ -1,0 +1,256 @@
+"""The page is whole, offline and safe; the Markdown has the same content."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.manifest import Host, Manifest, Scenario, Simulated, Target
+from harness.report import document, markdown, page, run_report
+from harness.report.facts import facts
+from harness.report.format import plain as plain_text
+from harness.summary import Summary, Verdict
+from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Seen(HTMLParser):
+    """Tags, attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.data: dict[str, list[str]] = {}
+        self.text = ""
+        self._inside = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._inside = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.data.setdefault(self._inside, []).append(data)
+        else:
+            self.text += data
+
+
+def page_of(summary: Summary, manifest: Manifest) -> str:
+    return page.render(run_report.report(summary, manifest))
+
+
+def markdown_of(summary: Summary, manifest: Manifest) -> str:
+    return markdown.render(run_report.report(summary, manifest))
+
+
+@cache
+def seen(name: str) -> Seen:
+    return Seen(page_of(SITUATIONS[name](), SIMULATED_MANIFEST if name == "simulated" else MANIFEST))
+
+
+def flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert [doctest.testmod(each).failed for each in (page, markdown, document)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_page_loads_nothing_from_anywhere(name: str) -> None:
+    found = seen(name)
+    loading = {"src", "href", "srcset", "data", "action", "poster", "background", "xlink:href", "formaction"}
+    assert [pair for pair in found.attributes if pair[0] in loading] == []
+    assert not {"link", "iframe", "img", "object", "embed", "base", "form"} & set(found.tags)
+    assert not re.search(r"url\(|@import", "".join(found.data["style"]))
+    policy = next(value for key, value in found.attributes if key == "content" and value and "default-src" in value)
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
+    text = flat(seen(name).text)
+    places = [text.find(part) for fact in facts(SITUATIONS[name]()) for part in (fact.value, fact.detail)]
+    assert min(places) >= 0
+    later = [text.find(head) for head in ("Throughput against load", "Levels", "Verdicts", "What was run")]
+    assert later == sorted(later)
+    assert max(places[:2]) < later[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("full", ["Knee: 16.2 requests in flight (95 % interval 15.4–17.1)"]),
+        (
+            "provisional",
+            [
+                "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
+                "Why provisional: 1 level past the knee, 2 are needed",
+                "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
+            ],
+        ),
+        (
+            "simulated",
+            [
+                "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
+                "To settle it: measure 16 and 32 in flight, about 48 s",
+            ],
+        ),
+        ("hollow", ["Knee: not measurable: every level is invalid"]),
+    ],
+)
+def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: str, lines: list[str]) -> None:
+    summary = SITUATIONS[name]()
+    text = markdown_of(summary, MANIFEST)
+    places = [text.find(f"- {line}\n") for line in lines]
+    assert min(places) >= 0
+    assert places == sorted(places)
+    value, _, detail = lines[0].removeprefix("Knee: ").partition("; the ")
+    card = f'<div><dt>Knee</dt><dd class="value">{value}</dd>'
+    source = page_of(summary, MANIFEST)
+    assert card in source
+    assert f": {value}</title>" in source
+    chart = msgspec.json.decode(seen(name).data["script"][0])["curve"]["layout"]["title"]["text"]
+    assert chart.replace("<br>", " ") == lines[0]
+    assert not detail or f"the {detail}</dd>" in source
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_neither_page_nor_markdown_says_none_or_nan(name: str) -> None:
+    summary = SITUATIONS[name]()
+    manifest = msgspec.structs.replace(MANIFEST, scenario=Scenario())  # it is shown as JSON, with its nulls
+    text = Seen(page_of(summary, manifest)).text + markdown_of(summary, manifest)
+    assert not re.search(r"\b(None|nan|NaN|null)\b", text)
+
+
+def test_what_came_from_outside_stays_text() -> None:
+    attack = '</script><script>alert(1)</script><img src=x onerror="alert(2)">'
+    summary = full()
+    levels = [
+        msgspec.structs.replace(
+            level, errors_by_type={attack: 1}, verdicts=[Verdict(attack, "invalid", attack, attack)]
+        )
+        for level in summary.levels
+    ]
+    prediction = msgspec.structs.replace(
+        summary.prediction, model=attack, gpu=attack, binding_cap=attack, caps={attack: 16.0}
+    )
+    texts: dict[str, Any] = dict.fromkeys(("name", "url", "model", "gpu", "created", "command"), attack)
+    hostile = Manifest(
+        **texts,
+        server={"name": attack, "version": attack},
+        scenario=Scenario(name=attack, target=Target(model=attack, headers={attack: attack})),
+        notes=[attack],
+        harness_version=attack,
+        simulated=Simulated(profile=attack),
+        host=Host(system=attack),
+    )
+    loaded: Summary = msgspec.structs.replace(summary, simulated=True, levels=levels, prediction=prediction)
+    found, plain = Seen(page_of(loaded, hostile)), seen("full")
+    assert "img" not in found.tags
+    assert found.tags.count("script") == plain.tags.count("script") == 3
+    assert not any(key.startswith("on") for key, _ in found.attributes)
+    assert found.text.count("alert(1)") >= 10
+    drawn = msgspec.json.encode(msgspec.json.decode(found.data["script"][0])).decode()
+    assert "&lt;/script&gt;" in drawn  # plotly reads some HTML in hover texts and labels
+    assert "<script" not in drawn
+    assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(plain_text(attack), ""))
+
+
+def test_no_template_turns_escaping_off() -> None:
+    templates = sorted(Path(page.__file__).with_name("assets").glob("*.j2"))
+    assert len(templates) == 2
+    assert not re.search(r"\|\s*safe|autoescape|Markup", "".join(path.read_text() for path in templates))
+
+
+def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
+    source = seen("full").data["script"][0]
+    assert "<" not in source
+    assert set(msgspec.json.decode(source)) == {"curve", "ttft", "itl", "e2e"}
+
+
+def test_a_run_without_levels_is_a_page_without_plots_and_without_plotly() -> None:
+    source = page_of(msgspec.structs.replace(interrupted(), levels=[]), Manifest())
+    assert "<script" not in source
+    assert "no level was finished" in source
+
+
+def test_plots_without_data_are_left_out() -> None:
+    assert set(msgspec.json.decode(seen("hollow").data["script"][0])) == {"curve"}
+    assert "Latency against load" not in seen("hollow").text
+
+
+def test_a_simulated_page_is_branded_in_banner_title_plot_and_markdown() -> None:
+    source = page_of(simulated(), SIMULATED_MANIFEST)
+    assert "<title>SIMULATED " in source
+    assert '<p class="banner"><b>SIMULATED</b>' in source
+    assert '"text":"SIMULATED"' in source
+    assert markdown_of(simulated(), SIMULATED_MANIFEST).splitlines()[4].startswith("> **SIMULATED**: ")
+    assert "SIMULATED" not in seen("full").text
+
+
+def test_the_command_that_repeats_the_run_is_on_the_page_as_it_must_be_typed() -> None:
+    listed = page_of(hollow(), Manifest(command="knee run --model 'a b'"))
+    assert "knee run --model &#39;a b&#39;</pre>" in listed
+
+
+def test_the_markdown_has_the_same_in_order() -> None:
+    text = markdown_of(full(), MANIFEST)
+    parts = ["# meta-llama/Llama-3.1-8B-Instruct", "- Knee: 16.2 requests in flight", "![", "](curve.png)", "## Levels",
+             "| 64 | 63.5 | 1,857 | ±15 | 1,972 | 0.94 |", "## Verdicts", "- **invalid** client\\_limited at C = 64",
+             "## What was run"]  # fmt: skip
+    places = [text.find(part) for part in parts]
+    assert min(places) >= 0
+    assert places == sorted(places)
+
+
+def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -> None:
+    title, heads = "Unsourced claims about such a setup", "claimclaimedmeasured"
+    assert f"{title} {heads} vLLM: relative throughput 1.0" in flat(seen("full").text)
+    text = markdown_of(full(), MANIFEST)
+    assert f"## {title}\n\n| claim | claimed | measured |\n| --- | --- | --- |\n| vLLM: relative" in text
+    assert "| \\~30-100 tok/s/GPU at batch 1 | 30–100 | 141 tok/s |" in text
+    assert title not in seen("simulated").text + markdown_of(simulated(), SIMULATED_MANIFEST)
+    assert title not in seen("interrupted").text
+
+
+def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
+    assert "# a\\|b\\_c" in markdown_of(full(), msgspec.structs.replace(MANIFEST, model="a|b_c"))
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (chromium in PATH)")
+@pytest.mark.parametrize("name", ["full", "simulated"])
+def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page_of(SITUATIONS[name](), MANIFEST), encoding="utf-8")
+    assert CHROMIUM is not None
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
+    quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]  # fmt: skip
+    command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={tmp_path / 'profile'}",
+               "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+    body = dom[dom.index("<main>") : dom.index("</main>")]
+    plots = re.split(r'class="plot[^"]*" id="', body)[1:]
+    assert [plot[: plot.index('"')] for plot in plots] == ["curve", "ttft", "itl", "e2e"]
+    assert all('class="main-svg"' in plot for plot in plots)
+    assert "knee 16.2" in plots[0] or name != "full"

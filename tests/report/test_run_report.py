@@ -1,0 +1,411 @@
+"""The answer in words: every fact, knee and verdict, and the sentence where there is none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.manifest import Manifest
+from harness.report import facts, headline, remarks, run_report, subject
+from harness.report.document import Fact
+from harness.summary import (
+    Assumptions,
+    Attainment,
+    Curve,
+    DecodePhase,
+    Estimate,
+    GpuView,
+    Grade,
+    Knees,
+    Phases,
+    PrefillPhase,
+    RampStep,
+    Summary,
+    Value,
+    Verdict,
+)
+from tests.builders.summaries import (
+    MANIFEST,
+    SITUATIONS,
+    constant,
+    full,
+    hollow,
+    interrupted,
+    level,
+    provisional,
+    simulated,
+)
+
+
+def answer(summary: Summary) -> list[str]:
+    """The answer as report.md has it, a line each."""
+    return [f"{fact.label}: {fact.text}" for fact in facts.facts(summary)]
+
+
+CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
+
+
+def watched(gpus: int = 1, **figures: Any) -> Summary:
+    """The whole run with its GPUs watched at C = 24 (1,864 tok/s, the highest) and C = 32."""
+    summary = full()
+    view = GpuView(gpus=gpus, power_w=652.3, **figures)
+    levels = [msgspec.structs.replace(x, gpu=view) if x.concurrency in (24, 32) else x for x in summary.levels]
+    return msgspec.structs.replace(summary, levels=levels)
+
+
+def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
+    assert answer(full()) == [
+        "Knee: 16.2 requests in flight (95 % interval 15.4–17.1)",
+        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); half of it at 7.19 in flight, 95 % at 14.1 in flight",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
+        "bound by max_num_seqs = 16",
+        "Measured / predicted: 0.94 at the plateau; single stream 0.94; 0.75–1.15 counts as agreement",
+        "Cost: $0.300 per million output tokens; at 16.2 in flight; $2.00 per GPU-hour",
+        CLIENT,
+    ]
+
+
+def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
+    assert answer(simulated()) == [
+        "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
+        "To settle it: measure 16 and 32 in flight, about 48 s",
+        "Plateau: at least 1,026 output tok/s, measured at C = 8",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 138–144)",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
+        "bound by max_num_seqs = 16",
+        "Measured / predicted: 0.94 at C = 8; single stream 0.94; "
+        "results agree with the prediction by construction (simulated)",
+        CLIENT,
+    ]
+
+
+def test_an_interrupted_run_answers_with_what_stands() -> None:
+    assert answer(interrupted()) == [
+        "Interrupted: the run ended early; 2 levels were finished",
+        "Knee: not measurable: 2 levels measured, too few for a curve",
+        "Plateau: at least 276 output tok/s, measured at C = 2",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141)",
+        "Prediction: not made; it needs a GPU (--gpu) and a model config (--model-config)",
+        CLIENT,
+    ]
+
+
+def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> None:
+    assert answer(hollow()) == [
+        "Knee: not measurable: every level is invalid",
+        "Plateau: not measurable: no level has output",
+        "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; no knee; no cap binds",
+    ]
+
+
+def test_a_provisional_answer_has_its_figures_the_reason_and_what_settles_it() -> None:
+    assert answer(provisional())[:5] == [
+        "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
+        "Why provisional: 1 level past the knee, 2 are needed",
+        "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
+        "Plateau: about 1,841 output tok/s (provisional; 95 % interval 1,702 or more)",
+        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
+    ]
+
+
+def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
+    assert answer(constant())[:3] == [
+        "Knee: 1.01 requests in flight (95 % interval 0.970–1.04); "
+        "throughput does not rise with load: the server handles 1 at a time",
+        "Plateau: 150 output tok/s (95 % interval 149–151)",
+        "Single stream: 151 output tok/s measured (95 % interval 148–152); 149 by the curve (95 % interval 147–151)",
+    ]
+    curve = curve_of(constant(), dip=Value(0.12, (0.1, 0.14)))
+    falls = msgspec.structs.replace(constant(), curve=curve)
+    assert "throughput falls with load: the server is fastest at the lowest level" in answer(falls)[0]
+    assert answer(falls)[1].endswith("it falls by 12 % to the last level")
+    hinge = Value(8.1, (7.8, 8.3))
+    above = msgspec.structs.replace(
+        constant(), levels=constant().levels[3:], curve=curve_of(constant(), hinge_concurrency=hinge), knees=Knees()
+    )
+    assert answer(above)[0] == (
+        "Knee: at most 8.10 requests in flight (95 % interval 7.80–8.30); "
+        "throughput does not rise with load: 8 in flight, the lowest level, saturate the server"
+    )
+
+
+def curve_of(summary: Summary, **changes: Any) -> Curve:
+    assert summary.curve is not None
+    return msgspec.structs.replace(summary.curve, **changes)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_headline_is_none_and_a_doubt_takes_no_answer_away(name: str) -> None:
+    summary = SITUATIONS[name]()
+    first = headline.sentence(summary)
+    assert not re.search(r"\bnone\b", "\n".join(answer(summary)))
+    if summary.knee_concurrency is not None:
+        assert f"{summary.knee_concurrency:.3g}" in first
+    gravest = Verdict("errors_above_1_percent", "invalid", "x")
+    assert headline.sentence(msgspec.structs.replace(summary, verdicts=[gravest])) == first
+
+
+def test_where_nothing_is_predicted_the_asymptote_says_where_the_knee_may_be() -> None:
+    curve = curve_of(
+        simulated(), expected_concurrency=310.0, expected_by="asymptote", settle=None,
+        asymptote_tokens_per_s=Value(10_000.0, (9100.0, 11_200.0)),
+    )  # fmt: skip
+    assert answer(msgspec.structs.replace(simulated(), curve=curve))[:2] == [
+        "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310",
+        "Plateau: at least 1,026 output tok/s, measured at C = 8; "
+        "the curve tends to 10,000 (95 % interval 9,100–11,200)",
+    ]
+
+
+def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
+    """Summaries of format 1 have none."""
+    for made, expected in ((full, "found"), (provisional, "provisional"), (simulated, "beyond"), (hollow, "none")):
+        curve = curve_of(made(), state="none", reasons=[], settle=None)
+        assert headline.state(curve) == expected
+    old = curve_of(simulated(), state="none", reasons=[], settle=None, at_least_concurrency=None, expected_by=None,
+                   expected_concurrency=None)  # fmt: skip
+    assert answer(msgspec.structs.replace(simulated(), curve=old))[0] == (
+        "Knee: above 8 requests in flight: throughput still rises there"
+    )
+    assert headline.state(None) == "none"
+
+
+def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
+    void = Verdict("errors_above_1_percent", "invalid", "x")
+    first = msgspec.structs.replace(level(1, output_tokens_per_s=Estimate(9_999.0)), verdicts=[void])
+    summary = msgspec.structs.replace(interrupted(), levels=[first])
+    assert answer(summary)[1] == "Knee: not measurable: no valid level"
+    lines = answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
+    assert lines[2:4] == [
+        "Plateau: at least 1,026 output tok/s, measured at C = 8",
+        "Single stream: 141 output tok/s by the curve (95 % interval 138–144)",
+    ]
+
+
+def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
+    def knee(summary: Summary) -> list[str]:
+        return answer(summary)[:2]
+
+    hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
+    assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
+        "Knee: 16 requests in flight meet the limits, 24 miss them", hinge
+    ]  # fmt: skip
+    assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
+        "Knee: at least 64 requests in flight: no level misses the limits", hinge
+    ]  # fmt: skip
+    assert knee(judged({1: "missed"}, knee=None))[0] == "Knee: below 1 in flight: the lowest level misses the limits"
+    everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
+    assert knee(judged(everywhere, knee=None))[0] == (
+        "Knee: not measurable: no level has enough requests to decide the limits"
+    )
+
+
+def test_the_single_stream_is_measured_first_and_repeats_are_averaged() -> None:
+    summary = full()
+    again = msgspec.structs.replace(level(1, 0.02), repeat=1)
+    lines = answer(msgspec.structs.replace(summary, levels=[*summary.levels, again]))
+    assert (
+        "Single stream: 141 output tok/s measured (mean of 2 levels); 141 by the curve (95 % interval 140–142)" in lines
+    )
+    lines = answer(msgspec.structs.replace(summary, levels=summary.levels[1:]))
+    assert "Single stream: 141 output tok/s by the curve (95 % interval 140–142)" in lines
+
+
+def test_the_lengths_that_were_sent_stand_before_those_requested_where_they_differ() -> None:
+    summary = full()
+    other = [msgspec.structs.replace(x, input_tokens_mean=1063.0, output_tokens_mean=199.0) for x in summary.levels]
+    _, below = subject.subject(msgspec.structs.replace(summary, levels=other), MANIFEST)
+    assert "1,063 tokens in (1,000 requested), 200 out · " in below
+    assert "1,000 tokens in, 200 out · " in subject.subject(summary, MANIFEST)[1]
+
+
+def test_an_unbounded_interval_is_said_in_words() -> None:
+    open_ended = Value(16.2, (15.4, None))
+    summary = msgspec.structs.replace(full(), knees=Knees(hinge=open_ended))
+    assert answer(summary)[0] == "Knee: 16.2 requests in flight (95 % interval 15.4 or more)"
+
+
+def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
+    limit = Value(12.4, (11.9, 12.8))
+    summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
+    assert answer(summary)[:2] == [
+        "Knee: 12.4 requests in flight meet the limits, 12.8 miss them",
+        "Hinge: 16.2 requests in flight (no interval)",
+    ]
+
+
+def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
+    def detail(most: float) -> str:
+        sheet = full().prediction
+        assert sheet is not None
+        sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": most})
+        found = facts.facts(msgspec.structs.replace(full(), prediction=sheet))
+        return next(fact.detail for fact in found if fact.label == "Prediction")
+
+    assert detail(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")
+    assert detail(0.0).endswith("knee at 16; the SLO is missed at any load")
+
+
+def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
+    """Each claim of the full run by its first word: the range that it claims, and what was measured."""
+    summary = full()
+    assert summary.prediction is not None
+    known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
+    sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
+    summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
+    return {quote.split()[0]: (claim, found) for quote, claim, found in run_report.claim_rows(summary, MANIFEST)}
+
+
+def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
+    decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=Value(0.62))
+    shown = claimed(phases=Phases(decode=decode))
+    assert shown["vLLM:"] == ("1", "–"), "a ratio to what was not measured"
+    assert shown["7B"] == ("2,000–5,000", "1,853 tok/s at the plateau")
+    assert shown["~30-100"] == ("30–100", "141 tok/s")
+    assert shown["Real-world"] == ("0.300–0.500", "MBU 0.62")
+    assert shown["Cost"] == ("0.0500–0.300", "$0.300")
+    assert shown["World-Class:"] == ("10,000 or more", "1,853 tok/s at the plateau")
+    below = claimed(curve=None)
+    assert below["7B"][1] == "1,872 tok/s at C = 24"
+    assert below["~30-100"][1] == below["Real-world"][1] == "–"
+
+
+def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
+    assert claimed()
+    assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
+    assert run_report.claim_rows(simulated(), MANIFEST) == []
+
+
+def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
+    found = remarks.remarks(full())
+    assert [(r.gravity, r.code, r.where) for r in found] == [
+        ("invalid", "client_limited", "C = 64"),
+        ("doubt", "window_short", "C = 1, 2"),
+        ("note", "server_version_unknown", ""),
+    ]
+    assert found[0].advice == "give it more workers: --workers"
+
+
+def test_a_level_verdict_that_the_run_repeats_is_shown_once() -> None:
+    summary = full()
+    again = summary.levels[-1].verdicts[0]
+    assert remarks.remarks(msgspec.structs.replace(summary, verdicts=[again])) == remarks.remarks(
+        msgspec.structs.replace(summary, verdicts=[])
+    )
+
+
+def test_gpus_are_shown_where_they_were_watched_and_nowhere_else() -> None:
+    seen = watched(joules_per_output_token=0.35, sm_clock_hz=1.755e9, sm_clock_min_hz=1.41e9, memory_used_bytes=75.5e9)
+    assert answer(seen)[-2] == (
+        "GPU: 652 W at C = 24; 0.350 J per output token; SM clock 1,755 MHz, lowest 1,410; 75.5 GB in use"
+    )
+    assert answer(watched(gpus=8))[-2] == "GPU: 652 W on 8 GPUs at C = 24"
+    assert not any(line.startswith("GPU") for line in answer(full()))
+
+
+def test_a_bare_manifest_is_enough() -> None:
+    assert subject.subject(interrupted(), Manifest()) == ("unnamed model", "")
+    assert subject.subject(full(), Manifest()) == ("llama-3.1-8b", "1 × h100-sxm · 1,000 tokens in, 200 out")
+
+
+def test_the_client_s_ceiling_and_how_near_it_came_are_shown() -> None:
+    summary = full()
+    known = msgspec.structs.replace(
+        summary.client, events_per_s_ceiling=120_000.0, ceiling_is_lower_bound=True, workers=2, transport="socket"
+    )
+    used = [
+        msgspec.structs.replace(x, client=msgspec.structs.replace(x.client, ceiling_fraction=0.25))
+        for x in summary.levels
+    ]
+    summary = msgspec.structs.replace(summary, client=known, levels=used)
+    assert answer(summary)[-1] == (
+        "Client: 2 workers, kernel stamps; ceiling at least 120,000 tok/s; 25 % of it used; arrival error p99 40 µs"
+    )
+
+
+def judged(outcomes: dict[int, str], *, knee: Value | None) -> Summary:
+    """The full summary, whose levels have these outcomes of an SLO by concurrency."""
+    summary = full()
+    levels = [
+        msgspec.structs.replace(
+            level,
+            slo=[Attainment("ttft_p99=2s", 0.99, 10, 10, 1.0, (0.7, 1.0), outcomes.get(level.concurrency or 0, "met"))],
+        )
+        for level in summary.levels
+    ]
+    knees = msgspec.structs.replace(summary.knees, slo=knee)
+    return msgspec.structs.replace(summary, levels=levels, knees=knees)
+
+
+def slo_line(summary: Summary) -> str:
+    return next(line for line in answer(summary) if line.startswith("SLO"))
+
+
+def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
+    assert slo_line(judged({}, knee=Value(16.0, (16.0, 24.0)))) == (
+        "SLO: met up to 16 requests in flight; ttft_p99=2s for 99 %; missed at 24"
+    )
+    assert "no level misses them" in slo_line(judged({}, knee=Value(24.0, (24.0, None))))
+
+
+def test_an_slo_without_a_knee_says_which_of_the_three_it_is() -> None:
+    lowest = full().levels[0].concurrency or 0
+    assert slo_line(judged({lowest: "missed"}, knee=None)).startswith(f"SLO: missed at the lowest level, C = {lowest}")
+    everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
+    assert "no level has enough requests to decide" in slo_line(judged(everywhere, knee=None))
+
+
+def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
+    prefill = PrefillPhase(
+        tokens_per_s=Value(21000.0, (20500.0, 21500.0)), seconds_per_token=Value(45e-6), ttft_base_s=Value(0.01),
+        mfu=Value(0.41, (0.39, 0.43)), lengths=[],
+    )  # fmt: skip
+    decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=None)
+    lines = answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill, decode=decode)))
+    assert (
+        "Prefill: 21,000 prompt tok/s; 95 % interval 20,500–21,500; 45 µs a prompt token; MFU 0.41 (0.390–0.430)"
+        in lines
+    )
+    assert "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request" in lines
+
+
+def test_a_grade_shows_what_the_next_one_needs_and_how_repeats_differ() -> None:
+    grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
+    assert answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
+        "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
+        "the next grade needs 600 s of windows, 3 repeats"
+    )
+
+
+def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
+    ramp = [RampStep(1, "a single stream"), RampStep(17, "tells most"), RampStep(None, "stopped: known")]
+    rows = run_report.ramp_facts(msgspec.structs.replace(full(), ramp=ramp))
+    assert rows == [Fact("C = 1", "a single stream"), Fact("C = 17", "tells most"), Fact("end", "stopped: known")]
+    chosen = [RampStep(1, "given"), RampStep(2, "given"), RampStep(None, "all given levels are held")]
+    assert run_report.ramp_facts(msgspec.structs.replace(full(), ramp=chosen)) == []
+
+
+def test_every_knee_stands_under_its_own_name() -> None:
+    curve = full().curve
+    assert curve is not None
+    names = [fact.label for fact in run_report.knee_facts(curve, full().knees)]
+    assert names[0] == "hinge"
+    assert len(set(names)) == len(names)
+
+
+def test_a_fit_says_the_answer_first_in_the_words_of_the_report() -> None:
+    for made in (full, provisional, simulated, constant, hollow):
+        summary = made()
+        assert summary.curve is not None
+        loads = [level.concurrency or 0 for level in summary.levels]
+        found = run_report.fit(summary.curve, summary.knees, loads).sections[0].facts
+        head = headline.headline(summary)[0]
+        assert found[0] == Fact("knee", head.value, head.detail)
+    provisional_knees = run_report.knee_facts(curve_of(provisional()), provisional().knees)
+    assert provisional_knees[0] == Fact(
+        "hinge", "16.1 in flight", "95 % interval 11–28; provisional; where the rising branch meets the plateau"
+    )  # fmt: skip

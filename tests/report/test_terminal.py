@@ -1,0 +1,142 @@
+"""The words of the answer and the level table."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness.manifest import Manifest
+from harness.report import format as fmt
+from harness.report import headline, run_report, terminal
+from harness.report.facts import facts
+from harness.summary import GpuView, Knees, Summary, Value, Verdict
+from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
+
+
+def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
+    terminal.show_paths([("page", "out/report.html")], console)
+    return out.getvalue()
+
+
+def watched(gpus: int = 1, **figures: Any) -> Summary:
+    """The whole run with its GPUs watched at C = 24 (1,864 tok/s, the highest) and C = 32."""
+    summary = full()
+    view = GpuView(gpus=gpus, power_w=652.3, **figures)
+    levels = [msgspec.structs.replace(x, gpu=view) if x.concurrency in (24, 32) else x for x in summary.levels]
+    return msgspec.structs.replace(summary, levels=levels)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(fmt).failed == doctest.testmod(terminal).failed == 0
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_terminal_keeps_to_its_width_and_a_file_gets_no_colour_codes(name: str, width: int) -> None:
+    text = printed(SITUATIONS[name](), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "\x1b" not in text
+    assert not re.search(r"\b(None|nan|inf)\b", text)
+    assert text.rstrip().endswith("out/report.html")
+
+
+def test_every_level_has_its_line_and_bad_ones_their_mark() -> None:
+    lines = printed(full(), 100).splitlines()
+    rows = [line.split() for line in lines if re.match(r" *\d+ +[\d.]+ +[\d,]+ +±", line)]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8", "12", "16", "24", "32", "48", "64"]
+    assert [row[-1] for row in rows] == ["?", "?", *"0000000", "✗"]
+    assert rows[-1] == "64 63.5 1,857 ±15 1,972 0.94 9.28 5,135 – 8.77 6,846 3 ✗".split()
+
+
+def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> None:
+    wide, narrow = printed(full(), 100), printed(full(), 80)
+    assert "predicted  meas./" in wide
+    assert "meas./" in narrow
+    assert "predicted meas./" not in narrow
+
+
+def test_without_a_prediction_its_columns_are_absent() -> None:
+    assert [c.head for c in run_report.level_columns(interrupted()) if "pred" in c.head] == []
+
+
+def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_others_are() -> None:
+    notes = [Verdict(f"note_{i}", "note", f"remark {i}") for i in range(3)]
+    summary = msgspec.structs.replace(full(), verdicts=notes)
+    text = printed(summary, 100)
+    assert re.findall(r"^(invalid|doubt|note) ", text, re.M) == ["invalid", "doubt", "note"]
+    assert "2 more remarks: --verbose, or report.md" in text
+    every = printed(summary, 100, verbose=True)
+    assert len(re.findall(r"^(invalid|doubt|note) ", every, re.M)) == 5
+    assert "more remark" not in every + printed(full(), 100)
+    assert "plateau_not_reached" not in printed(provisional(), 100), "the headline has it"
+    assert "plateau_not_reached" in printed(provisional(), 100, verbose=True)
+    assert "1 more remark: " in printed(msgspec.structs.replace(full(), verdicts=notes[:2]), 100)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
+    text = " ".join(printed(SITUATIONS[name](), 100).split())
+    for fact in headline.headline(SITUATIONS[name]()):
+        assert f"{fact.label} {fact.text}" in text
+
+
+def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
+    columns = {column.head: column.cells for column in run_report.level_columns(watched(joules_per_output_token=0.35))}
+    assert columns["J per\ntoken"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
+    for without in (full(), watched()):
+        assert "J per\ntoken" not in {column.head for column in run_report.level_columns(without)}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_joules_column_gives_way_on_a_terminal_too_narrow_for_it(width: int) -> None:
+    text = printed(watched(joules_per_output_token=0.35), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "meas./" in text
+
+
+def test_a_simulated_run_is_branded_before_anything_else() -> None:
+    text = printed(simulated(), 100, SIMULATED_MANIFEST)
+    assert text.startswith("SIMULATED: the simulated endpoint played llama-3.1-8b/h100-sxm at 20 × real time.")
+    assert "by construction" in " ".join(text.splitlines()[:2])
+    assert "SIMULATED" not in printed(full(), 100)
+
+
+def test_text_from_outside_cannot_steer_the_terminal() -> None:
+    evil = Verdict("odd", "note", "the server says \x1b[2J[bold]hello[/bold]\r")
+    text = printed(
+        msgspec.structs.replace(full(), verdicts=[evil]), 100, msgspec.structs.replace(MANIFEST, model="m\x1b]0;x\x07")
+    )
+    assert "\x1b" not in text
+    assert "[bold]hello[/bold]" in text
+
+
+@given(st.floats(min_value=1e-4, max_value=1e12))
+def test_a_number_is_never_off_by_more_than_its_third_figure(value: float) -> None:
+    assert float(fmt.number(value).replace(",", "")) == pytest.approx(value, rel=5.1e-3)
+
+
+def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
+    summary = full()
+    levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
+    nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
+    answer = [f"{fact.label}: {fact.text}" for fact in facts(nothing)]
+    assert answer[0] == "Knee: not measured: requests were sent at fixed rates"
+    assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
+    assert answer[1].endswith(" output tok/s at 2 req/s")
+    heads = [column.head for column in run_report.level_columns(nothing)]
+    assert heads[0] == "target\nreq/s"
+    assert "lag ms\np99" in heads
+    assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
+    limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
+    assert facts(limits)[0].text == "2 requests per second meet the limits, 3 miss them"

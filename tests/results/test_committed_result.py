@@ -1,0 +1,99 @@
+"""The committed measurements of a real vLLM: small, complete, and their summaries follow from their records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.analysis.summarise import summarise
+from harness.results.result import Result
+from harness.summary import Summary
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "results" / "live-vllm"
+VERSUS = [ROOT / "results" / f"live-vllm-versus-{kind}" for kind in ("adaptive", "fixed")]
+
+
+def figures(value: Any, place: str = "") -> dict[str, Any]:
+    """Everything in a JSON value by its place in it."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    return {path: x for name, each in inside for path, x in figures(each, f"{place}/{name}").items()}
+
+
+def same(again: bytes, committed: bytes) -> None:
+    """Two JSON texts say the same; processors and Python's versions round sums differently in the last digits."""
+    one, other = figures(json.loads(again)), figures(json.loads(committed))
+    assert one.keys() == other.keys()
+    for place, value in one.items():
+        assert value == (pytest.approx(other[place], rel=1e-9) if isinstance(value, float) else other[place]), place
+
+
+@pytest.mark.parametrize(
+    ("result", "levels", "knee"),
+    [
+        (RESULT, [1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64], 16),
+        (VERSUS[0], [1, 2, 4, 8, 16, 23, 8, 6, 5, 2, 11, 21, 9, 1, 3, 6, 5, 4, 1, 2, 1, 1, 5, 2, 1, 1, 1, 1, 1, 1], 6),
+        (VERSUS[1], [1, 2, 4, 8, 16, 32, 64], 6),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_its_summary_is_made_anew_from_its_records(result: Path, levels: list[int], knee: int) -> None:
+    committed = msgspec.json.decode((result / "summary.json").read_bytes(), type=Summary)
+    again = summarise(Result.open(result))
+    assert [level.concurrency for level in again.levels] == levels
+    same(msgspec.json.encode(again.levels), msgspec.json.encode(committed.levels))
+    assert again.curve is not None
+    assert committed.curve is not None
+    hinge, was = again.curve.hinge_concurrency, committed.curve.hinge_concurrency
+    assert hinge.value == pytest.approx(was.value)
+    assert hinge.ci95 is not None
+    low, high = hinge.ci95
+    assert low is not None
+    assert high is not None
+    assert low <= knee <= high, f"the server ran at most {knee} sequences at once"
+    assert again.simulated is False
+
+
+@pytest.mark.slow
+def test_its_report_is_made_anew_by_the_command(tmp_path: Path) -> None:
+    shutil.copytree(RESULT, tmp_path / "copy")
+    for name in ("summary.json", "report.md", "curve.png"):
+        (tmp_path / "copy" / name).unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "report", str(tmp_path / "copy"), "--quiet"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name in ("summary.json", "report.md", "report.html", "curve.png"):
+        assert (tmp_path / "copy" / name).stat().st_size > 0
+    same((tmp_path / "copy" / "summary.json").read_bytes(), (RESULT / "summary.json").read_bytes())
+
+
+def test_the_comparison_is_made_anew_from_its_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/live_versus.py", "table", *map(str, VERSUS), "--knee", "6"],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    docs = (ROOT / "docs" / "knee.md").read_text().replace(" %", "%")
+    for row in done.stdout.splitlines()[2:4]:
+        assert row in docs
+
+
+@pytest.mark.parametrize("result", [RESULT, *VERSUS], ids=lambda path: path.name)
+def test_it_is_small_and_tells_nothing_of_the_machine_s_paths(result: Path) -> None:
+    files = sorted(p for p in result.iterdir() if p.name != "report.html")
+    assert {p.name for p in files} >= {"manifest.json", "requests.parquet", "summary.json", "report.md", "curve.png"}
+    assert all(p.stat().st_size < 1_000_000 for p in files)
+    for name in ("manifest.json", "report.md"):
+        text = (result / name).read_text()
+        assert not any(path in text for path in ("/root", "/home", "/tmp", "/work"))

@@ -1,0 +1,54 @@
+"""scripts/live_gpu: which cores and flags, the table of the committed runs, and the tokenizer it makes for them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import live_gpu  # noqa: E402  # its folder is a line above
+import make_model  # noqa: E402
+
+RESULTS = sorted((ROOT / "results").glob("live-h100-*"))
+
+
+def test_server_and_client_share_no_core_and_leave_none() -> None:
+    assert live_gpu.cores(16) == ("0-11", "12-15")
+    assert live_gpu.cores(3) == ("0-1", "2-2")
+    with pytest.raises(SystemExit, match="a core each"):
+        live_gpu.cores(1)
+
+
+@pytest.mark.parametrize("what", ["int3", "max-num-seqs", "max-num-seqs=many", ""])
+def test_what_cannot_be_varied_is_refused_with_what_can(what: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"fp8 or max-num-seqs=N"):
+        live_gpu.varied(what)
+
+
+def test_every_committed_run_on_a_gpu_has_its_power_and_stands_in_the_docs() -> None:
+    docs = (ROOT / "docs" / "live-gpu.md").read_text()
+    assert len(RESULTS) == 6
+    for folder in RESULTS:
+        cells = dict(zip(live_gpu.HEAD, live_gpu.row(folder), strict=True))
+        assert float(cells["highest power W"]) > 300
+        assert cells["exit"] == "0"
+        assert f"`results/{folder.name}`" in docs
+        if folder.name.rpartition("-")[2] in ("bf16", "seqs64", "fp8", "kv"):
+            value, _, ends = cells["plateau tok/s [95 %]"].partition(" [")
+            assert f"| {value} [{ends}" in docs
+
+
+@pytest.mark.slow
+def test_a_padded_tokenizer_has_a_text_for_every_token_but_the_special_ones() -> None:
+    tokenizer = make_model.pad(make_model.train(), 20_000)
+    assert tokenizer.get_vocab_size() == 20_000
+    texts = [tokenizer.decode([i]) for i in range(20_000)]
+    assert [i for i, text in enumerate(texts) if not text] == [19_997, 19_998, 19_999]
+    assert tokenizer.token_to_id(make_model.END) >= 19_997
+    whole = tokenizer.encode("a request of some words, and what it returns").ids
+    assert tokenizer.decode(whole).strip() == "a request of some words, and what it returns"

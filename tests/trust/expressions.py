@@ -1,0 +1,204 @@
+"""Every regular expression of the harness with the text that costs it most, held against a benign one as long.
+
+An expression that gives back what it took can cost the square of a text's length: 20 kB of a server's page, seconds
+in which nobody hears Ctrl-C. `TABLE` lists each by its file and source; `missing` walks the code for one that is not
+listed. Left out: texts that no outsider can make long (a version's, a field's of our own files).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import scenario, secrecy, terminal, units
+from harness.dialects import refusals
+from harness.errors import HarnessError
+from harness.experiment import first_requests, unreachable
+from harness.load import http1
+from harness.observe import server
+from harness.predict import catalog, quantisation
+from harness.report import markdown
+from harness.results import levelmap
+
+HARNESS = Path(__file__).parents[2] / "harness"
+LENGTH = 100_000  # characters, or as many as its input may have
+WORST = 50.0  # times a benign text's; a square of this length is thousands
+_SHORTEST_S = 20e-6  # below this a time is the call's own
+
+
+class Expression(NamedTuple):
+    """An expression where it stands, how it is used, and texts of a length: its worst, and one that is read through."""
+
+    file: str
+    source: str  # begins with this
+    use: Callable[[Any], Any]
+    worst: Callable[[int], Any]
+    benign: Callable[[int], Any]
+    length: int = LENGTH
+
+
+def times(text: str, *, before: str = "", after: str = "") -> Callable[[int], str]:
+    """A text again and again, to a length."""
+    return lambda n: before + text * ((n - len(before) - len(after)) // len(text)) + after
+
+
+def _bytes(made: Callable[[int], str]) -> Callable[[int], bytes]:
+    return lambda n: made(n).encode()
+
+
+def _consumed(found: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Any]:
+    return lambda text: sum(1 for _ in found(text))
+
+
+def _refusing(use: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What refuses its text does so by the project's own error."""
+
+    def call(text: str) -> None:
+        with contextlib.suppress(HarnessError):
+            use(text)
+
+    return call
+
+
+def _matched(pattern: str) -> bool:
+    """What a model's config may ask of a module's name, by a pattern of its own."""
+    try:
+        return bool(quantisation._matcher(pattern)("model.layers.0." + "a" * 40))
+    except quantisation.re.error:
+        return False
+
+
+_a, _words = times("a"), times("a word ")
+_alike = [found for found, _ in quantisation._ALIKE]
+
+TABLE = (
+    Expression(
+        "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"), _words,
+    ),
+    Expression(
+        "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
+    ),
+    Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
+    Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un"), _words),
+    Expression(
+        "dialects/refusals.py", r'rf"\b{name}', lambda text: refusals.refused_field(text, frozenset()),
+        times("unknown max_token "), _words,
+    ),
+    Expression(
+        "load/http1.py", r"HTTP/1\.", http1._STATUS_LINE.fullmatch, _bytes(times(" ", before="HTTP/1.1 200")),
+        _bytes(times("a", before="HTTP/1.1 200 ")), 65_536,
+    ),
+    Expression(
+        "load/http1.py", r"\r\n[ \t]+", lambda text: http1._BLANKS.sub(b" ", text), _bytes(times("\r\n \t")),
+        _bytes(times("\r\n a")), 65_536,
+    ),
+    Expression(
+        "load/http1.py", "([0-9A-Fa-f]{1,16})", http1._CHUNK_LENGTH.fullmatch,
+        _bytes(times(" ", before="f" * 16, after="!")), _bytes(times("a", before="f;")),
+    ),
+    Expression("load/http1.py", "text/event-stream", http1._EVENTS.match, times(" ", before="text/event-stream"), _a),
+    Expression(
+        "observe/server.py", r"\n((?:vllm|sg", server.parse,
+        lambda n: "vllm:x{" + 'a="' * (n // 6) + "\nvllm:num_requests_running" + "{} " * (n // 12) + "}" + " " * n,
+        times("vllm:num_requests_waiting 0\n"),
+    ),
+    Expression(
+        "observe/server.py", r"[ \t,]*+([a-zA-Z_]", server.cache_config,
+        lambda n: "vllm:cache_config_info{" + "a" * (n // 2) + ", " * (n // 4) + "} 1",
+        times('a="b",', before="vllm:cache_config_info{", after="} 1"),
+    ),
+    Expression(
+        "predict/catalog.py", "([1-7])g", catalog._MIG.fullmatch, times("1", before="1g."),
+        times("1", before="1g.", after="gb"),
+    ),
+    Expression("predict/quantisation.py", r"^(model\.)?", _alike[0].search, times("model."), _a),
+    Expression("predict/quantisation.py", r"\b(block_sparse_moe", _alike[1].search, times("block_sparse_mo."), _a),
+    Expression("predict/quantisation.py", r"\bmlp\.", _alike[2].search, times("mlp.route."), _a),
+    Expression("predict/quantisation.py", r"\bshared_experts", _alike[3].search, times("shared_expert."), _a),
+    Expression("predict/quantisation.py", "vis|image", quantisation._ELSEWHERE.search, times("shared_expert_gat"), _a),
+    Expression(  # of a config, which is itself the expression: 40 letters cost what they like
+        "predict/quantisation.py", "entry[3:]", _matched, lambda _: "re:.*(a|a)*(a+)+$!", lambda _: "re:.*mlp.gate$",
+    ),
+    Expression(
+        "predict/quantisation.py", r"(?:\\.|[^", quantisation._PLAIN.fullmatch, times("(a)", after=")+"), times("(a)"),
+    ),
+    Expression("report/markdown.py", "([", markdown.literal, times("\\_"), times("a_")),
+    Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1"), _a),
+    Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
+    Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
+    Expression("scenario.py", "[A-Za-z_][A-Z", scenario._VARIABLE.fullmatch, times("a", after="-"), _a),
+    Expression("scenario.py", r"\?api-version", scenario._API_VERSION.search, times("?api-version=1"), _a),
+    Expression("scenario.py", "[@?#]", scenario.re.compile("[@?#]").search, _a, _words),
+    Expression("secrecy.py", "[A-Z]?[a-z]+", secrecy._WORD.findall, times("A", after="a"), times("Ab")),
+    Expression("secrecy.py", r"(\S+ )?env:", secrecy._VARIABLE.fullmatch, times("a", after=" env:!"), _a),
+    Expression(
+        "secrecy.py", "//([^@/]*)@", lambda text: list(secrecy.of_proxies({"http_proxy": text})), times("//a"), _a,
+    ),
+    Expression("secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
+    Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b"), times("\x1ba")),
+    Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
+    Expression(
+        "units.py", r"gamma\(", _refusing(lambda text: units.arrival_shape(text, "")),
+        times("1", before="gamma(", after="!"), _a,
+    ),
+    Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
+    Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,"), times("a,")),
+)  # fmt: skip
+
+
+def missing() -> list[str]:
+    """Expressions of the harness that the table does not list, and those of the table that are no more."""
+    listed = {(each.file, each.source) for each in TABLE}
+    wrong, seen = [], set()
+    for path in sorted(HARNESS.rglob("*.py")):
+        file = path.relative_to(HARNESS).as_posix()
+        for source in _sources(path):
+            found = [each for each in listed if each[0] == file and source.startswith(each[1])]
+            seen.update(found)
+            if not found:
+                wrong.append(f"{file}: {source[:60]} is not in tests/trust/expressions.py")
+    return wrong + [f"{file}: {source} is no more" for file, source in sorted(listed - seen)]
+
+
+def _sources(path: Path) -> Iterator[str]:
+    """The first argument of each call of `re` in a file: its text, or its code where it is made of several."""
+    code = path.read_text()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module != "re", f"{path}: import re, so that its expressions are found"
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr not in ("escape", "error")
+        ):
+            continue
+        if isinstance(node.func.value, ast.Name) and node.func.value.id == "re":
+            first = node.args[0]
+            text = first.value if isinstance(first, ast.Constant) else ast.get_source_segment(code, first)
+            yield text.decode() if isinstance(text, bytes) else str(text)
+
+
+def ratio(expression: Expression) -> float:
+    """How many times longer the worst text takes than the benign one; the best of three each."""
+    for length in (expression.length // 16, expression.length):  # a square is seen before it takes an hour
+        worst = _seconds(expression, expression.worst, length)
+        found = worst / _seconds(expression, expression.benign, length)
+        if found > WORST:
+            break
+    return found
+
+
+def _seconds(expression: Expression, made: Callable[[int], Any], length: int) -> float:
+    best = float("inf")
+    for _ in range(3):
+        text = made(length)
+        began = time.perf_counter()
+        expression.use(text)
+        best = min(best, time.perf_counter() - began)
+        if best > 1.0:  # it will not be better
+            break
+    return max(best, _SHORTEST_S)
