@@ -198,7 +198,7 @@ def test_a_driver_that_contradicts_the_data_sheet_is_told_of(facts: dict[str, An
 
 def test_several_gpus_need_to_be_told_how_they_share_the_model() -> None:
     card, wanted = catalog.gpu("h100-sxm"), Hardware(gpus=4, model_config="llama-3.1-8b")
-    with pytest.raises(HarnessError, match="say --tp 4"):
+    with pytest.raises(HarnessError, match="give --tp 4"):
         served.deployed(wanted, card, None)
     for tp, dp in ((4, 1), (2, 2), (1, 4)):
         found = served.deployed(msgspec.structs.replace(wanted, tp=tp), card, None)
