@@ -138,13 +138,14 @@ def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool
     if not flat(levels, best.chosen):
         sure = float(np.mean(draws.hinge / N[-1] < BELOW_LAST))
         if sure < SURE:
-            reasons.append(f"the knee lies below {BELOW_LAST:g} of the last level with a chance of {sure:.0%} only")
+            reasons.append(f"with a chance of {1 - sure:.0%} the knee lies near the highest level or above it")
     if len(where) >= 2 and not dip:
         slope, half = _elasticity(levels, where, best.sigma[0])
         if flat(levels, best.chosen) and _falls(levels):
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
-            reasons.append(f"elasticity past the knee is {slope:+.2f} ± {half:.2f}, not within ±{ELASTICITY:g}")
+            change = f"{slope:+.2f} ± {half:.2f} %"
+            reasons.append(f"past the knee 1 % more load changes throughput by {change}, not within ±{ELASTICITY:g} %")
     if not levels.in_flight_ok[where].all():
         reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was requested")
     return reasons
