@@ -8,13 +8,14 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from harness import scenario
+from harness import classes, scenario
 from harness.record import FORMAT
 from harness.summary import Prediction, RampStep
 
@@ -34,6 +35,17 @@ class Target(scenario.Target, frozen=True, kw_only=True, forbid_unknown_fields=F
 
 class WorkloadSpec(scenario.WorkloadSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """What was requested; what it came to is a `Workload`."""
+
+
+class Cancel(classes.Cancel, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Requests that were given up."""
+
+
+class ClassSpec(classes.ClassSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """One kind of request among others."""
+
+    slo: dict[str, Amount] = msgspec.field(default_factory=dict)
+    cancel: Cancel | None = None
 
 
 class Ramp(scenario.Ramp, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -61,6 +73,7 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
 
     target: Target = Target()
     workload: WorkloadSpec = WorkloadSpec()
+    class_: Sequence[ClassSpec] | UnsetType = msgspec.field(name="class", default=UNSET)
     ramp: Ramp = Ramp()
     hardware: Hardware = Hardware()
     slo: dict[str, Amount] = msgspec.field(default_factory=dict)

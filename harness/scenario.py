@@ -3,9 +3,9 @@
 Secrets need not be in it: a header's value or a field of `extra_body` may be written `env:NAME`. `resolved` is for the
 wire and contains them, `shown` is for people and the disk and contains none.
 
-Durations may be written '3s', counts '1.5k'. What one field may be is in its type, what several may be together
-`check`. What a scenario leaves out stays None and is decided (and written to the manifest) when the run meets the
-server. Distributions of lengths and datasets come later.
+Durations may be written '3s', counts '1.5k', lengths that vary '512±64'. What one field may be is in its type, what
+several may be together `check`. What a scenario leaves out stays None and is decided (and written to the manifest) when
+the run meets the server. Datasets come later.
 """
 
 from __future__ import annotations
@@ -13,38 +13,30 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from harness import decoding, secrecy, units
-from harness.errors import HarnessError, nearest
-
-
-def _bound(fact: str, way_out: str, **bound: Any) -> msgspec.Meta:
-    """A bound of a value, as msgspec has it, with the message for a value beyond it."""
-    return msgspec.Meta(extra={"fact": fact, "way_out": way_out}, **bound)
-
-
-def _above_0(way_out: str) -> msgspec.Meta:
-    return _bound("it must be above 0", way_out, gt=0)
-
+from harness import classes, decoding, secrecy, units
+from harness.bounds import Must, above_0, bound, located
+from harness.classes import AnswerLength, ClassSpec, PromptLength
+from harness.errors import HarnessError
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
 
-Natural = Annotated[int, _bound("it must be 1 or more", "give 1 or more", ge=1)]
-Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], _bound(*_LEVEL, min_length=1)]
-Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], _bound(*_RATE, min_length=1)]
-Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], _bound(*_PER_MTOK, min_length=2, max_length=3)]
-HalfWidth = Annotated[float, _bound("a half-width is above 0, at most 0.5", "write 0.02 for 2 %", gt=0, le=0.5)]
-Latency = Annotated[float, _bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
-Price = Annotated[float, _bound("a price is not negative", "give USD per GPU and hour", ge=0)]
-Workers = Annotated[int, _bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
-Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], _bound("a value is at least 1", "write [128, 512, 2048]")]
+Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
+Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound(*_LEVEL, min_length=1)]
+Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
+Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], bound(*_PER_MTOK, min_length=2, max_length=3)]
+HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "write 0.02 for 2 %", gt=0, le=0.5)]
+Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
+Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
+Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,8 +48,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
-    request_timeout: Annotated[float, _above_0("write it like '600s'")] = 600.0  # seconds, one request
-    max_rps: Annotated[float, _above_0("leave it out")] | None = None  # quota of a hosted endpoint, requests/s
+    request_timeout: Annotated[float, above_0("write it like '600s'")] = 600.0  # seconds, one request
+    max_rps: Annotated[float, above_0("leave it out")] | None = None  # quota of a hosted endpoint, requests/s
     server_meta: dict[str, str] = {}
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
@@ -66,8 +58,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    input_tokens: Annotated[int, _bound("a prompt has at least 1 token", "give 1 or more", ge=1)] = 512
-    output_tokens: Annotated[int, _bound("an answer has at least 1 token", "give 1 or more", ge=1)] = 128
+    input_tokens: PromptLength = 512
+    output_tokens: AnswerLength = 128
     tokenizer: str | None = None
     seed: int | None = None  # of the prompts; None: another one each run, written to the manifest
 
@@ -75,13 +67,13 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     levels: Levels | None = None  # None: doubling up to max_concurrency
     max_concurrency: Natural = 1024
-    level_seconds: Annotated[float, _above_0("write '10s'")] | None = None  # of every window; None: until it is precise
+    level_seconds: Annotated[float, above_0("write '10s'")] | None = None  # of every window; None: until it is precise
     precision: HalfWidth | None = None  # of a level's 95 % interval, relative, at which its window may end
     quick: bool = False  # end the ramp at its first answer, found or provisional
     max_ttft: Latency | None = None  # seconds; the ramp ends where TTFT p99 passes it
-    max_seconds: Annotated[float, _above_0("write '10m'")] | None = None
-    max_requests: Annotated[int, _above_0("give 1 or more")] | None = None
-    max_dollars: Annotated[float, _above_0("give 1 or more")] | None = None  # by the prices in `hardware`
+    max_seconds: Annotated[float, above_0("write '10m'")] | None = None
+    max_requests: Annotated[int, above_0("give 1 or more")] | None = None
+    max_dollars: Annotated[float, above_0("give 1 or more")] | None = None  # by the prices in `hardware`
     rates: Rates | None = None  # open loop: requests per second, a level each; no levels then
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
     probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
@@ -123,18 +115,25 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     profile: str = "llama-3.1-8b/h100-sxm"
     max_num_seqs: Natural = 16
-    speed: Annotated[float, _above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
+    speed: Annotated[float, above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = "run"
     target: Target = Target()
     workload: WorkloadSpec = WorkloadSpec()
+    class_: Sequence[ClassSpec] | UnsetType = msgspec.field(name="class", default=UNSET)  # [[class]]
     ramp: Ramp = Ramp()
     hardware: Hardware = Hardware()
     slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
+
+    @property
+    def one_length(self) -> bool:
+        """Whether all prompts have one length, all answers another, and no request is of a class."""
+        lengths = (self.workload.input_tokens, self.workload.output_tokens)
+        return not self.class_ and all(isinstance(length, int) for length in lengths)
 
 
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
@@ -144,17 +143,16 @@ _LONGEST_NAME = 200  # bytes of a scenario's name: a file's has 255, and a folde
 _API_VERSION = re.compile(r"\?api-version=[-.0-9A-Za-z]*$")
 _NO_KEY = ("an address with a key in it would be stored with the result", "give --api-key-env VARIABLE or --header")
 PRECISION = 0.02  # half-width of a level's 95 % interval at which its window may end, by default
-MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
     ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
 ]  # fmt: skip
 _COUNTS = [
-    ("workload", "input_tokens"), ("workload", "output_tokens"), ("ramp", "max_concurrency"),
-    ("ramp", "max_requests"), ("ramp", "repeat"),
+    ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
     ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"),
 ]  # fmt: skip
+_LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 
 
 def load(path: str) -> Scenario:
@@ -171,62 +169,25 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
-    for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count)):
+    for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count), (_LENGTHS, classes.length)):
         for table, key in paths:
-            section = tree.get(table)
-            if not isinstance(section, dict):
-                continue
-            at, value = f"{place}: $.{table}.{key}", section.get(key)
-            if isinstance(value, str):
-                section[key] = convert(value, at)
-            elif isinstance(value, list):
-                section[key] = [convert(each, at) if isinstance(each, str) else each for each in value]
+            units.convert(tree.get(table), key, convert, f"{place}: $.{table}")
+    if isinstance(tree.get("class"), dict):
+        raise HarnessError("one table is no list of classes at $.class", place=place, way_out="write it [[class]]")
+    if isinstance(tree.get("class"), list):
+        tree["class"] = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
-        raise _located(str(error), place) from None
+        raise located(str(error), Scenario, place) from None
     check(scenario, place=place)
     return scenario
-
-
-def _located(message: str, place: str) -> HarnessError:
-    """msgspec's complaint in the project's words: fact, path, way out."""
-    complaint, _, path = message.removesuffix("`").rpartition(" - at `")
-    if not complaint:
-        complaint, path = message.removesuffix("`"), "$"
-    kind, whole = _type_at(path), path.partition("[")[0]
-    unknown, value = complaint.partition("unknown field `")[2].removesuffix("`"), complaint.partition("enum value ")[2]
-    bound = next(iter(getattr(kind, "__metadata__", ())), None) if ", got " not in complaint else None
-    if unknown:
-        fact = f"unknown field '{unknown}' at {path}.{unknown}"
-        way_out = nearest(unknown, getattr(kind, "__struct_fields__", ()))
-    elif value:
-        fact = f"unknown {whole.rpartition('.')[2]} {value} at {whole}"
-        way_out = "known: " + ", ".join(get_args(kind))
-    elif bound is not None:
-        fact, way_out = f"{bound.extra['fact']} at {whole}", bound.extra["way_out"]
-    else:
-        fact, way_out = message.replace("`", "'"), "see `knee run --print-scenario`"
-    return HarnessError(fact, place=place, way_out=way_out)
-
-
-def _type_at(path: str) -> Any:
-    """The type that a path of a scenario leads to, as it is annotated, without None."""
-    kind: Any = Scenario
-    for name in path.partition("[")[0].split(".")[1:]:
-        if hasattr(kind, "__struct_fields__"):
-            kind = get_type_hints(kind, include_extras=True).get(name, kind)
-            kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
-    return kind
 
 
 def _names_a_folder(name: str) -> bool:
     """Whether a result folder can have the name, and lie where it is put."""
     plain = name.isprintable() and "/" not in name and not name.startswith(".")
     return plain and 0 < len(name.encode()) <= _LONGEST_NAME
-
-
-Must = Callable[[bool, str, str, str], None]  # raises unless the first is true: path, fact, way out
 
 
 def check(scenario: Scenario, *, place: str) -> None:
@@ -276,9 +237,23 @@ def check(scenario: Scenario, *, place: str) -> None:
         hardware.host_cpus is None or hardware.gpu in (None, "host"),
         "hardware.host_cpus", "it is used with gpu = host only", "give --gpu host",
     )  # fmt: skip
+    _check_lengths(scenario, must, place)
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
+
+
+def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
+    """The classes, and what asks by lengths of its own."""
+    workload, usual = scenario.workload, WorkloadSpec()
+    classes.check(scenario.class_ or (), must, place)
+    for field in ("input_tokens", "output_tokens"):
+        must(
+            not scenario.class_ or getattr(workload, field) == getattr(usual, field),
+            f"workload.{field}", "classes have lengths of their own", "leave it out",
+        )  # fmt: skip
+    for path, used in (("ramp.probe", scenario.ramp.probe is not None), ("sweep", scenario.sweep != Sweep())):
+        must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
 
 
 def _check_search(scenario: Scenario, must: Must, place: str) -> None:
@@ -324,13 +299,16 @@ def _check_sweep(scenario: Scenario, must: Must) -> None:
 def _check_sizes(scenario: Scenario, must: Must) -> None:
     """Refuse more streams than any machine can open; this one's own limits are checked when a run begins."""
     workload, ramp, sweep = scenario.workload, scenario.ramp, scenario.sweep
+    lengths: list[tuple[str, int | str]] = []
     for field in ("input_tokens", "output_tokens"):
-        for path, most in (
-            (f"workload.{field}", getattr(workload, field)),
-            (f"sweep.{field}", max(getattr(sweep, field), default=0)),
-        ):
-            fact = f"{most:,} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
-            must(most <= MOST_TOKENS, path, fact, f"give {MOST_TOKENS:,} or less")
+        lengths += [(f"workload.{field}", getattr(workload, field))]
+        lengths += [(f"sweep.{field}", max(getattr(sweep, field), default=0))]
+    for i, each in enumerate(scenario.class_ or ()):
+        lengths += [(f"class[{i}].input", each.input), (f"class[{i}].output", each.output)]
+    for path, most in lengths:
+        if isinstance(most, int):  # the numbers of a distribution are bounded where its text is read
+            fact = f"{most:,} tokens are more than the {units.MOST_TOKENS:,} of the longest context that models have"
+            must(most <= units.MOST_TOKENS, path, fact, f"give {units.MOST_TOKENS:,} or less")
     highest = max([ramp.max_concurrency, *(ramp.levels or ())])
     fact = f"{highest:,} requests in flight are more than the {units.MOST_STREAMS:,} that a machine can hold"
     path = "ramp.levels" if ramp.levels else "ramp.max_concurrency"
@@ -444,13 +422,12 @@ def to_toml(scenario: Scenario) -> str:
     """The scenario as TOML that `load` reads back to the same value; None is left out."""
     import tomli_w
 
-    sections = {
-        name: {key: each for key, each in section.items() if each not in (None, {}, [])}
-        for name, section in msgspec.to_builtins(scenario).items()
-        if name != "name"
-    }
+    tree = msgspec.to_builtins(scenario)
+    for name, section in tree.items():
+        if isinstance(section, dict):
+            tree[name] = {key: each for key, each in section.items() if each not in (None, {}, [])}
     try:
-        return tomli_w.dumps({"name": scenario.name} | {name: section for name, section in sections.items() if section})
+        return tomli_w.dumps({name: section for name, section in tree.items() if section})
     except TypeError:  # of what JSON has, TOML lacks null alone
         fact = "null cannot be written in TOML"
         raise HarnessError(fact, place="--print-scenario", way_out="leave the field out") from None

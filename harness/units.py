@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.errors import HarnessError, nearest
 
@@ -17,6 +17,7 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine can open
+MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
 
 # That an SLO may limit (docs/definitions.md, Times of a request).
 FIGURES = ("ttft", "ttfat", "itl", "tpot", "e2e", "icl")
@@ -28,6 +29,8 @@ LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figur
 
 BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
 _MOST_CPUS = 65_536  # of any machine
+_LEAST_SD = 1e-6  # tokens: less is none
+_AS_LENGTHS = "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
 N = TypeVar("N", int, float)
 
 
@@ -64,6 +67,100 @@ def count(text: str | float, place: str = "") -> int:
     if value != int(value):
         raise HarnessError(f"{text!r} is not a whole number", place=place, way_out="write it like '128' or '1.5k'")
     return int(value)
+
+
+def lengths(text: str | int, place: str = "") -> dict[str, Any]:
+    """Lengths in tokens as people write them, as the plain data of a distribution (workload.distribution).
+
+    A count; a mean and a standard deviation; a range with both its ends; a lognormal distribution by the mean and the
+    standard deviation of the lengths themselves, not of their logarithms; lengths with weights. A mean may be followed
+    by the bounds that lengths are drawn within.
+
+    >>> lengths("2k")
+    {'kind': 'fixed', 'tokens': 2000}
+    >>> lengths("512±64 in 16..1k")
+    {'kind': 'normal', 'nominal': 512.0, 'sd': 64.0, 'low': 16, 'high': 1000}
+    """
+    body, bounded, bounds = str(text).replace("+-", "±").partition(" in ")
+    made: dict[str, Any]
+    if "±" in body:
+        made = {"kind": "normal"} | _mean_and_sd(body, "±", place)
+    elif "(" in body:
+        name, _, inside = body.strip().partition("(")
+        if name != "lognormal":
+            raise HarnessError(f"unknown distribution {name!r}", place=place, way_out=nearest(name, ["lognormal"]))
+        if not inside.endswith(")"):
+            raise HarnessError(f"{body!r} does not end with ')'", place=place, way_out=_AS_LENGTHS)
+        made = {"kind": "lognormal"} | _mean_and_sd(inside[:-1], ",", place)
+    elif bounded:
+        raise HarnessError(f"{body!r} has no standard deviation to bound", place=place, way_out=_AS_LENGTHS)
+    elif ".." in body:
+        made = {"kind": "range"} | _range(body, place)
+    elif ":" in body:
+        made = {"kind": "empirical"} | _weighted(body, place)
+    else:
+        made = {"kind": "fixed", "tokens": _length(body, place)}
+    if bounded:
+        made |= _range(bounds, place)
+        if not made["low"] <= made["nominal"] <= made["high"]:
+            fact = f"the mean {made['nominal']:g} is not within {bounds.strip()}"
+            raise HarnessError(fact, place=place, way_out="give bounds that hold the mean")
+    return made
+
+
+def _mean_and_sd(text: str, mark: str, place: str) -> dict[str, float]:
+    """A mean and a standard deviation, apart by a mark."""
+    mean, _, sd = text.partition(mark)
+    for part, name in ((mean, "mean"), (sd, "standard deviation")):
+        if not part.strip():
+            raise HarnessError(f"{text!r} has no {name}", place=place, way_out=_AS_LENGTHS)
+    nominal, deviation = (_scaled(part, _COUNTS, "a number of tokens", place, "'512±64'") for part in (mean, sd))
+    if nominal < 1:
+        raise HarnessError(f"a mean of {nominal:g} tokens is below 1", place=place, way_out="give 1 or more")
+    if deviation < _LEAST_SD:
+        raise HarnessError("a standard deviation is above 0", place=place, way_out=f"write {mean.strip()} alone")
+    _must_be_possible(max(nominal, deviation), place)
+    return {"nominal": nominal, "sd": deviation}
+
+
+def _range(text: str, place: str) -> dict[str, int]:
+    """The lowest and the highest length of a range."""
+    low, dots, high = (part.strip() for part in text.partition(".."))
+    if not (low and dots and high):
+        raise HarnessError(f"{text!r} is no range", place=place, way_out="write it like '100..900'")
+    ends = {"low": _length(low, place), "high": _length(high, place)}
+    if ends["low"] > ends["high"]:
+        raise HarnessError(f"the range {low}..{high} is reversed", place=place, way_out=f"write {high}..{low}")
+    return ends
+
+
+def _weighted(text: str, place: str) -> dict[str, list[float]]:
+    """Lengths, rising, and the weight of each."""
+    weights: dict[int, float] = {}
+    for part in text.split(","):
+        length, _, weight = part.partition(":")
+        tokens = _length(length, place)
+        if tokens in weights:
+            raise HarnessError(f"the length {tokens} stands twice", place=place, way_out="write each length once")
+        weights[tokens] = _scaled(weight, _COUNTS, "a weight", place, "'512:9,32k:1'")
+        if not weights[tokens]:
+            raise HarnessError(f"the weight of {tokens} is not above 0", place=place, way_out="leave the length out")
+    return {"values": sorted(weights), "weights": [weights[tokens] for tokens in sorted(weights)]}
+
+
+def _length(text: str, place: str) -> int:
+    """One length in tokens."""
+    tokens = count(text, place)
+    if tokens < 1:
+        raise HarnessError(f"a length of {tokens} tokens is below 1", place=place, way_out="give 1 or more")
+    _must_be_possible(tokens, place)
+    return tokens
+
+
+def _must_be_possible(tokens: float, place: str) -> None:
+    if tokens > MOST_TOKENS:
+        fact = f"{tokens:,.0f} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
+        raise HarnessError(fact, place=place, way_out=f"give {MOST_TOKENS:,} or less")
 
 
 def duration(seconds: float) -> str:
@@ -197,6 +294,20 @@ def prices(text: str, place: str = "--price-per-mtok") -> list[float]:
         raise HarnessError(
             f"{text!r} is not a list of prices", place=place, way_out="write it like 0.15,0.60"
         ) from None
+
+
+def convert(table: Any, key: str, read: Callable[[str, str], Any], place: str) -> None:
+    """Put what a text under a key stands for in its place, of a list each; what is no table or no text stays.
+
+    >>> table = {"every": ["1s", 2]}
+    >>> convert(table, "every", seconds, "$.table"); table
+    {'every': [1.0, 2]}
+    """
+    value, at = table.get(key) if isinstance(table, dict) else None, f"{place}.{key}"
+    if isinstance(value, str):
+        table[key] = read(value, at)
+    elif isinstance(value, list):
+        table[key] = [read(each, at) if isinstance(each, str) else each for each in value]
 
 
 def span(seconds: float) -> str:

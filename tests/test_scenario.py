@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from harness import scenario
+from harness import bounds, scenario
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import TRANSPORTS
@@ -210,7 +210,8 @@ def test_a_search_that_cannot_be_made_is_refused_in_one_line(text: str, line: st
 
 def test_an_unknown_field_inside_a_list_is_named_by_its_place() -> None:
     for path in ("$.ramp.levels[...]", "$.sweep.urls[...]", "$.target[0]", "$.none.such"):
-        message = str(scenario._located(f"Object contains unknown field `colour` - at `{path}`", "x.toml"))
+        complaint = f"Object contains unknown field `colour` - at `{path}`"
+        message = str(bounds.located(complaint, scenario.Scenario, "x.toml"))
         assert message.startswith(f"x.toml: unknown field 'colour' at {path}.colour")
 
 

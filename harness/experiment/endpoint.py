@@ -12,7 +12,7 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
-from harness.workload import probe
+from harness.workload import probe, shape
 from harness.workload.uniform import Uniform
 
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
@@ -126,7 +126,7 @@ def source(scenario: Scenario, launch: Launch) -> Uniform:
     return Uniform(
         words=launch.words,
         prompt_words=launch.prompt_words,
-        output_tokens=scenario.workload.output_tokens,
+        output_tokens=round(shape.of(scenario).mean().output_tokens),
         seed=scenario.workload.seed or 0,
         alike=not launch.exact_words,
     )
@@ -136,9 +136,10 @@ def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:
     """Prompt lengths of a prefill probe that fit into the context, in tokens, rising; none for other runs."""
     if scenario.ramp.probe != probe.PREFILL:
         return []
+    mean = shape.of(scenario).mean()
     fewest = launch.added_tokens + math.ceil(probe.FEWEST_WORDS * launch.tokens_per_word)
     most = None
     if launch.max_context is not None:
-        room = launch.max_context - scenario.workload.output_tokens
+        room = launch.max_context - round(mean.output_tokens)
         most = room if launch.exact_words else int(_CLEAR * room)
-    return probe.lengths(scenario.workload.input_tokens, fewest, most)
+    return probe.lengths(round(mean.input_tokens), fewest, most)

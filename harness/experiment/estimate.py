@@ -17,6 +17,7 @@ from harness.search.measured import MeasuredLevel
 from harness.search.state import Search
 from harness.search.timing import check_lengths
 from harness.units import span
+from harness.workload import shape
 
 _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
 
@@ -46,7 +47,8 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     """
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
-    ramped = [(step, scenario.workload.input_tokens) for step in _steps(scenario, e2e_s)]
+    mean = shape.of(scenario).mean()
+    ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, mean.output_tokens)]
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
         lasts = pace.of_level(scenario, step.role, e2e_s, None)
@@ -64,7 +66,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     seconds, requests, tokens_in = (spec.repeat * each for each in (seconds, requests, tokens_in))
 
     def usage(share: float) -> Usage:
-        return Usage(round(tokens_in * share), 0, round(requests * share) * scenario.workload.output_tokens)
+        return Usage(round(tokens_in * share), 0, round(round(requests * share) * mean.output_tokens))
 
     cost = dollars(scenario.hardware, seconds, usage(1.0))
     bounds = ((spec.max_requests, requests), (spec.max_seconds, seconds), (spec.max_dollars, cost))
@@ -78,7 +80,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     )
 
 
-def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
+def _steps(scenario: Scenario, e2e_s: float, output_tokens: float) -> list[Decision]:
     """The levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
     search = Search.of(msgspec.structs.replace(scenario, ramp=free), Budget(free), e2e_s=e2e_s)
@@ -93,7 +95,7 @@ def _steps(scenario: Scenario, e2e_s: float) -> list[Decision]:
                 concurrency=step.concurrency,
                 rate=step.rate,
                 in_flight=N,
-                output_tokens_per_s=N * scenario.workload.output_tokens / e2e_s,
+                output_tokens_per_s=N * output_tokens / e2e_s,
                 se=None,
                 error_rate=0.0,
                 seconds=1.0,

@@ -19,7 +19,7 @@ from harness.load import control
 from harness.load.http1 import ResponseParser
 from harness.scenario import Scenario
 from harness.secrecy import plain
-from harness.workload import length, probe
+from harness.workload import length, probe, shape
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
 
@@ -65,7 +65,8 @@ async def first_requests(
     `busy` is other work of this process: it is awaited before a request is timed.
     """
     workload = scenario.workload
-    wanted = workload.input_tokens
+    mean = shape.of(scenario).mean()
+    wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
     requests = _Requests(api, scenario, url, path, model, words, first_prompt)
     first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
@@ -80,14 +81,14 @@ async def first_requests(
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
         words_now, began = better, time.monotonic()
-        timed = await requests.send(words_now, min(workload.output_tokens, _TIMED))
+        timed = await requests.send(words_now, min(answer, _TIMED))
         e2e_s = time.monotonic() - began
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     if shortest is None and words_now == 1:
         _must_have_room(wanted, counted, per_word)
     exact = bool(workload.tokenizer) or words_now == shortest
-    left_s, itl_s = _rest(timed.response, workload.output_tokens)
+    left_s, itl_s = _rest(timed.response, answer)
     return Findings(
         drop=requests.drop,
         prompt_words=words_now,

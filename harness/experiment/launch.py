@@ -29,7 +29,7 @@ from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
-from harness.workload import probe
+from harness.workload import probe, shape
 from harness.workload.words import COMMON
 
 _CONNECT_S = 10.0  # TLS included
@@ -198,10 +198,10 @@ async def _find(
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
     """HarnessError where prompt and answer are longer than the context that the server publishes."""
-    workload = scenario.workload
-    if longest is not None and workload.input_tokens + workload.output_tokens > longest:
+    mean = shape.of(scenario).mean()
+    if longest is not None and mean.input_tokens + mean.output_tokens > longest:
         raise HarnessError(
-            f"{workload.input_tokens} tokens in and {workload.output_tokens} out do not fit into {longest}",
+            f"{mean.input_tokens:.0f} tokens in and {mean.output_tokens:.0f} out do not fit into {longest}",
             place=place,
             way_out="lower --input-tokens or --output-tokens",
         )

@@ -37,6 +37,7 @@ from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
+from harness.workload import shape
 
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
 
@@ -283,9 +284,9 @@ class Levels:
 
     def _budget(self) -> Budget:
         """What the run has used so far; requests in flight count whole, since they will be billed."""
-        workload, earlier, live = self._scenario.workload, self._earlier, self.live
+        mean, earlier, live = shape.of(self._scenario).mean(), self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
-        one = Usage(workload.input_tokens, 0, workload.output_tokens)
+        one = Usage(round(mean.input_tokens), 0, round(mean.output_tokens))
         usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))
         cost = dollars(self._scenario.hardware, seconds, usage) or 0.0
         return Budget(self._scenario.ramp, Spent(seconds, earlier.requests + live.begun, cost))

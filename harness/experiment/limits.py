@@ -14,6 +14,7 @@ import psutil
 from harness.errors import HarnessError
 from harness.load import workers
 from harness.scenario import Scenario
+from harness.workload import shape
 
 _OTHER_FILES = 64  # that a process needs besides its connections
 _FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
@@ -28,6 +29,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def check(scenario: Scenario) -> None:
     """HarnessError with the limit and its origin if the run does not fit."""
+    if not scenario.one_length:  # until the source of a run asks by workload.shape
+        fact = "a run has one length for all prompts and one for all answers so far"
+        raise HarnessError(fact, place="workload", way_out="give numbers, and leave [[class]] out")
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
     _check_connections(scenario, files[1])
@@ -77,11 +81,11 @@ def _check_connections(scenario: Scenario, files: int) -> None:
 
 def _check_memory(scenario: Scenario) -> None:
     """HarnessError where the requests in flight at the highest level need more memory than is free."""
-    streams, workload, free = most_streams(scenario), scenario.workload, memory()
-    prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * workload.input_tokens
-    each = _STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * workload.output_tokens
+    streams, mean, free = most_streams(scenario), shape.of(scenario).mean(), memory()
+    prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * mean.input_tokens
+    each = round(_STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * mean.output_tokens)
     if streams * each > free:
-        tokens = f"{workload.input_tokens:,} tokens in and {workload.output_tokens:,} out"
+        tokens = f"{mean.input_tokens:,.0f} tokens in and {mean.output_tokens:,.0f} out"
         fact = f"{streams:,} in flight, {tokens} each, take {_size(streams * each)} of {_size(free)} free memory here"
         fits = free // each
         way_out = _at_most(fits) if fits else "lower --input-tokens or --output-tokens"

@@ -25,6 +25,7 @@ from harness.observe.gpu import Gpus
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
+from harness.workload import shape
 
 
 def now_iso() -> str:
@@ -85,9 +86,10 @@ async def first(
 
 
 def _workload(scenario: Scenario, launch: Launch) -> Workload:
+    mean = shape.of(scenario).mean()
     return Workload(
-        input_tokens=scenario.workload.input_tokens,
-        output_tokens=scenario.workload.output_tokens,
+        input_tokens=mean.input_tokens,
+        output_tokens=mean.output_tokens,
         seed=scenario.workload.seed or 0,
         prompt_words=launch.prompt_words,
         prompt_tokens=launch.input_tokens,

@@ -10,6 +10,7 @@ from harness.predict import claims, model, roofline
 from harness.predict.calibrated import calibrated
 from harness.scenario import Scenario
 from harness.summary import Prediction
+from harness.workload import shape
 
 
 def predict(
@@ -17,8 +18,8 @@ def predict(
 ) -> Prediction:
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    tokens = launch.input_tokens or scenario.workload.input_tokens
-    workload = roofline.MeanLengths(tokens, scenario.workload.output_tokens)
+    mean = shape.of(scenario).mean()
+    workload = roofline.MeanLengths(launch.input_tokens or mean.input_tokens, mean.output_tokens)
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, workload, levels)
     made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.scenario import Scenario
+from harness.workload import shape
 
 PREFILL, DECODE = "prefill", "decode"
 FEWEST_WORDS = 16  # of a prompt: fewer might be drawn twice, and a server would know it
@@ -37,7 +38,7 @@ def scenario_for(scenario: Scenario, max_context: int | None = None, input_token
     if scenario.ramp.probe == PREFILL:
         workload = msgspec.structs.replace(workload, output_tokens=1)
     elif scenario.ramp.probe == DECODE:
-        answer = max(workload.output_tokens, LONG_ANSWER)
+        answer = max(round(shape.of(scenario).mean().output_tokens), LONG_ANSWER)
         if max_context is not None:
             answer = max(1, min(answer, max_context - max(SHORT_PROMPT, input_tokens or 0)))
         workload = msgspec.structs.replace(workload, input_tokens=SHORT_PROMPT, output_tokens=answer)

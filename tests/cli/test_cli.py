@@ -183,7 +183,10 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         ),
         (["run", "--url", "x", "--price-per-mtok", "1"], "error: command line: not two or three prices"),
         (["run", "--url", "x", "--price-per-mtok", "a,b"], "error: --price-per-mtok: 'a,b' is not a list of prices"),
-        (["run", "--url", "x", "--output-tokens", "0"], "error: command line: an answer has at least 1 token"),
+        (
+            ["run", "--url", "x", "--output-tokens", "0"],
+            "error: command line: $.workload.output_tokens: a length of 0 tokens is below 1",
+        ),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
         (["run", "--url", "x", "--tp", "0"], "error: command line: it must be 1 or more at $.hardware.tp"),

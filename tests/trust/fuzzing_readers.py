@@ -39,6 +39,7 @@ from harness.results import columns, frames, levelmap, points
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
+from harness.workload import shape
 from tests.builders.records import request
 
 _VALUES: list[Any] = [
@@ -264,7 +265,7 @@ class Readers:
             "spool": Reader([spool], False, self._spool, packed=True),
             "requests": Reader([requests], False, self._requests, packed=True),
             "telemetry": Reader([telemetry], False, self._telemetry, packed=True),
-            "scenario": Reader([*scenarios, _EVERY_FIELD], False, self._scenario),
+            "scenario": Reader([*scenarios, _EVERY_FIELD, _EVERY_LENGTH], False, self._scenario),
             "config": Reader(configs, True, self._config),
             "calibration": Reader([_CALIBRATION], True, self._calibration),
             "map": Reader([_MAP], True, self._map),
@@ -346,6 +347,9 @@ class Readers:
         again = scenario.to_toml(found)
         scenario.digest(found)
         assert scenario.load(str(self._put("y.toml", again.encode()))) == found
+        mix = shape.of(found)  # what is read can be drawn from
+        assert mix.mean().input_tokens >= 1
+        assert mix.shape(0).output_tokens >= 1
 
     def _config(self, data: bytes) -> None:
         path = str(self._put("config.json", data))
@@ -418,3 +422,20 @@ input_tokens = [128, 256]
 a = "http://a:1"
 b = "http://b:1"
 """
+_EVERY_LENGTH = """
+[[class]]
+name = "chat"
+share = 0.5
+input = "512±64 in 1..1k"
+output = "lognormal(128,80)"
+model = "m"
+priority = 1
+structured = true
+slo = { ttft_p99 = "2s", e2e = 9.0 }
+cancel = { share = 0.1, after_s = "2s" }
+[[class]]
+name = "long"
+input = "100:3,32k:1"
+output = "16..64"
+cancel = { share = 0.1, after_tokens = 3 }
+""".encode()

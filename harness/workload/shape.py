@@ -1,0 +1,146 @@
+"""The shape of each request: which class it is of and how long prompt and answer are, before words are chosen. Pure.
+
+A mix is drawn from by number: the class by its share, then the lengths by the class, then whether it is given up. Same
+seed and number, same shape, on any worker. What is kept is the law, not exact shares of every thousand requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+
+from harness.classes import Cancel, ClassSpec
+from harness.errors import HarnessError
+from harness.scenario import Scenario
+from harness.workload.distribution import Distribution, observed, parse
+
+
+class Shape(msgspec.Struct, frozen=True, gc=False):
+    """One request, as far as numbers say it."""
+
+    input_tokens: int
+    output_tokens: int
+    class_: str = ""
+    cancel: Cancel | None = None  # when this one is given up; None: it is not
+
+
+class Class(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of request: how many of them there are, how long they are, and how they are sent."""
+
+    name: str = ""
+    share: float = 1.0  # of the requests, relative to the other classes'
+    input: Distribution
+    output: Distribution
+    pairs: tuple[tuple[int, int], ...] = ()  # prompt and answer lengths drawn together; empty: apart
+    model: str = ""  # or the name of an adapter; "": the run's
+    priority: int | None = None
+    slo: dict[str, float] = {}  # seconds by limit
+    cancel: Cancel | None = None
+    structured: bool = False
+
+    def lengths(self, rng: random.Random) -> tuple[int, int]:
+        """Tokens of one prompt and of its answer."""
+        if self.pairs:
+            return self.pairs[int(rng.random() * len(self.pairs))]
+        return self.input.draw(rng), self.output.draw(rng)
+
+
+class Mean(msgspec.Struct, frozen=True):
+    """The mean request of a mix; whole where all lengths are one."""
+
+    input_tokens: float
+    output_tokens: float
+
+
+class Mix(msgspec.Struct, frozen=True, dict=True):
+    """Classes of requests, each asked as often as its share says.
+
+    >>> chat = Class(name="chat", share=3, input=parse(500), output=parse(64))
+    >>> long = Class(name="long", share=1, input=parse("32k"), output=parse(64))
+    >>> Mix((chat, long), seed=1).mean()
+    Mean(input_tokens=8375.0, output_tokens=64.0)
+    """
+
+    classes: tuple[Class, ...]  # at least one, and a share above 0 among them
+    seed: int
+
+    def shape(self, number: int) -> Shape:
+        """The n-th request's."""
+        rng = random.Random(f"{self.seed}:shape:{number}")  # not the numbers that its words are drawn by
+        last = len(self.classes) - 1
+        of = self.classes[bisect_right(self._upto, rng.random() * self._upto[-1], hi=last)]
+        input_tokens, output_tokens = of.lengths(rng)
+        given_up = of.cancel is not None and rng.random() < of.cancel.share
+        return Shape(input_tokens, output_tokens, of.name, of.cancel if given_up else None)
+
+    def mean(self) -> Mean:
+        """Mean lengths of all requests, in tokens."""
+        if len(self.classes) == 1:
+            return Mean(self.classes[0].input.mean(), self.classes[0].output.mean())
+        parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
+        return Mean(math.fsum(w * n for w, n, _ in parts), math.fsum(w * n for w, _, n in parts))
+
+    @cached_property
+    def _upto(self) -> tuple[float, ...]:
+        """The share of each class and all before it."""
+        return tuple(itertools.accumulate(each.share for each in self.classes))
+
+
+def of(scenario: Scenario) -> Mix:
+    """The mix that a scenario asks for: its classes, or one without a name that has the workload's lengths.
+
+    >>> of(Scenario()).mean()
+    Mean(input_tokens=512, output_tokens=128)
+    """
+    workload = scenario.workload
+    one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
+    specs = scenario.class_ or (one,)
+    return Mix(tuple(_class(spec) for spec in specs), workload.seed or 0)
+
+
+def _class(spec: ClassSpec) -> Class:
+    return Class(
+        name=spec.name,
+        share=spec.share,
+        input=parse(spec.input),
+        output=parse(spec.output),
+        model=spec.model,
+        priority=spec.priority,
+        slo=spec.slo,
+        cancel=spec.cancel,
+        structured=spec.structured,
+    )
+
+
+def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.0, place: str = "") -> Class:
+    """A class whose prompts and answers are as long as those of a trace, each answer with its own prompt.
+
+    >>> both = joint([(100, 10), (900, 90)])
+    >>> str(both.input), both.lengths(random.Random(0)) in both.pairs
+    ('100:1,900:1', True)
+    """
+    prompts, answers = (observed((pair[i] for pair in pairs), place) for i in (0, 1))
+    return Class(name=name, share=share, input=prompts, output=answers, pairs=tuple(pairs))
+
+
+def zipf(models: Sequence[str], s: float) -> dict[str, float]:
+    """Share of the requests that each model or adapter gets, summing to 1: of the k-th, k^-s over the sum of all.
+
+    >>> zipf(["base", "adapter"], 2.0)  # 1 and 1/4, of 5/4
+    {'base': 0.8, 'adapter': 0.2}
+    """
+    if not models:
+        raise HarnessError("no model is named", place="zipf", way_out="name one or more")
+    if len(set(models)) < len(models):
+        raise HarnessError("a model is named twice", place="zipf", way_out="name each once")
+    if not 0 <= s < math.inf:
+        raise HarnessError(f"its exponent is {s:g}", place="zipf", way_out="give 0 (all alike) or more, like 1")
+    weights = [k**-s for k in range(1, len(models) + 1)]
+    total = math.fsum(weights)
+    return {model: weight / total for model, weight in zip(models, weights, strict=True)}
