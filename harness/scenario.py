@@ -20,10 +20,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, secrecy, units
+from harness import classes, decoding, reuse, secrecy, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.errors import HarnessError
+from harness.reuse import NodeSpec, PrefixSpec, SessionSpec
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -62,6 +63,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     output_tokens: AnswerLength = 128
     tokenizer: str | None = None
     seed: int | None = None  # of the prompts; None: another one each run, written to the manifest
+    # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
+    prefix: PrefixSpec | UnsetType = UNSET
+    session: SessionSpec | UnsetType = UNSET
+    node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
+    tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,6 +173,7 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     with decoding.reading(place, "a scenario", "write what can be measured"):
         decoding.check(dict(raw))
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
+    tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
     for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count), (_LENGTHS, classes.length)):
@@ -238,6 +245,8 @@ def check(scenario: Scenario, *, place: str) -> None:
         "hardware.host_cpus", "it is used with gpu = host only", "give --gpu host",
     )  # fmt: skip
     _check_lengths(scenario, must, place)
+    workload = scenario.workload
+    reuse.check(workload.prefix or None, workload.session or None, workload.node or [], must, place)
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)

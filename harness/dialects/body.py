@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from harness.workload.request import Request
+from harness.workload.request import Message, Request
 
-_quoted = msgspec.json.Encoder().encode
+_json = msgspec.json.Encoder().encode
+
+Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
 
 
 class Encoder:
-    """The bodies of one run's requests; what they share is written once for each length of answer.
+    """The bodies of one run's requests; what those with a plain prompt share is written once for each length of answer.
 
-    `prompt` are the fields that hold a prompt, `drop` the optional ones that the server refuses, `extra` those that the
-    operator adds.
+    `prompt` are the fields that hold messages and tools, `drop` the optional ones that the server refuses, `extra`
+    those that the operator adds.
     """
 
     def __init__(
         self,
-        prompt: Callable[[str], dict[str, Any]],
+        prompt: Callable[[Sequence[Message], Tools], dict[str, Any]],
         model: str,
         *,
         drop: frozenset[str] = frozenset(),
@@ -36,13 +38,24 @@ class Encoder:
 
     def encode(self, request: Request) -> bytes:
         """The request's body."""
+        prompt = request.prompt
+        if type(prompt) is not str or request.tools is not None:
+            messages = _messages(prompt) if isinstance(prompt, str) else prompt
+            return _json(self._fields(request.output_tokens) | self._prompt(messages, request.tools or ()))
         around = self._around.get(request.output_tokens)
         if around is None:
             around = self._around[request.output_tokens] = self._shared(request.output_tokens)
-        return b"".join((around[0], _quoted(request.prompt), around[1]))
+        return b"".join((around[0], _json(prompt), around[1]))
 
     def _shared(self, output_tokens: int) -> tuple[bytes, bytes]:
         """What stands before the prompt's JSON string, and after it."""
+        mark = "\x00prompt\x00"
+        fields = self._fields(output_tokens) | self._prompt(_messages(mark), ())
+        before, after = json.dumps(msgspec.to_builtins(fields)).split(json.dumps(mark))
+        return before.encode(), after.encode()
+
+    def _fields(self, output_tokens: int) -> dict[str, Any]:
+        """All that a body holds but its prompt."""
         drop = self._drop
         most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
         fields: dict[str, Any] = {"model": self._model, most: output_tokens, "stream": True}
@@ -56,10 +69,11 @@ class Encoder:
                 options["continuous_usage_stats"] = True
             fields["stream_options"] = options
         fields.update(self._extra)
-        mark = "\x00prompt\x00"
-        fields |= self._prompt(mark)
-        before, after = json.dumps(fields).split(json.dumps(mark))
-        return before.encode(), after.encode()
+        return fields
+
+
+def _messages(text: str) -> tuple[Message, ...]:
+    return (Message("user", text),)
 
 
 class StreamOptions(msgspec.Struct):
@@ -71,7 +85,7 @@ class Part(msgspec.Struct):
     text: str = ""
 
 
-class Message(msgspec.Struct):
+class SentMessage(msgspec.Struct):
     role: str
     content: str | list[Part] | None = None
 
@@ -79,7 +93,7 @@ class Message(msgspec.Struct):
 class Body(msgspec.Struct, kw_only=True):
     """What a server reads of a body: the fields that change the answer. All others are let through, as vLLM does."""
 
-    messages: list[Message] | None = None
+    messages: list[SentMessage] | None = None
     prompt: str | list[str | int] | None = None
     model: str | None = None
     max_tokens: int | None = None

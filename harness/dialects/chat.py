@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from harness.dialects.body import Body
+from collections.abc import Sequence
+from typing import Any
+
+from harness.dialects.body import Body, Tools
 from harness.dialects.dialect import Dialect, Unit, Wording
+from harness.workload.request import Message
 
 
 def _texts(body: Body) -> list[str]:
@@ -16,10 +20,15 @@ def _texts(body: Body) -> list[str]:
     return texts
 
 
+def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
+    fields: dict[str, Any] = {"messages": messages}
+    return fields | {"tools": tools} if tools else fields
+
+
 CHAT = Dialect(
     path="/chat/completions",
     unit=Unit.OUTPUT_TOKENS,
-    prompt=lambda text: {"messages": [{"role": "user", "content": text}]},
+    prompt=_prompt,
     texts=_texts,
     output_tokens=None,
     wording=Wording(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from harness.dialects.body import Body
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from harness.dialects.body import Body, Tools
 from harness.dialects.dialect import Dialect, Unit, Wording
+from harness.workload.request import Message
 
 
 def _texts(body: Body) -> list[str]:
@@ -20,10 +26,16 @@ def _texts(body: Body) -> list[str]:
     return texts
 
 
+def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
+    """One text: the tools' definitions and what each message says, with a blank line between."""
+    definitions = [msgspec.json.encode(tools).decode()] if tools else []
+    return {"prompt": "\n\n".join([*definitions, *(message.content for message in messages)])}
+
+
 COMPLETIONS = Dialect(
     path="/completions",
     unit=Unit.OUTPUT_TOKENS,
-    prompt=lambda text: {"prompt": text},
+    prompt=_prompt,
     texts=_texts,
     output_tokens=16,
     wording=Wording(

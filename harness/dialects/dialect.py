@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, Encoder
+from harness.dialects.body import Body, Encoder, Tools
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.placer import TokenPlacer
+from harness.workload.request import Message
 
 
 class Unit(enum.Enum):
@@ -35,7 +36,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # below the API's root, which is most often /v1
     unit: Unit
-    prompt: Callable[[str], dict[str, Any]]  # the fields of a request that hold its prompt
+    prompt: Callable[[Sequence[Message], Tools], dict[str, Any]]  # the fields of a request that hold messages and tools
     texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
     output_tokens: int | None  # of an answer where the request does not say; None: as many as there is room for
     wording: Wording

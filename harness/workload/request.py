@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message of a conversation."""
+
+    role: str  # system, user, assistant, tool
+    content: str
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -15,13 +22,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     number: int  # of a run, each once; with the seed it decides everything else
-    prompt: str
+    prompt: str | tuple[Message, ...]
     output_tokens: int
     input_tokens: int | None = None  # that the prompt comes to, where its source knows
+    tools: tuple[dict[str, Any], ...] | None = (
+        None  # definitions that stand before the prompt, as OpenAI's API has them
+    )
     class_: str = ""
     session: str = ""
     turn: int = 0  # of its session
-    after: int | None = None  # number of the request whose end it waits for
+    after: tuple[int, ...] = ()  # numbers of the requests whose ends it waits for
     target: str = ""  # "": wherever the run points
     due_s: float | None = None  # since the level began; None: as soon as there is a place for it
 

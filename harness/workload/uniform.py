@@ -8,17 +8,13 @@ lengths (`probe`). Left out: distributions of lengths and datasets.
 
 from __future__ import annotations
 
-import random
 from functools import cached_property
-from itertools import cycle, islice
 
 import msgspec
 
 from harness.errors import HarnessError
+from harness.workload import text
 from harness.workload.request import Request
-
-_FRONT = 32  # words that are drawn anew for each prompt's beginning: what follows another beginning is cached nowhere
-_FEWEST_ALIKE = 16  # words below which there are too few orders for prompts never to repeat
 
 
 class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -48,20 +44,14 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Request(number=number, prompt=self._prompt(number), output_tokens=self.output_tokens)
 
     def _prompt(self, number: int) -> str:
-        drawn, n = random.Random(f"{self.seed}:{number}"), self.prompt_words
-        if not self.alike or n < _FEWEST_ALIKE:
-            return "".join(drawn.choices(self._spaced, k=n))
-        front, rest = drawn.sample(range(n), min(n, _FRONT)), list(self._shared)
-        for i in front:
-            rest[i] = ""
-        return "".join([*map(self._shared.__getitem__, front), *rest])
+        if self.alike and self.prompt_words >= text.FEWEST_ALIKE:
+            return text.reordered(self._mixed, self.prompt_words, self.seed, number)
+        return text.text(self._spaced, self.prompt_words, self.seed, number)
 
     @cached_property
     def _spaced(self) -> tuple[str, ...]:
-        return tuple(" " + word for word in self.words)
+        return text.spaced(self.words)
 
     @cached_property
-    def _shared(self) -> tuple[str, ...]:
-        """The words that all prompts hold, in an order that each begins anew."""
-        order = random.Random(f"{self.seed}:words").sample(self._spaced, len(self._spaced))
-        return tuple(islice(cycle(order), self.prompt_words))
+    def _mixed(self) -> list[str]:
+        return text.mixed(self._spaced, self.seed)

@@ -10,7 +10,7 @@ import pytest
 from harness.dialects import DIALECTS, refusals
 from harness.dialects.body import Body
 from harness.dialects.dialect import Unit
-from harness.workload.request import Request
+from harness.workload.request import Message, Request
 
 ASKED = Request(number=0, prompt='a "quoted" word, ü', output_tokens=9)
 
@@ -70,6 +70,59 @@ def test_a_body_asks_for_length_usage_and_stream_and_leaves_out_what_is_dropped(
     less = json.loads(DIALECTS["completions"].encoder("m", drop=drop, extra={"top_p": 1}).encode(request))
     assert (less["prompt"], less["top_p"], less["stream_options"]) == ("hi", 1, {"include_usage": True})
     assert "ignore_eos" not in less
+
+
+SAID = Request(
+    number=0,
+    prompt=(
+        Message("system", 'be "short"'),
+        Message("user", " time"),
+        Message("assistant", "ü"),
+        Message("user", " b"),
+    ),
+    output_tokens=4,
+)
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_a_chat_s_messages_and_tools_go_as_they_are() -> None:
+    encoder = DIALECTS["chat"].encoder("m", drop=frozenset({"ignore_eos"}), extra={"top_p": 0.5})
+    plain = json.loads(encoder.encode(msgspec.structs.replace(SAID, prompt=" time")))
+    body = json.loads(encoder.encode(msgspec.structs.replace(SAID, tools=(TOOL,))))
+    assert body.pop("messages") == [
+        {"role": "system", "content": 'be "short"'}, {"role": "user", "content": " time"},
+        {"role": "assistant", "content": "ü"}, {"role": "user", "content": " b"},
+    ]  # fmt: skip
+    assert body.pop("tools") == [TOOL]
+    assert plain.pop("messages") == [{"role": "user", "content": " time"}]
+    assert body == plain
+    assert "tools" not in json.loads(encoder.encode(SAID))
+
+
+def test_a_completion_s_messages_are_one_text_behind_the_tools() -> None:
+    encoder = DIALECTS["completions"].encoder("m")
+    assert json.loads(encoder.encode(SAID))["prompt"] == 'be "short"\n\n time\n\nü\n\n b'
+    prompt = json.loads(encoder.encode(msgspec.structs.replace(SAID, tools=(TOOL,))))["prompt"]
+    tools, _, rest = prompt.partition("\n\n")
+    assert (json.loads(tools), rest) == ([TOOL], 'be "short"\n\n time\n\nü\n\n b')
+
+
+@pytest.mark.parametrize("api", DIALECTS)
+def test_one_message_of_a_user_asks_what_a_plain_prompt_asks(api: str) -> None:
+    encoder = DIALECTS[api].encoder("m", extra={"top_p": 0.5})
+    one = msgspec.structs.replace(ASKED, prompt=(Message("user", str(ASKED.prompt)),))
+    assert json.loads(encoder.encode(one)) == json.loads(encoder.encode(ASKED))
+
+
+@pytest.mark.parametrize("api", DIALECTS)
+def test_a_server_reads_every_message_that_a_client_wrote(api: str) -> None:
+    body = msgspec.json.decode(DIALECTS[api].encoder("m").encode(SAID), type=Body)
+    assert "\n\n".join(DIALECTS[api].texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
+
+
+def test_tools_may_stand_before_a_plain_prompt() -> None:
+    body = json.loads(DIALECTS["chat"].encoder("m").encode(msgspec.structs.replace(ASKED, tools=(TOOL,))))
+    assert (body["tools"], body["messages"]) == ([TOOL], [{"role": "user", "content": ASKED.prompt}])
 
 
 def test_a_refused_field_is_named_once() -> None:

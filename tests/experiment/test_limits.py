@@ -24,6 +24,21 @@ def test_what_people_measure_fits() -> None:
     limits.check(spec(ramp={"workers": 8, "levels": [1, 512]}, workload={"input_tokens": 8192}))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("prefix", {"tokens": 9}),
+        ("session", {"turns": 2, "user_tokens": 9}),
+        ("node", [{"name": "a"}]),
+        ("tools", [{"type": "function"}]),
+    ],
+)
+def test_what_no_run_sends_yet_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(HarnessError) as caught:
+        limits.check(spec(workload={key: value}))
+    assert str(caught.value) == f"$.workload.{key}: no run sends it yet; leave it out"
+
+
 def test_workers_are_bound_by_processors() -> None:
     most = max(8, 4 * len(os.sched_getaffinity(0)))
     limits.check(spec(ramp={"workers": most}))

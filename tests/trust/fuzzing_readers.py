@@ -265,7 +265,7 @@ class Readers:
             "spool": Reader([spool], False, self._spool, packed=True),
             "requests": Reader([requests], False, self._requests, packed=True),
             "telemetry": Reader([telemetry], False, self._telemetry, packed=True),
-            "scenario": Reader([*scenarios, _EVERY_FIELD, _EVERY_LENGTH], False, self._scenario),
+            "scenario": Reader([*scenarios, _EVERY_FIELD, _EVERY_LENGTH, _EVERY_REUSE], False, self._scenario),
             "config": Reader(configs, True, self._config),
             "calibration": Reader([_CALIBRATION], True, self._calibration),
             "map": Reader([_MAP], True, self._map),
@@ -438,4 +438,27 @@ name = "long"
 input = "100:3,32k:1"
 output = "16..64"
 cancel = { share = 0.1, after_tokens = 3 }
+""".encode()
+
+_EVERY_REUSE = """
+[workload]
+tools = [{ type = "function", function = { name = "look", parameters = { type = "object" } } }]
+[workload.prefix]
+tokens = "1k"
+pool = 100
+share = 0.8
+zipf = 1.0
+[[workload.node]]
+name = "plan"
+input_tokens = 200
+[[workload.node]]
+name = "search"
+after = ["plan"]
+output_tokens = "512±64"
+pause = "500ms"
+fan_out = 3
+fresh = true
+[[workload.node]]
+name = "write"
+after = ["plan", "search"]
 """.encode()

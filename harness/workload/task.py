@@ -1,0 +1,127 @@
+"""A task: requests that wait for each other, of an agent's graph (`graph`) or of a session of turns (`session`).
+
+A session is a chain, in which each request waits for the one before. A graph also has fan-outs, joins and sub-agents.
+Whoever has a clock and sockets runs both in the same way, one task in a slot:
+
+    task = tasks.task(number)
+    progress = Progress(task, start_s=now)
+    while not progress.over:
+        for node, due_s in progress.ready(now):
+            send conversation.request(task, node, progress.answers), due at due_s
+        wait until one of them has ended, or until progress.next_due_s
+        progress.ended(node, at_s, text)
+
+Pure: times come in as arguments, and may be of any clock. Left out: deadlines of a whole task.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import Protocol
+
+import msgspec
+
+MOST_NODES = 1000  # of a task: so a request's number can be worked out from its task's
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One request of a task."""
+
+    name: str = ""
+    parents: tuple[int, ...] = ()  # places in the task of the nodes that it waits for; each stands before it
+    input_tokens: int  # of its own message: what it answers to and what came before come on top
+    output_tokens: int
+    pause_s: float = 0.0  # from the end of its last parent, or from the task's start, until it is due
+    fresh: bool = (
+        False  # begins a conversation of its own, as a sub-agent does; else it goes on with its first parent's
+    )
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that belong together, each behind its parents."""
+
+    number: int  # of a run, each once
+    nodes: tuple[Node, ...]
+    class_: str = ""
+
+    def request_number(self, node: int) -> int:
+        """The number of a node's request, each once in a run.
+
+        >>> Task(number=3, nodes=()).request_number(2)
+        3002
+        """
+        return self.number * MOST_NODES + node
+
+
+class Draws(Protocol):
+    """A distribution of whole numbers: turns, tokens, milliseconds."""
+
+    def draw(self, rng: random.Random) -> int: ...
+
+
+class Tasks(Protocol):
+    """Where a run's tasks come from: the same one for the same number, on any worker."""
+
+    def task(self, number: int) -> Task: ...
+
+
+class Progress:
+    """How far one task has come: which of its nodes may be sent, and when.
+
+    A node is due when all its parents have ended and its pause is over. What waits for a node that failed, directly
+    or through others, is never sent; the rest goes on, and the task is over when nothing more can be sent or end.
+    """
+
+    def __init__(self, task: Task, start_s: float = 0.0) -> None:
+        self.answers: dict[int, str] = {}  # of the nodes that have ended, by their place in the task
+        self.failed = False
+        self._nodes = task.nodes
+        self._waits_for = [len(node.parents) for node in task.nodes]
+        self._ended_s = [start_s] * len(task.nodes)  # the last of each node's parents, so far
+        self._children: list[list[int]] = [[] for _ in task.nodes]
+        self._due: list[tuple[float, int]] = []  # a heap, of nodes that wait for nothing but their pause
+        self._in_flight: set[int] = set()
+        for child, node in enumerate(task.nodes):
+            for parent in node.parents:
+                self._children[parent].append(child)
+            if not node.parents:
+                self._release(child)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is in flight and nothing can be sent any more."""
+        return not self._due and not self._in_flight
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When the next node is due that only waits for its pause; None where there is none."""
+        return self._due[0][0] if self._due else None
+
+    def ready(self, now_s: float) -> list[tuple[int, float]]:
+        """(node, when it is due) of all that are due by now, each once, the earliest first.
+
+        Asked for a time to come, it gives what can be built ahead.
+        """
+        found = []
+        while self._due and self._due[0][0] <= now_s:
+            due_s, node = heapq.heappop(self._due)
+            self._in_flight.add(node)
+            found.append((node, due_s))
+        return found
+
+    def ended(self, node: int, at_s: float, text: str | None) -> None:
+        """A node that was ready has ended with this answer; None: it failed."""
+        self._in_flight.remove(node)
+        if text is None:
+            self.failed = True
+            return
+        self.answers[node] = text
+        for child in self._children[node]:
+            self._waits_for[child] -= 1
+            self._ended_s[child] = max(self._ended_s[child], at_s)
+            if not self._waits_for[child]:
+                self._release(child)
+
+    def _release(self, node: int) -> None:
+        heapq.heappush(self._due, (self._ended_s[node] + self._nodes[node].pause_s, node))
