@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, reuse, secrecy, units
+from harness import classes, decoding, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.errors import HarnessError
@@ -84,11 +84,19 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     search_rate: bool = False  # open loop: search for the largest rate that meets the SLO
     probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
-    arrivals: str = "poisson"  # poisson | constant | gamma(K)
+    arrivals: str = "poisson"  # of an open loop, as harness.traffic has them
     start: Literal["staggered", "burst"] = "staggered"
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
+
+    @property
+    def level_rates(self) -> list[float] | None:
+        """Mean requests per second of each level: `rates`, else the arrivals' own rate; None: these are no rates."""
+        if self.rates is not None or self.levels is not None or self.search_rate:
+            return self.rates
+        own = traffic.parse(self.arrivals).own_rate
+        return None if own is None else [own]
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -226,14 +234,14 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
-    units.arrival_shape(ramp.arrivals, f"{place}: $.ramp.arrivals")
+    _check_arrivals(ramp, must, place)
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
         must(len(set(ramp.rates)) == len(ramp.rates), "ramp.rates", "a rate stands twice", "use repeat instead")
     if ramp.levels is not None:
         must(len(set(ramp.levels)) == len(ramp.levels), "ramp.levels", "a level stands twice", "use repeat instead")
     must(
-        not ramp.keep_going or ramp.levels is not None or ramp.rates is not None,
+        not ramp.keep_going or ramp.levels is not None or ramp.level_rates is not None,
         "ramp.keep_going", "a ramp that chooses its levels ends by itself", "give --levels or --rate",
     )  # fmt: skip
     must(
@@ -265,6 +273,18 @@ def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
         must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
 
 
+def _check_arrivals(ramp: Ramp, must: Must, place: str) -> None:
+    """How an open loop's requests arrive."""
+    arrivals = traffic.parse(ramp.arrivals, f"{place}: $.ramp.arrivals")
+    must(arrivals.speed is None, "ramp.arrivals", "no dataset has times to replay", "write poisson, or another kind")
+    own = arrivals.own_rate is not None
+    fact = "arrivals with rates of their own are an open loop: levels exclude them"
+    must(not own or ramp.levels is None, "ramp.arrivals", fact, "leave one of them out")
+    peak = arrivals.peak * max(ramp.level_rates or (), default=0.0)
+    fact = f"{peak:g} requests a second are more than the {MOST_RATE:,.0f} that a machine can send"
+    must(peak <= MOST_RATE, "ramp.arrivals" if own else "ramp.rates", fact, f"give {MOST_RATE:,.0f} or less")
+
+
 def _check_search(scenario: Scenario, must: Must, place: str) -> None:
     """What the ramp searches for, and how closely."""
     ramp = scenario.ramp
@@ -277,7 +297,7 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
         must(bool(scenario.slo), "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
     must(not ramp.slo_fail or bool(scenario.slo), "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
     if ramp.probe is not None:
-        open_loop = ramp.rates is not None or ramp.search_rate
+        open_loop = ramp.level_rates is not None or ramp.search_rate
         must(not open_loop, "ramp.probe", "a probe holds levels: rates exclude it", "leave one of them out")
 
 
@@ -325,9 +345,6 @@ def _check_sizes(scenario: Scenario, must: Must) -> None:
     levels = max(1, len(ramp.levels or ramp.rates or ()))
     fact = f"{levels * ramp.repeat:,} levels are more than the {MOST_LEVELS:,} that a run keeps in memory"
     must(levels * ramp.repeat <= MOST_LEVELS, "ramp.repeat", fact, f"give {max(1, MOST_LEVELS // levels):,} or less")
-    fastest = max(ramp.rates or (), default=0.0)
-    fact = f"{fastest:g} requests a second are more than the {MOST_RATE:,.0f} that a machine can send"
-    must(fastest <= MOST_RATE, "ramp.rates", fact, f"give {MOST_RATE:,.0f} or less")
     cells = math.prod(
         max(1, len(axis)) for axis in (sweep.input_tokens, sweep.output_tokens, sweep.max_num_seqs, sweep.urls)
     )

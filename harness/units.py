@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -11,8 +10,6 @@ from typing import Any, TypeVar
 from harness.errors import HarnessError, nearest
 
 _NUMBER = re.compile(r"\s*+([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)\s*+([a-zA-Zµ]*+)\s*+")
-_GAMMA = re.compile(r"gamma\(([0-9]++(?:\.[0-9]++)?|\.[0-9]++)\)")
-_LEAST_SHAPE = 0.001  # of a gamma distribution: burstier gaps are 0 to the clock, and never end
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
@@ -53,6 +50,15 @@ def seconds(text: str | float, place: str = "") -> float:
     if isinstance(text, int | float):
         return float(text)
     return _scaled(text, _SECONDS, "a duration", place, "'50ms', '2s' or '5m'")
+
+
+def number(text: str, place: str = "") -> float:
+    """A number of 0 or more, whole or not.
+
+    >>> number("0.25"), number("1.5k")
+    (0.25, 1500.0)
+    """
+    return _scaled(text, _COUNTS, "a number", place, "'5', '0.25' or '1.5k'")
 
 
 def count(text: str | float, place: str = "") -> int:
@@ -324,20 +330,3 @@ def span(seconds: float) -> str:
         return f"{hours} h" + (f" {minutes} min" if minutes else "")
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min" + (f" {rest} s" if rest else "")
-
-
-def arrival_shape(kind: str, place: str) -> float:
-    """The shape K of the gamma distribution that an open loop draws its gaps from; infinite where they are equal.
-
-    1 is Poisson, less comes in bursts; the variance is 1/K of Poisson's.
-
-    >>> arrival_shape("poisson", ""), arrival_shape("gamma(0.25)", ""), arrival_shape("constant", "")
-    (1.0, 0.25, inf)
-    """
-    known = {"poisson": 1.0, "constant": math.inf}
-    match = _GAMMA.fullmatch(kind)
-    shape = known.get(kind, float(match[1]) if match else 0.0)
-    if shape < _LEAST_SHAPE:
-        way_out = f"known: poisson, constant, gamma(K) with K from {_LEAST_SHAPE:g} on, like gamma(0.25)"
-        raise HarnessError(f"unknown arrivals {kind!r}", place=place, way_out=way_out)
-    return shape

@@ -24,7 +24,7 @@ ROOMS = (
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "decoding", "errors", "files", "interpreter", "judgement", "manifest", "precedence", "record",
-    "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "units",
+    "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {"workload", "dialects", "load", "observe", "experiment"}  # what reads its results never comes to it

@@ -163,6 +163,28 @@ SLO = '\n[slo]\nttft = "1s"'
             "leave one of them out",
         ),
         (
+            '[ramp]\narrivals = "wave(period=60s,lo=1,high=9)"',
+            "x.toml: $.ramp.arrivals: unknown 'lo' in wave; did you mean 'low'?",
+        ),
+        (
+            '[ramp]\nlevels = [1]\narrivals = "series(0s:10,60s:40)"',
+            "x.toml: arrivals with rates of their own are an open loop: levels exclude them at $.ramp.arrivals; "
+            "leave one of them out",
+        ),
+        (
+            '[ramp]\nprobe = "decode"\narrivals = "series(0s:10,60s:40)"',
+            "x.toml: a probe holds levels: rates exclude it at $.ramp.probe; leave one of them out",
+        ),
+        (
+            '[ramp]\narrivals = "trace"',
+            "x.toml: no dataset has times to replay at $.ramp.arrivals; write poisson, or another kind",
+        ),
+        (
+            '[ramp]\nrates = [700000]\narrivals = "series(0s:10,60s:40)"',
+            "x.toml: 1.12e+06 requests a second are more than the 1,000,000 that a machine can send "
+            "at $.ramp.arrivals; give 1,000,000 or less",
+        ),
+        (
             "[ramp]\nsearch_rate = true",
             "x.toml: no SLO to search by at $.ramp.search_rate; give --slo, like ttft_p99=2s",
         ),
@@ -310,3 +332,17 @@ def test_a_scenario_names_the_apis_and_transports_that_there_are() -> None:
     hints = get_type_hints(scenario.Target)
     assert get_args(hints["api"]) == tuple(DIALECTS)
     assert get_args(hints["transport"]) == TRANSPORTS
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("", None),
+        ('arrivals = "series(0s:10,60s:40)"', [25.0]),
+        ('arrivals = "series(0s:10,60s:40)"\nrates = [5, 10]', [5.0, 10.0]),
+        ("levels = [1, 2]", None),
+        ('arrivals = "series(0s:10,60s:40)"\nsearch_rate = true' + SLO, None),
+    ],
+)
+def test_arrivals_with_rates_of_their_own_are_an_open_loop(text: str, rates: list[float] | None) -> None:
+    assert build(f"[ramp]\n{text}").ramp.level_rates == rates

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from harness.traffic import Traffic
+
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What was requested of a level and what served it; by default nothing is known."""
@@ -19,3 +21,4 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
     ceiling: float | None = None  # events per second that the load generator can process
     ceiling_is_lower_bound: bool = False
+    traffic: Traffic = Traffic()  # of an open loop

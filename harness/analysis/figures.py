@@ -60,7 +60,7 @@ def level_summary(
     if made.cached_input_fraction is None and server is not None:
         made = msgspec.structs.replace(made, cached_input_fraction=server.prefix_hit_fraction)
 
-    trend = window.trend(table, start, end) if level.rate is not None else None
+    trend = window.trend(table, start, end, conditions.traffic.period_s) if level.rate is not None else None
     if trend is not None and trend.rising:
         made = _without_steady_state(made)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)

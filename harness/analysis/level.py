@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from harness import traffic
 from harness.analysis import grade, metrics, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
@@ -37,6 +38,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
     def of(cls, manifest: Manifest) -> Facts:
         workload, ramp = manifest.workload, manifest.scenario.ramp
         limits = tuple(slo.limits(manifest.scenario.slo))
+        arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
         return cls(
             gpus=manifest.gpus,
@@ -45,9 +47,10 @@ class Facts(Conditions, frozen=True, kw_only=True):
             input_tokens=workload.input_tokens or None,
             template_tokens=workload.template_tokens or 0.0,
             output_tokens=workload.output_tokens or None,
-            precision=None if ramp.level_seconds else ramp.precision or PRECISION,
+            precision=None if ramp.level_seconds or arrivals.period_s else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
+            traffic=arrivals,
             limits=limits,
             client=client,
         )

@@ -69,7 +69,7 @@ def summarise(run: Result) -> Summary:
 
 def _has_slots(run: Result) -> bool:
     ramp = run.manifest.scenario.ramp
-    return not (ramp.rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
+    return not (ramp.level_rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
 
 
 def _with_times(fitted: Curve, run: Result) -> Curve:

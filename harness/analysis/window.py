@@ -88,7 +88,7 @@ class Trend(msgspec.Struct, frozen=True):
     rising: bool  # the lower end of the slope's 95 % interval is above 0
 
 
-def trend(table: Table, start: float, end: float) -> Trend | None:
+def trend(table: Table, start: float, end: float, period_s: float | None = None) -> Trend | None:
     """The slope of N(t), requests that are due and not over, over [start, end); None where nothing was in flight.
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
@@ -99,8 +99,9 @@ def trend(table: Table, start: float, end: float) -> Trend | None:
     there = (over > start) & (table.scheduled < end)
     spans = (over - table.scheduled)[there & np.isfinite(over)]
     request = float(spans.mean()) if len(spans) else end - start
-    parts = max(4, min(10, int((end - start) / (2 * request))))
-    edges = np.linspace(start, end, parts + 1)
+    edges = _parts(start, end, 2 * request) if period_s is None else _periods(start, end, period_s)
+    if len(edges) < 5:
+        return None
     N = np.array(
         [
             np.maximum(np.minimum(over, high) - np.maximum(table.scheduled, low), 0.0).sum() / (high - low)
@@ -110,7 +111,20 @@ def trend(table: Table, start: float, end: float) -> Trend | None:
     if not N.any():
         return None
     rise, error = slope((edges[:-1] + edges[1:]) / 2, N)
-    return Trend(rise, rising=rise - t_quantile(0.975, parts - 2) * error > 0)
+    return Trend(rise, rising=rise - t_quantile(0.975, len(N) - 2) * error > 0)
+
+
+def _parts(start: float, end: float, least: float) -> Floats:
+    """Edges of four to ten equal parts of a window, each of `least` seconds if there is room."""
+    parts = max(4, min(10, int((end - start) / least)))
+    return np.linspace(start, end, parts + 1)
+
+
+def _periods(start: float, end: float, period_s: float) -> Floats:
+    """Edges of at most ten equal parts of a window, each of whole periods; what is left over is in none."""
+    periods = int((end - start) / period_s * (1 + 1e-6))
+    each = max(1, math.ceil(periods / 10))
+    return np.asarray(start + each * period_s * np.arange(periods // each + 1))
 
 
 def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: float | None) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +14,13 @@ from harness.errors import HarnessError
 from harness.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from harness.predict.question import PredictionResult, Question
     from harness.predict.step import MeanLengths
     from harness.report.document import Document
     from harness.summary import Prediction, SteppedLevel
+    from harness.traffic import Traffic
 
 
 _ELSEWHERE = "give a place to write to by --plot"
@@ -38,7 +37,7 @@ _ELSEWHERE = "give a place to write to by --plot"
 @click.option(
     "--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."
 )
-@click.option("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson.")
+@click.option("--arrivals", metavar="KIND", help="Of --rate, as `knee run` has them; default poisson.")
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction.")
 @click.option(
     "--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."
@@ -61,9 +60,9 @@ def predict(golden: bool, **flags: Any) -> None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
-    for flag, of in (("rate", "simulate"), ("arrivals", "rate")):
-        if flags[flag] is not None and not flags[of]:
-            raise HarnessError(f"it has no effect without --{of}", place=f"--{flag}", way_out=f"add --{of}")
+    for flag in ("rate", "arrivals"):
+        if flags[flag] is not None and not flags["simulate"]:
+            raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         _choose(flags)
     else:
@@ -170,26 +169,31 @@ def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any
     """The step machine's prediction for the levels, or for --rate in their place."""
     from harness.predict import question as questions
     from harness.predict import stepped
+    from harness.workload.arrivals import due_times
 
     setup = questions.setup(question)
-    if flags["rate"] is None:
+    rates, arrivals = _traffic(flags)
+    if rates is None:
         return stepped.at_levels(*setup, prediction.levels)
-    return stepped.at_rates(*setup, units.rates(flags["rate"]), _arrivals(flags["arrivals"] or "poisson"))
+
+    def due_s(level: int, rate: float) -> Iterator[float]:
+        return due_times(arrivals, rate, seed=0, level=level)
+
+    return stepped.at_rates(*setup, rates, due_s, arrivals.period_s)
 
 
-def _arrivals(kind: str) -> Callable[[float], Iterator[float]]:
-    """Arrival times by request rate, in seconds; the same for every call with the same rate."""
-    import random
+def _traffic(flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
+    """Rates in place of the levels, if there are any, and how requests arrive at them."""
+    from harness import traffic
 
-    shape = units.arrival_shape(kind, "--arrivals")
-    if math.isinf(shape):
-        return lambda rate: (n / rate for n in itertools.count())
-
-    def times(rate: float) -> Iterator[float]:
-        draw = random.Random(0).gammavariate
-        return itertools.accumulate(draw(shape, 1 / (shape * rate)) for _ in itertools.count())
-
-    return times
+    arrivals = traffic.parse(flags["arrivals"] or "poisson")
+    if arrivals.speed is not None:
+        raise HarnessError("no dataset has times to replay", place="--arrivals", way_out="name another kind")
+    if flags["rate"] is not None:
+        return units.rates(flags["rate"]), arrivals
+    if flags["arrivals"] is None or arrivals.own_rate is not None:
+        return None if arrivals.own_rate is None else [arrivals.own_rate], arrivals
+    raise HarnessError("it has no effect without --rate", place="--arrivals", way_out="add --rate")
 
 
 def _choose(flags: Mapping[str, Any]) -> None:

@@ -68,7 +68,13 @@ _HEADINGS = (
         option(
             "--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second; auto seeks the SLO's."
         ),
-        ramp("--arrivals", metavar="KIND", help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson."),
+        ramp(
+            "--arrivals",
+            metavar="KIND",
+            help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson. With rates of their own, of which "
+            "R is the mean: series(0s:10,60s:40), wave(period=60s,low=5,high=20), "
+            "spike(period=120s,for=10s,low=5,high=50).",
+        ),
         ramp("--max-concurrency", metavar="N", help="Highest level to try without --levels; default 1024."),
         ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs."),
         ramp("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02."),

@@ -132,7 +132,7 @@ def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float) -> str:
     """The estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
-    if spec.levels or spec.rates:
+    if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     else:
         first, end = (min(times * e2e_s, spec.max_seconds or math.inf) for times in (_TO_FIRST, _TO_END))

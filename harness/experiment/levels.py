@@ -178,7 +178,8 @@ class Levels:
         """Measure one level, as the search sees it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
-        self._view.level_started(name, self._shown, self._total(), "" if spec.rates or spec.levels else level.reason)
+        reason = "" if spec.level_rates or spec.levels else level.reason
+        self._view.level_started(name, self._shown, self._total(), reason)
         self.steps.append(level_step(level))
         self._shown, self._next_index = self._shown + 1, self._next_index + 1
         finished = await self._drive(workers, level, role)
@@ -294,7 +295,7 @@ class Levels:
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""
         spec = self._scenario.ramp
-        fixed = spec.rates or spec.levels
+        fixed = spec.level_rates or spec.levels
         return (len(self._inputs.probes) + len(fixed)) * spec.repeat if fixed else None
 
     # What a person sees

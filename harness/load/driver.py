@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from harness import traffic
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
@@ -36,7 +37,7 @@ from harness.load.transport import Exchange, Transport
 from harness.record import Record
 from harness.results import frames
 from harness.secrecy import plain, redact
-from harness.workload.arrivals import arrivals, quota, stagger
+from harness.workload.arrivals import due_times, quota, stagger
 from harness.workload.request import Source
 from harness.workload.uniform import Uniform
 
@@ -177,9 +178,10 @@ class Driver:
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
         plan, began = self._plan, level.at_ns
-        due_s = arrivals(
-            level.arrivals, rate, seed=f"{plan.source.seed}:{level.index}", worker=plan.worker, workers=plan.workers
-        )
+        due_s = due_times(
+            traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
+            worker=plan.worker, workers=plan.workers,
+        )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)
             if (early := due - self._clock()) > 0:

@@ -5,6 +5,7 @@ dp replicas are as many simulations, each with its share of the users or of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -50,24 +51,28 @@ def at_rates(
     where: Deployment,
     workload: MeanLengths,
     rates: Sequence[float],
-    arrivals: Callable[[float], Iterable[float]],
+    arrivals: Callable[[int, float], Iterable[float]],
+    period_s: float | None = None,
 ) -> list[SteppedLevel]:
-    """Open loops at `rates` requests/s; `arrivals` has the times for a rate, endless, seconds.
+    """Open loops at `rates` requests/s; `arrivals` has the times of the n-th level at a rate, endless, seconds.
 
-    Replicas share the requests evenly. A rate far beyond what is sustained is refused.
+    `period_s`: after which a rate that varies begins anew; the window is of whole periods then. Replicas share the
+    requests evenly. A rate far beyond what is sustained is refused.
     """
     cap = batch_cap(caps(model, where, workload))
     full = steady_state(step_cost(model, where), workload, cap, cap)
     request = full.ttft + workload.output_tokens * full.itl
     found = []
-    for rate in rates:
+    for level, rate in enumerate(rates):
         if rate > _FLOOD * where.dp * full.requests_per_s:
             fact = f"{rate:g} requests/s are far above the {where.dp * full.requests_per_s:.3g} that can be served"
             raise HarnessError(fact, place="--rate", way_out=f"give at most {_FLOOD:g} times that")
         share = rate / where.dp
         seconds = max(_WINDOW * request, _ARRIVALS / share)
+        if period_s is not None:
+            seconds = math.ceil(seconds / period_s) * period_s
         machine = _machine(model, where, workload)
-        seen = open_loop(machine, workload, arrivals(share), warm_up=_WARM_UP * request, seconds=seconds)
+        seen = open_loop(machine, workload, arrivals(level, share), warm_up=_WARM_UP * request, seconds=seconds)
         found.append(_level([(where.dp, seen)], rate=rate))
     return found
 

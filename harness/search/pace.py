@@ -7,8 +7,11 @@ early, and the refinement has longer ones. A level whose own figures are wanted 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
+from harness import traffic
 from harness.roles import Role
 from harness.scenario import Scenario
 
@@ -20,6 +23,7 @@ SHORT = 4.0  # request times of a window, below which its level warms up once, n
 _LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
 _TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
 _WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
+_ROUNDING = 1e-9  # of a number of periods
 _FIRST_SHARE, _SHARE = 0.1, 0.2  # of the time left that one window of the first pass, or a later one, may take
 
 
@@ -85,12 +89,18 @@ def until_precise(request_s: float) -> Pace:
 def paced(scenario: Scenario) -> bool:
     """Whether the ramp decides how long its levels last: it chooses them, and no limits are judged at each."""
     spec = scenario.ramp
-    chooses = spec.levels is None and spec.rates is None and not spec.search_rate
+    chooses = spec.levels is None and spec.level_rates is None and not spec.search_rate
     return chooses and spec.level_seconds is None and spec.precision is None and not scenario.slo
 
 
 def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
-    """How long a level lasts, by the ramp's options, the level's role and the time of a request."""
+    """How long a level lasts, by the ramp's options, the level's role and the time of a request.
+
+    Where the rate varies over time the window is of whole periods, in which it has its mean.
+    """
+    if (period := traffic.parse(scenario.ramp.arrivals).period_s) is not None:
+        least = scenario.ramp.level_seconds or REFINEMENT * request_s
+        return fixed(max(1, math.ceil(least / period - _ROUNDING)) * period, request_s)
     if scenario.ramp.level_seconds is not None:
         return fixed(scenario.ramp.level_seconds, request_s)
     if paced(scenario) and role is Role.FIRST_PASS:

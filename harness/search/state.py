@@ -51,7 +51,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         spec = scenario.ramp
         return cls(
             levels=spec.levels,
-            rates=spec.rates,
+            rates=spec.level_rates,
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=bool(scenario.slo),

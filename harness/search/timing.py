@@ -13,6 +13,7 @@ from collections.abc import Collection
 import msgspec
 import numpy as np
 
+from harness import traffic
 from harness.analysis import window
 from harness.analysis.table import Floats
 from harness.record import Level, LevelNote
@@ -131,7 +132,8 @@ class LevelTiming:
         self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
         self._lengths: list[float] = []  # of the window at which precision is checked
         self._checks = 0
-        self._settled = self._extended = False
+        self._settled = traffic.parse(task.scenario.ramp.arrivals).period_s is not None  # its transient never ends
+        self._extended = False
         self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended
 

@@ -1,12 +1,14 @@
-"""When requests begin: the staggered start of a closed loop, the arrivals of an open one, a quota. Pure."""
+"""When requests begin: a closed loop's staggered start and static batches, an open one's schedule, a quota. Pure."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from harness import units
+from harness.errors import HarnessError
+from harness.traffic import Traffic
 
 
 def stagger(slots: int, over_s: float, start: str, *, worker: int = 0, workers: int = 1) -> list[float]:
@@ -25,27 +27,77 @@ def stagger(slots: int, over_s: float, start: str, *, worker: int = 0, workers: 
     return [over_s * (i + worker / workers) / slots for i in range(slots)]
 
 
-def arrivals(kind: str, rate: float, *, seed: str, worker: int = 0, workers: int = 1) -> Iterator[float]:
-    """Due times of an open loop's requests, seconds since the level began, without end.
+def due_times(
+    traffic: Traffic,
+    rate: float,
+    *,
+    seed: int,
+    level: int,
+    worker: int = 0,
+    workers: int = 1,
+    trace: Sequence[float] = (),
+) -> Iterator[float]:
+    """Due times of an open loop's requests, seconds since the level began, rising; without end but for a trace's.
 
-    An absolute schedule: no time depends on when an answer came. `rate` is that of all workers together; each
-    draws its own part: Poisson processes add up to one, and constant ones lie between each other. Others do not add up:
-    each worker draws the whole schedule and takes its turn of it.
+    An absolute schedule: no time depends on when an answer came. `rate` is the mean of all workers together. The times
+    follow from (seed, level) alone; each worker works the schedule out and takes its turn of it, so that they are the
+    same, bit for bit, however many workers there are. `trace` has the times of a trace's rows, rising; by itself it
+    comes at `trace_rate` times its speed.
 
-    >>> list(itertools.islice(arrivals("constant", 10.0, seed="", worker=1, workers=2), 3))
+    >>> from harness import traffic
+    >>> times = due_times(traffic.parse("constant"), 10.0, seed=0, level=0, worker=1, workers=2)
+    >>> list(itertools.islice(times, 3))
     [0.1, 0.3, 0.5]
     """
-    if kind == "constant":
-        yield from ((worker + n * workers) / rate for n in itertools.count())
-    shape = units.arrival_shape(kind, "arrivals")
-    if shape != 1.0:
-        gamma = random.Random(seed).gammavariate
-        every = itertools.accumulate(gamma(shape, 1 / (shape * rate)) for _ in itertools.count())
-        yield from itertools.islice(every, worker, None, workers)
-    draw, due = random.Random(f"{seed}:{worker}").expovariate, 0.0
-    while True:
-        due += draw(rate / workers)
-        yield due
+    if traffic.speed is not None:
+        return replay(trace, rate, worker=worker, workers=workers)
+    process = _process(traffic.shape, f"{seed}:arrivals:{level}")
+    return map(traffic.clock(rate), itertools.islice(process, worker, None, workers))
+
+
+def _process(shape: float, seed: str) -> Iterator[float]:
+    """Times of a process with one request a second, whose gaps have a gamma distribution of this shape."""
+    if math.isinf(shape):
+        return map(float, itertools.count())
+    gaps = map(random.Random(seed).gammavariate, itertools.repeat(shape), itertools.repeat(1 / shape))
+    return itertools.accumulate(gaps)
+
+
+def replay(times: Sequence[float], rate: float, *, worker: int = 0, workers: int = 1) -> Iterator[float]:
+    """The times of a trace from its first request on, faster or slower, so that they come at a mean rate.
+
+    >>> list(replay([100.0, 100.5, 104.0], 1.0))
+    [0.0, 0.25, 2.0]
+    """
+    scale, first = trace_rate(times) / rate, float(times[0])
+    return ((float(times[i]) - first) * scale for i in range(worker, len(times), workers))
+
+
+def trace_rate(times: Sequence[float]) -> float:
+    """Mean requests per second of a trace's times: gaps over the time that they take.
+
+    >>> trace_rate([100.0, 100.5, 104.0])
+    0.5
+    """
+    span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
+    if not 0 < span < math.inf:
+        fact = f"the {len(times)} requests of the trace take no time"
+        raise HarnessError(fact, place="trace", way_out="give one whose times differ and rise")
+    return (len(times) - 1) / span
+
+
+def batch_room(begun: int, ended: int, size: int) -> int:
+    """How many requests of a level may begin now, where static batches follow each other.
+
+    A batch is sent at once, and the next one when all of it is over: what a server without continuous batching gets.
+    `begun` and `ended` count the level's requests over all workers.
+
+    >>> batch_room(0, 0, 4), batch_room(3, 0, 4), batch_room(4, 3, 4), batch_room(4, 4, 4)
+    (4, 1, 0, 4)
+    """
+    if left := -begun % size:
+        return left
+    return size if ended == begun else 0
 
 
 def quota(per_s: float) -> tuple[int, float]:

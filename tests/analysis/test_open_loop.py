@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -16,6 +17,8 @@ from harness.analysis.verdicts.client import NEAR, TOO_NEAR
 from harness.analysis.window import trend
 from harness.record import Level, Record
 from harness.summary import LevelSummary
+from harness.traffic import parse
+from harness.workload.arrivals import due_times
 from tests.builders.records import request
 
 
@@ -26,8 +29,10 @@ def sent(due: float, *, lag: float = 0.0, takes: float = 1.0, **changes: Any) ->
     return request(at, arrivals, scheduled_s=due, concurrency=None, **changes)
 
 
-def level(records: list[Record], start: float, end: float, rate: float) -> LevelSummary:
-    return level_summary(Table.of(records), Level(0, None, 0, 0.0, start, end, end + 1.0, rate=rate))
+def level(
+    records: list[Record], start: float, end: float, rate: float, conditions: Conditions = Conditions()
+) -> LevelSummary:
+    return level_summary(Table.of(records), Level(0, None, 0, 0.0, start, end, end + 1.0, rate=rate), conditions)
 
 
 def codes(s: LevelSummary) -> dict[str, str]:
@@ -100,6 +105,51 @@ def test_a_steady_open_loop_is_rarely_called_unstable(window: float) -> None:
         assert found is not None
         rising += found.rising
     assert rising <= 14, "2.5 % are expected by chance; 7 % would be beyond it"
+
+
+def at_rate(kind: str, rate: float, end: float, **changes: Any) -> list[Record]:
+    due = due_times(parse(kind), rate, seed=0, level=0)
+    return [sent(t, **changes) for t in itertools.takewhile(lambda t: t < end, due)]
+
+
+def test_a_rate_that_varies_is_no_queue_that_grows() -> None:
+    # 5 are in flight until 60 s and 35 from then on: a rise within a period only.
+    table = Table.of(at_rate("series(0s:5,20s:35,gaps=constant)", 20.0, 300.0))
+    within, over = trend(table, 50.0, 65.0), trend(table, 50.0, 250.0, 40.0)
+    assert within is not None
+    assert within.rising
+    assert over is not None
+    assert not over.rising
+    assert abs(over.slope) < 0.01
+    assert trend(table, 50.0, 170.0, 40.0) is None, "three periods"
+
+
+def test_a_queue_that_grows_from_period_to_period_is_one() -> None:
+    # Every answer takes a hundredth of a second more for each second since the start.
+    records = [
+        sent(r.scheduled_s, takes=0.01 * r.scheduled_s) for r in at_rate("wave(period=5s,low=1,high=9)", 5.0, 120.0)
+    ]
+    found = trend(Table.of(records), 20.0, 100.0, 5.0)
+    assert found is not None
+    assert found.rising
+    assert found.slope == pytest.approx(0.05, rel=0.2)
+
+
+@pytest.mark.parametrize(("start", "end"), [(50.0, 90.0), (50.0, 75.0), (45.0, 60.0)])
+def test_a_schedule_is_held_against_the_rate_of_its_window(start: float, end: float) -> None:
+    kind = "series(0s:5,20s:35,gaps=constant)"
+    kept = level(at_rate(kind, 20.0, 120.0), start, end, 20.0, Conditions(traffic=parse(kind)))
+    assert "schedule_not_kept" not in codes(kept)
+    fewer = level(at_rate(kind, 10.0, 120.0), start, end, 20.0, Conditions(traffic=parse(kind)))
+    assert codes(fewer)["schedule_not_kept"] == "invalid"
+
+
+def test_the_number_of_requests_in_bursts_scatters_by_more_than_its_root() -> None:
+    # 400 are due and 320 come: four roots below, two where the gaps' variance is four times Poisson's.
+    records = [sent(i / 8) for i in range(480)]
+    for kind, found in (("poisson", True), ("gamma(0.25)", False)):
+        s = level(records, 5.0, 45.0, 10.0, Conditions(traffic=parse(kind)))
+        assert ("schedule_not_kept" in codes(s)) is found
 
 
 def test_nothing_in_flight_has_no_trend() -> None:

@@ -243,6 +243,15 @@ def test_requests_that_come_in_bursts_wait_longer_and_come_the_same_each_time() 
     assert machine("--rate", "20", "--arrivals", "gamma(1)") == machine("--rate", "20")
 
 
+def test_arrivals_with_rates_of_their_own_need_no_other() -> None:
+    (own,) = machine("--arrivals", "series(0s:10,5s:30)")
+    assert own["rate"] == 20.0
+    assert own == machine("--rate", "20", "--arrivals", "series(0s:10,5s:30)")[0]
+    assert own["offered_requests_per_s"] == pytest.approx(20.0, rel=0.05)
+    assert own["window_s"] / 10 == pytest.approx(round(own["window_s"] / 10), abs=0.01), "whole periods, and a step"
+    assert own["ttft_s"]["p99"] > machine("--rate", "20")[0]["ttft_s"]["p99"]
+
+
 def test_rates_stand_in_the_place_of_the_levels() -> None:
     got = knee(*SHORT, "--simulate", "--rate", "5,20", "--levels", "1")
     assert got.exit_code == 0, got.output
@@ -369,10 +378,12 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
             "error: --tp: several cards are tried in every size",
         ),
         ((*CHAT, "--rate", "5"), "error: --rate: it has no effect without --simulate"),
+        ((*CHAT, "--arrivals", "constant"), "error: --arrivals: it has no effect without --simulate"),
         ((*CHAT, "--simulate", "--arrivals", "constant"), "error: --arrivals: it has no effect without --rate"),
         ((*CHAT, "--simulate", "--rate", "0"), "error: --rate: '0' names no rate above 0"),
-        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "gamma(0)"), "error: --arrivals: unknown arrivals 'gamma"),
-        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "trace"), "error: --arrivals: unknown arrivals 'trace'"),
+        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "gamma(0)"), "error: --arrivals: a shape of 0 is below"),
+        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "trac"), "error: --arrivals: unknown arrivals 'trac'"),
+        ((*CHAT, "--simulate", "--rate", "5", "--arrivals", "trace"), "error: --arrivals: no dataset has times"),
         ((*CHAT, "--simulate", "--rate", "1M"), "error: --rate: 1e+06 requests/s are far above the"),
         ((*CHAT, "--draft-tokens", "-1"), "error: --draft-tokens: -1 drafted tokens are too few"),
         (("--model", "bge-m3", "--gpu", "l4", "--simulate"), "error: --simulate: the workload has no output tokens"),

@@ -6,15 +6,19 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from harness.cli import cli
+from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Stop
 from harness.load.transport import Exchange, Target
+from harness.predict import stepped
 from harness.record import Record, arrivals_of
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
@@ -288,6 +292,25 @@ def test_poisson_arrivals_have_the_requested_rate_and_differ_from_level_to_level
     mean = sum(gaps) / len(gaps)
     assert sum((g - mean) ** 2 for g in gaps) / len(gaps) == pytest.approx(mean**2, rel=0.2)
     assert [t - 20 for t in second[:5]] != pytest.approx(first[:5])
+
+
+@pytest.mark.parametrize("kind", ["poisson", "gamma(0.3)", "wave(period=5s,low=5,high=35)"])
+def test_requests_are_due_when_the_prediction_of_the_run_has_them(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted: list[list[float]] = []
+
+    def simulated(machine: Any, lengths: Any, arrivals: Iterator[float], **times: float) -> NoReturn:
+        predicted.append(list(itertools.islice(arrivals, 100)))
+        raise HarnessError("enough")
+
+    monkeypatch.setattr(stepped, "open_loop", simulated)
+    asked = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--simulate", "--rate", "20", "--arrivals", kind]
+    CliRunner().invoke(cli, ["predict", *asked])
+    records = []
+    for worker in range(2):
+        script = [(0.0, on_schedule(0, 20.0, arrivals=kind)), (12.0, Stop())]
+        records += drive(script, FakeServer(), worker=worker, workers=2)[0]
+    due = sorted(r.scheduled_s for r in records)[:100]
+    assert due == pytest.approx(predicted[0], abs=1e-8)
 
 
 def test_what_is_due_beyond_the_limit_of_an_open_loop_waits_and_its_wait_is_lag() -> None:

@@ -386,7 +386,7 @@ def test_replicas_share_the_users_and_the_fullest_one_says_the_latencies():
     assert idle.output_tokens_per_s == pytest.approx(one.output_tokens_per_s)
 
 
-def regular(rate):
+def regular(level, rate):
     return (i / rate for i in itertools.count())
 
 

@@ -135,6 +135,18 @@ def test_a_transient_pushes_the_window_and_a_trend_extends_it_once() -> None:
     assert trending.level.notes == (LevelNote.NOT_SETTLED,)
 
 
+@pytest.mark.parametrize(("level_seconds", "window_s"), [(None, 4.0), (4.0, 4.0), (5.0, 8.0)])
+def test_a_rate_that_varies_is_measured_over_whole_periods_and_has_no_transient(
+    level_seconds: float | None, window_s: float
+) -> None:
+    ramp = {"level_seconds": level_seconds, "arrivals": "wave(period=4s,low=1,high=9)"}
+    timing = LevelTiming(task(None, rate=5.0, **ramp), 0.5, None)
+    course(timing, change=lambda k: msgspec.structs.replace(k, tokens=int(500 * k.time_s**2)))
+    start, end = timing.level.window
+    assert end - start == pytest.approx(window_s, abs=0.06)
+    assert timing.level.notes == ()
+
+
 def _tokens(time_s: float, steady_s: float) -> int:
     """A tenth of the rate until it is steady."""
     return round(100 * min(time_s, steady_s) + 1000 * max(0.0, time_s - steady_s))

@@ -141,10 +141,6 @@ TABLE = (
     Expression("secrecy.py", r'rf"(?<!\w)', lambda text: secrecy.redact(text, ["short"]), times("shor "), _words),
     Expression("terminal.py", "[\0-\x08", terminal.visible, times("\x1b"), times("\x1ba")),
     Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
-    Expression(
-        "units.py", r"gamma\(", _refusing(lambda text: units.arrival_shape(text, "")),
-        times("1", before="gamma(", after="!"), _a,
-    ),
     Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
     Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,"), times("a,")),
 )  # fmt: skip

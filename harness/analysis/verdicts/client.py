@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from harness.judgement import Code, Verdict, doubt, invalid, note
+from harness.record import Level
 from harness.summary import ClientView, LevelSummary
+from harness.traffic import Traffic
 
 IN_FLIGHT = 0.95  # of the requests in flight that a level is to have; below it there is no plateau
 HARM = 0.02  # of the slots' time left empty by the client, above which the load is not the requested one
@@ -96,16 +98,19 @@ def in_flight_low(s: LevelSummary) -> Verdict | None:
     )
 
 
-def schedule_not_kept(s: LevelSummary, median_lag_s: float | None) -> Verdict | None:
+def schedule_not_kept(s: LevelSummary, level: Level, traffic: Traffic, median_lag_s: float | None) -> Verdict | None:
     """Open loop: whether requests were sent at the requested rate and on time (docs/method.md, Open loop)."""
     if s.rate is None or s.offered_requests_per_s is None:
         return None
     reasons = []
-    sent = s.offered_requests_per_s / s.rate
-    due = s.rate * s.window_s
-    # By chance alone a Poisson count is below its mean by more than three times its root once in 700 windows.
-    if sent < KEPT and due * (1 - sent) > 3 * math.sqrt(due):
-        reasons.append(f"{s.offered_requests_per_s:.4g} of {s.rate:.4g} requests per second were due")
+    start, end = level.window
+    due = traffic.expected(s.rate, start - level.begin_s, end - level.begin_s)
+    missed = due - s.offered_requests_per_s * s.window_s
+    # By chance alone a Poisson count is below its mean by more than three times its root once in 700 windows; a count
+    # of bursts scatters as much more as their gaps do.
+    if missed > (1 - KEPT) * due and missed > 3 * math.sqrt(due / min(1.0, traffic.shape)):
+        offered, wanted = s.offered_requests_per_s, due / s.window_s
+        reasons.append(f"{offered:.4g} of {wanted:.4g} requests per second were due")
     if median_lag_s is not None and median_lag_s >= LATE_S:
         reasons.append(f"half of the requests left {median_lag_s * 1e3:.3g} ms late or later")
     if not reasons:

@@ -33,7 +33,7 @@ def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Eviden
         client.client_limited(s, s.client),
         client.client_busy(s, s.client, conditions.ceiling_is_lower_bound),
         client.in_flight_low(s),
-        client.schedule_not_kept(s, seen.median_lag_s),
+        client.schedule_not_kept(s, level, conditions.traffic, seen.median_lag_s),
         server.unstable(s, seen.trend),
         None if rising else window.little_mismatch(s, seen.little),
         server.stalled(s, level.notes),
