@@ -23,6 +23,7 @@ from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap
+from harness.workload.dataset import json_array, json_object
 
 HARNESS = Path(__file__).parents[2] / "harness"
 LENGTH = 100_000  # characters, or as many as its input may have
@@ -143,6 +144,13 @@ TABLE = (
     Expression("terminal.py", r"[\t\n\r]+", terminal.clean, times("\n"), _words),
     Expression("units.py", r"\s*+([0-9]++", _refusing(units.seconds), times(" ", before="1", after="!"), _a),
     Expression("units.py", r"[\s,]+", _refusing(units.slo), times(" ,"), times("a,")),
+    Expression(
+        "workload/dataset/json_array.py", r'(?:[^"', json_array._NO_BRACKET.match, _bytes(times("\\n", before='"')),
+        _bytes(times('"" ')),
+    ),
+    Expression(
+        "workload/dataset/json_object.py", r" \(byte", json_object._OFFSET.search, times(" (byte 1"), _words,
+    ),
 )  # fmt: skip
 
 

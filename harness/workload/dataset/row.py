@@ -1,0 +1,33 @@
+"""One request of a dataset, before anybody decides how it is sent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from harness.workload.request import Message
+
+MOST_TOKENS = 100_000_000  # of one prompt or answer: ten times the longest context that a model has
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+PromptTokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]  # no prompt has none
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True):
+    """One request as the file has it; None is what the file does not say.
+
+    Rows of one session follow each other. Their prompts are what each adds: the whole prompt of a later one is the
+    prompts and answers of those before it, and then its own.
+    """
+
+    place: str = ""  # in the file: its line and byte, or its row
+    prompt: str | tuple[Message, ...] | None = None
+    answer: str | None = None  # as it was recorded; its length is what this request should be answered with
+    input_tokens: int | None = None  # of the whole prompt
+    output_tokens: int | None = None
+    at_s: float | None = None  # since the first row
+    session: str = ""  # "": it belongs to none
+    after: tuple[int, ...] | None = None  # rows, from 0 on, that ended before; None: the row before of its session
+    pause_s: float | None = None  # from the end of the last of those to its own beginning
+    hashes: tuple[int, ...] | None = None  # one for each block of its prompt: equal ones begin equal prompts
