@@ -13,6 +13,8 @@ from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.workload import probe, shape
+from harness.workload.mixed import Mixed
+from harness.workload.source import Source
 from harness.workload.uniform import Uniform
 
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
@@ -121,15 +123,40 @@ def words_for(launch: Launch, tokens: int) -> int:
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
-def source(scenario: Scenario, launch: Launch) -> Uniform:
-    """The requests of a run; prompts have the words that make --input-tokens by the checks."""
+def source(scenario: Scenario, launch: Launch) -> Source:
+    """The requests of a run; prompts have the words that make their tokens by the checks."""
+    mix, tools = shape.of(scenario), scenario.workload.tools or None
+    if not scenario.one_length or tools:
+        return Mixed(
+            mix=mix,
+            words=launch.words,
+            added_tokens=launch.added_tokens,
+            tokens_per_word=launch.tokens_per_word,
+            tools=tuple(tools) if tools else None,
+        )
     return Uniform(
         words=launch.words,
         prompt_words=launch.prompt_words,
-        output_tokens=round(shape.of(scenario).mean().output_tokens),
-        seed=scenario.workload.seed or 0,
+        output_tokens=round(mix.mean().output_tokens),
+        seed=mix.seed,
         alike=not launch.exact_words,
     )
+
+
+def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """What the bodies of each class have of their own, as OpenAI's API and vLLM's have it; by the class's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in scenario.class_ or ():
+        fields: dict[str, Any] = {}
+        if each.model:
+            fields["model"] = each.model
+        if each.priority is not None:
+            fields["priority"] = each.priority
+        if each.structured:
+            fields["response_format"] = {"type": "json_object"}
+        if fields:
+            found[each.name] = fields
+    return found
 
 
 def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:

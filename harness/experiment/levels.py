@@ -19,7 +19,7 @@ from harness.analysis.table import Table
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
-from harness.experiment.endpoint import Launch, source, words_for
+from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
 from harness.load.schedule import shares, tick_ns
@@ -206,6 +206,7 @@ class Levels:
             model=launch.model,
             drop=launch.drop,
             extra_body=launch.extra_body,
+            classes=class_fields(scenario),
             source=source(scenario, launch),
             first_request=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,

@@ -20,6 +20,9 @@ from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, 
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.record import Record, arrivals_of
+from harness.workload.distribution import parse
+from harness.workload.mixed import Mixed
+from harness.workload.shape import Class, Mix
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 from tests.builders import virtual
@@ -256,6 +259,32 @@ def test_a_request_is_the_same_whichever_worker_sends_it() -> None:
 
     assert len(bodies(0, 1)) == 8
     assert sorted(bodies(0, 1)) == sorted(bodies(0, 2) + bodies(1, 2))
+
+
+def test_requests_that_differ_are_the_same_on_any_worker_and_recorded_with_their_class() -> None:
+    chat = Class(name="chat", share=3, input=parse("3..9"), output=parse("lognormal(30,9)"))
+    rag = Class(name="rag", input=parse(200), output=parse(5))
+    source = Mixed(mix=Mix((chat, rag), seed=4), words=COMMON)
+
+    def sent(worker: int, workers: int) -> dict[int, tuple[str, int, int, int | None]]:
+        server = FakeServer(takes=9.0)  # so that each slot sends once
+        level = begin_level(0, 40, spread=0.0, slots=40 // workers)
+        script: list[tuple[float, Command]] = [(0.0, level), (1.0, Stop())]
+        classes = {"rag": {"priority": 7}}
+        records, _ = drive(script, server, source=source, worker=worker, workers=workers, classes=classes)
+        bodies = map(json.loads, server.bodies)
+        return {
+            number(r): (r.class_, len(b["messages"][0]["content"].split()), b["max_tokens"], b.get("priority"))
+            for r, b in zip(sorted(records, key=number), bodies, strict=True)
+        }
+
+    alone = sent(0, 1)
+    assert len(alone) == 40
+    assert alone == sent(0, 2) | sent(1, 2)
+    for n, (name, words, tokens, priority) in alone.items():
+        assert (name, words, tokens) == (source.mix.shape(n).class_, *msgspec.structs.astuple(source.mix.shape(n))[:2])
+        assert priority == (7 if name == "rag" else None)
+    assert {each[0] for each in alone.values()} == {"chat", "rag"}
 
 
 def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> None:

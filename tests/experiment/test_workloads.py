@@ -1,0 +1,71 @@
+"""Whole runs of requests that differ, held against what the simulated endpoint counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import scenario
+from harness.record import Record
+from harness.results.result import Result
+from harness.workload import shape
+from tests.builders.fit import kolmogorov_smirnov
+
+KNEE = [sys.executable, "-m", "harness"]
+CLASSES = """
+[workload]
+seed = 5
+[[class]]
+name = "chat"
+share = 3
+input = "100..300"
+output = "lognormal(24,8)"
+[[class]]
+name = "summary"
+input = "400±60"
+output = 8
+[ramp]
+levels = [8]
+level_seconds = 4
+[sim]
+speed = 8
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def run(folder: Path, toml: str, *arguments: str) -> list[Record]:
+    """The records of a run of that scenario against the simulated endpoint."""
+    file, out = folder / "scenario.toml", folder / "out"
+    file.write_text(toml)
+    command = [*KNEE, "run", str(file), "--url", "sim:", "--out", str(out), "--quiet", "--no-plots", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
+    assert done.returncode in (0, 3), done.stderr  # 3: this machine was too busy for the client
+    return Result.open(out).records
+
+
+def number(record: Record) -> int:
+    return int(record.request_id.rpartition("-")[2])
+
+
+def test_shares_and_lengths_are_those_that_were_asked_by_the_server_s_count(tmp_path: Path) -> None:
+    records = run(tmp_path, CLASSES)
+    cut = min(number(r) for r in records if r.error == "cancelled")  # of those behind it, the long ones are cut
+    whole = [r for r in records if number(r) < cut]
+    assert len(whole) > 300
+    assert {r.error for r in whole} == {""}
+    classes = {each.name: each for each in shape.of(scenario.load(str(tmp_path / "scenario.toml"))).classes}
+    chats = sum(r.class_ == "chat" for r in whole)
+    assert abs(chats / len(whole) - 0.75) < 4 * (0.75 * 0.25 / len(whole)) ** 0.5
+    for name, asked in classes.items():
+        of = [r for r in whole if r.class_ == name]
+        inputs, outputs = [r.input_tokens or 0 for r in of], [r.output_tokens or 0 for r in of]
+        assert kolmogorov_smirnov(inputs, asked.input.cdf) > 0.01
+        if name == "chat":
+            assert kolmogorov_smirnov(outputs, asked.output.cdf) > 0.01
+        else:
+            assert set(outputs) == {8}
