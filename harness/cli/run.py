@@ -52,6 +52,9 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         if flags["print_scenario"]:
             _print_scenario(resolved)
             return
+        if flags["print_requests"] is not None:
+            _print_requests(resolved, units.count(flags["print_requests"], "--print-requests"))
+            return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
     consent.must_be_allowed(resolved, {*_typed(flags), *flags["allow_env"]}, os.environ, source)
@@ -129,6 +132,22 @@ def _print_scenario(resolved: Scenario) -> None:
     if shown != resolved:
         print("# Values that may be secret are left out; write env:NAME in their place.")
     print(scenarios.to_toml(shown), end="")
+
+
+def _print_requests(resolved: Scenario, count: int) -> None:
+    """The first requests of the run, one a line; no server is asked."""
+    import itertools
+
+    import msgspec
+
+    from harness.experiment import limits
+    from harness.experiment.planned import planned
+
+    if count < 1:
+        raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
+    limits.check_workload(resolved)
+    for request in itertools.islice(planned(resolved), count):
+        print(msgspec.json.encode(request).decode())
 
 
 def _typed(flags: dict[str, Any]) -> set[str]:

@@ -125,6 +125,7 @@ _HEADINGS = (
         option("--verbose", is_flag=True, help="Every remark, not only the gravest three.", with_resume=True),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
+        option("--print-requests", metavar="N", help="Print the first N requests as JSON lines and stop."),
         option(
             "--yes",
             is_flag=True,

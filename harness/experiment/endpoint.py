@@ -13,9 +13,8 @@ from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.workload import probe, shape
-from harness.workload.mixed import Mixed
-from harness.workload.source import Source
-from harness.workload.uniform import Uniform
+from harness.workload import source as sources
+from harness.workload.source import PromptWords, Source
 
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
 
@@ -125,22 +124,14 @@ def words_for(launch: Launch, tokens: int) -> int:
 
 def source(scenario: Scenario, launch: Launch) -> Source:
     """The requests of a run; prompts have the words that make their tokens by the checks."""
-    mix, tools = shape.of(scenario), scenario.workload.tools or None
-    if not scenario.one_length or tools:
-        return Mixed(
-            mix=mix,
-            words=launch.words,
-            added_tokens=launch.added_tokens,
-            tokens_per_word=launch.tokens_per_word,
-            tools=tuple(tools) if tools else None,
-        )
-    return Uniform(
+    words = PromptWords(
         words=launch.words,
-        prompt_words=launch.prompt_words,
-        output_tokens=round(mix.mean().output_tokens),
-        seed=mix.seed,
-        alike=not launch.exact_words,
+        count=launch.prompt_words,
+        added_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        exact=launch.exact_words,
     )
+    return sources.of(scenario, words)
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:

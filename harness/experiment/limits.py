@@ -29,7 +29,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def check(scenario: Scenario) -> None:
     """HarnessError with the limit and its origin if the run does not fit."""
-    _check_workload(scenario)
+    check_workload(scenario)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
     _check_connections(scenario, files[1])
@@ -55,7 +55,7 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
 
-def _check_workload(scenario: Scenario) -> None:
+def check_workload(scenario: Scenario) -> None:
     """Refuse what a scenario can say and no run sends yet: to be taken out where the driver sends it."""
     for key in ("prefix", "session", "node"):
         if getattr(scenario.workload, key):

@@ -2,7 +2,43 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from harness.scenario import Scenario
+from harness.workload import shape
 from harness.workload.mixed import Mixed
 from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
 
 Source = Uniform | Mixed  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+
+
+class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
+    """The words that prompts are made of, and what they come to by the server's count; by default a token each."""
+
+    words: tuple[str, ...] = COMMON
+    count: int | None = None  # of words in the mean prompt; None: as many as it has tokens
+    added_tokens: int = 0  # by the server's template, to every prompt
+    tokens_per_word: float = 1.0
+    exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
+
+
+def of(scenario: Scenario, words: PromptWords) -> Source:
+    """The source of a scenario's requests."""
+    mix, tools = shape.of(scenario), scenario.workload.tools or None
+    if not scenario.one_length or tools:
+        return Mixed(
+            mix=mix,
+            words=words.words,
+            added_tokens=words.added_tokens,
+            tokens_per_word=words.tokens_per_word,
+            tools=tuple(tools) if tools else None,
+        )
+    mean = mix.mean()
+    return Uniform(
+        words=words.words,
+        prompt_words=round(mean.input_tokens) if words.count is None else words.count,
+        output_tokens=round(mean.output_tokens),
+        seed=mix.seed,
+        alike=not words.exact,
+    )
