@@ -206,8 +206,9 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
     """
     if longest is None:
         return
+    prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
     for each in shape.of(scenario).classes:
-        inputs, outputs = each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
+        inputs, outputs = prefix + each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
         if inputs + outputs > longest:
             of = f" (class '{each.name}')" if each.name else ""
             lower = "lower --input-tokens or --output-tokens"

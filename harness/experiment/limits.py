@@ -57,7 +57,7 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
 
 def check_workload(scenario: Scenario) -> None:
     """Refuse what a scenario can say and no run sends yet: to be taken out where the driver sends it."""
-    for key in ("prefix", "session", "node"):
+    for key in ("session", "node"):
         if getattr(scenario.workload, key):
             raise HarnessError("no run sends it yet", place=f"$.workload.{key}", way_out="leave it out")
 

@@ -1,7 +1,7 @@
 """Requests whose lengths and classes are drawn, each a function of (seed, number) alone. Pure.
 
 Class and lengths are drawn by the mix (`shape`), and how many words make so many tokens is known from what the server
-counted before the run. No two prompts share a prefix worth caching.
+counted before the run. No two prompts share a prefix worth caching but those that are asked for (`prefix`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from harness.workload.prefix import Prefixes
 from harness.workload.request import Request
 from harness.workload.shape import Mix
 from harness.workload.text import Passages, spaced
@@ -30,6 +31,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
     words: tuple[str, ...]
     added_tokens: int = 0  # by the server's template, to every prompt
     tokens_per_word: float = 1.0
+    prefixes: Prefixes | None = None  # which one by the request's number
     tools: tuple[dict[str, Any], ...] | None = None
 
     @property
@@ -44,7 +46,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
     def request(self, number: int) -> Request:
         """The n-th request."""
         shape = self.mix.shape(number)
-        return Request(
+        request = Request(
             number=number,
             prompt=self._passages.text(self._words_for(shape.input_tokens), f"mixed:{number}"),
             output_tokens=shape.output_tokens,
@@ -53,6 +55,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="mixed", t
             class_=shape.class_,
             cancel=shape.cancel,
         )
+        return request if self.prefixes is None else self.prefixes.before(request)
 
     def _words_for(self, tokens: float) -> int:
         return max(1, round((tokens - self.added_tokens) / self.tokens_per_word))

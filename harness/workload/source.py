@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from harness.scenario import Scenario
-from harness.workload import shape
+from harness.workload import prefix, shape
 from harness.workload.mixed import Mixed
+from harness.workload.text import Vocabulary
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
@@ -26,12 +27,15 @@ class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
 def of(scenario: Scenario, words: PromptWords) -> Source:
     """The source of a scenario's requests."""
     mix, tools = shape.of(scenario), scenario.workload.tools or None
-    if not scenario.one_length or tools:
+    vocabulary = Vocabulary(words=words.words, seed=mix.seed, tokens_per_word=words.tokens_per_word)
+    prefixes = prefix.of(scenario, vocabulary)
+    if not scenario.one_length or prefixes or tools:
         return Mixed(
             mix=mix,
             words=words.words,
             added_tokens=words.added_tokens,
             tokens_per_word=words.tokens_per_word,
+            prefixes=prefixes,
             tools=tuple(tools) if tools else None,
         )
     mean = mix.mean()

@@ -27,7 +27,6 @@ def test_what_people_measure_fits() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("prefix", {"tokens": 9}),
         ("session", {"turns": 2, "user_tokens": 9}),
         ("node", [{"name": "a"}]),
     ],

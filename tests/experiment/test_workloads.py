@@ -48,6 +48,16 @@ def run(folder: Path, toml: str, *arguments: str) -> list[Record]:
     return Result.open(out).records
 
 
+def test_prompts_begin_with_a_prefix_of_the_pool_by_the_server_s_count(tmp_path: Path) -> None:
+    """A prefix of 256 tokens before 64 own ones, in half of the requests."""
+    prefix = "prefix = { tokens = 256, pool = 3, share = 0.5 }"
+    toml = f"[workload]\nseed = 5\ninput_tokens = 64\noutput_tokens = 8\n{prefix}\n[sim]\nspeed = 8\n"
+    records = run(tmp_path, toml, "--levels", "4", "--level-seconds", "1")
+    found = [r.input_tokens for r in records if r.input_tokens is not None]
+    assert set(found) == {64, 320}
+    assert abs(found.count(320) / len(found) - 0.5) < 2 / len(found) ** 0.5
+
+
 def number(record: Record) -> int:
     return int(record.request_id.rpartition("-")[2])
 

@@ -8,9 +8,11 @@ import pytest
 from harness.classes import Cancel
 from harness.workload.distribution import parse
 from harness.workload.mixed import Mixed
+from harness.workload.prefix import Prefixes
 from harness.workload.request import Request
 from harness.workload.shape import Class, Mix
 from harness.workload.source import Source
+from harness.workload.text import Vocabulary
 from harness.workload.words import COMMON
 
 CHAT = Class(name="chat", share=3, input=parse("60..90"), output=parse("lognormal(30,9)"))
@@ -47,6 +49,17 @@ def test_a_source_that_came_over_the_wire_asks_the_same() -> None:
     elsewhere = msgspec.msgpack.decode(msgspec.msgpack.encode(MIXED), type=Source)
     assert elsewhere == MIXED
     assert requests(elsewhere) == requests(MIXED)
+
+
+def test_a_prefix_stands_before_a_prompt_that_stays_what_it_was() -> None:
+    pool = Prefixes(vocabulary=Vocabulary(words=COMMON, seed=3, tokens_per_word=2.0), tokens=100, pool=4, share=0.5)
+    prefixed = requests(msgspec.structs.replace(MIXED, prefixes=pool))
+    for request, plain in zip(prefixed, requests(MIXED), strict=True):
+        prefix = pool.text(request.number)
+        assert request.prompt == prefix + str(plain.prompt)
+        assert words(request) == words(plain) + (50 if prefix else 0)
+        assert request.input_tokens == (plain.input_tokens or 0) + (100 if prefix else 0)
+    assert 60 < sum(pool.index(number) is not None for number in range(200)) < 140
 
 
 def test_no_two_prompts_share_a_beginning_worth_caching() -> None:
