@@ -34,8 +34,8 @@ from harness.load.messages import (
     encode,
 )
 from harness.load.schedule import pause_after
-from harness.load.transport import Exchange, Transport
-from harness.record import Record
+from harness.load.transport import CutExchange, Exchange, Transport
+from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.secrecy import plain, redact
 from harness.workload.arrivals import due_times, quota, stagger
@@ -180,9 +180,9 @@ class Driver:
             exchange = await self._exchange(self._level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
-            judged = exchange if exchange.error or exchange.response.status != 200 else before
+            judged = exchange if _failed(exchange) else before
             if judged is not None:
-                failures = failures + 1 if judged.error or judged.response.status != 200 else 0
+                failures = failures + 1 if _failed(judged) else 0
             before = exchange
             if failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
@@ -237,12 +237,20 @@ class Driver:
         built = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        exchange = Exchange(built.id, self._dialect.decoder(self._placer))
+        decoding, cancel, timeout_s = self._dialect.decoder(self._placer), built.cancel, self._plan.request_timeout_s
+        if cancel is not None and cancel.after_tokens is not None:
+            exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
+        else:
+            exchange = Exchange(built.id, decoding)
+        if cancel is not None and cancel.after_s is not None:
+            timeout_s = min(timeout_s, cancel.after_s)
         running = _Running(exchange, level, due, built.class_)
         self._in_flight[built.id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.send(exchange, built.data, self._plan.request_timeout_s)
+            await self._transport.send(exchange, built.data, timeout_s)
+            if timeout_s < self._plan.request_timeout_s and exchange.error == "client_deadline":
+                exchange.error, exchange.message = ABANDONED, f"given up after {timeout_s:g} s"
         finally:
             del self._in_flight[built.id]
             self._ended.append(running)
@@ -342,7 +350,7 @@ class Driver:
 
     def _record(self, running: _Running) -> Record:
         exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
-        self._failed += running.level is self._level and exchange.error not in ("", "cancelled")
+        self._failed += running.level is self._level and exchange.error not in NOT_FAILED
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
@@ -383,6 +391,11 @@ class Driver:
     def _first_words(self, message: str) -> str:
         """The first words of an error's message, on one line and without the secrets that it repeats."""
         return redact(plain(message[: 2 * _LONGEST_MESSAGE]), self._plan.secrets)[:_LONGEST_MESSAGE]
+
+
+def _failed(exchange: Exchange) -> bool:
+    """Whether a request failed, as far as its response is decoded."""
+    return exchange.error not in NOT_FAILED or (exchange.response.status != 200 and exchange.error != ABANDONED)
 
 
 def _waited_s() -> float | None:

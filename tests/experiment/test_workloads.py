@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import scenario
-from harness.record import Record
+from harness.record import Record, arrivals_of
 from harness.results.result import Result
 from harness.workload import shape
 from tests.builders.fit import kolmogorov_smirnov
@@ -56,6 +56,23 @@ def test_prompts_begin_with_a_prefix_of_the_pool_by_the_server_s_count(tmp_path:
     found = [r.input_tokens for r in records if r.input_tokens is not None]
     assert set(found) == {64, 320}
     assert abs(found.count(320) / len(found) - 0.5) < 2 / len(found) ** 0.5
+
+
+def test_requests_that_are_given_up_leave_the_server_to_others(tmp_path: Path) -> None:
+    """Two seats, four slots: a request that is given up after 4 of its 200 tokens frees its seat for the next."""
+    give_up = "cancel = { share = 0.9, after_tokens = 4 }"
+    toml = (
+        f"[workload]\nseed = 5\n[[class]]\nname = 'a'\ninput = 32\noutput = 200\n{give_up}\n[sim]\nmax_num_seqs = 2\n"
+    )
+    records = run(tmp_path, toml, "--levels", "4", "--level-seconds", "3")
+    given_up = [r for r in records if r.error == "abandoned"]
+    over = [r for r in records if r.error != "cancelled"]
+    assert {r.error for r in over} <= {"", "abandoned"}
+    assert 0.75 < len(given_up) / len(over) <= 1
+    assert all(4 <= len(arrivals_of(r)) <= 8 for r in given_up)
+    alone_s = 200 * 0.0069  # of a whole answer: in three times that, two seats that are not freed end 6
+    ended = [r for r in over if r.done_s is not None and r.done_s - records[0].scheduled_s < 3 * alone_s]
+    assert len(ended) > 15
 
 
 def number(record: Record) -> int:

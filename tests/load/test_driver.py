@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from harness.classes import Cancel
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.load.driver import Driver
@@ -64,16 +65,24 @@ class FakeServer:
         self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
+        exchange.over = asyncio.get_running_loop().create_future()
+        deadline = self._clock() + round(timeout_s * 1e9)
         try:
             if self.fails:
                 exchange.fail("refused", "nobody there")
                 return
             exchange.response.status = 200
             for i in range(4):
-                await asyncio.sleep(self.takes / 4)
+                await asyncio.sleep(min(self.takes / 4, (deadline - self._clock()) * 1e-9))
+                if self._clock() >= deadline:
+                    exchange.fail("client_deadline", "no end in time")
+                if exchange.error:
+                    return
                 last = i == 3
                 piece = delta("length" if last else None, usage=usage(7, i + 1) if last else None, content="x")
                 exchange.take(self._clock(), piece)
+                if exchange.over.done():  # the rest is not read
+                    return
         except asyncio.CancelledError:
             exchange.fail("cancelled", "cut by us")
             raise
@@ -350,6 +359,27 @@ def test_what_is_due_beyond_the_limit_of_an_open_loop_waits_and_its_wait_is_lag(
     assert max(lags) > 8, "half of what is due can be sent"
     assert reports[-1].oldest_sent_s is not None
     assert reports[-1].oldest_sent_s < 11, "what waits longest counts, not what was sent longest ago"
+
+
+@pytest.mark.parametrize(
+    ("cancel", "took_s", "chunks"),
+    [(Cancel(share=0.25, after_s=0.6), 0.6, 2), (Cancel(share=0.25, after_tokens=3), 0.75, 3)],
+)
+def test_a_share_of_the_requests_is_given_up_and_their_slots_go_on(cancel: Cancel, took_s: float, chunks: int) -> None:
+    """Four tokens in a second: after 0.6 s two of them have come, and three after 0.75 s."""
+    source = Mixed(mix=Mix((Class(name="a", input=parse(5), output=parse(4), cancel=cancel),), seed=1), words=COMMON)
+    records, reports = drive([(0.0, begin_level(0, 4)), (50.1, Stop())], FakeServer(), source=source)
+    over = [r for r in records if r.error != "cancelled"]
+    given_up = [r for r in over if r.error == "abandoned"]
+    assert [r.error for r in over] == ["abandoned" if source.mix.shape(number(r)).cancel else "" for r in over]
+    assert 0.1 < len(given_up) / len(over) < 0.4
+    for r in given_up:
+        assert r.done_s is not None
+        assert r.sent_s is not None
+        assert r.done_s - r.sent_s == pytest.approx(took_s)
+        assert len(arrivals_of(r)) == chunks
+    assert {p.in_flight for p in reports if 1.0 < p.time_s < 50.0} == {4}, "no slot rests after it"
+    assert reports[-1].failed == 0
 
 
 def test_an_open_loop_ends_with_its_level() -> None:
