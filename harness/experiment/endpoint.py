@@ -106,6 +106,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
 
     @property
     def added_tokens(self) -> int:
@@ -131,7 +132,7 @@ def source(scenario: Scenario, launch: Launch) -> Source:
         tokens_per_word=launch.tokens_per_word,
         exact=launch.exact_words,
     )
-    return sources.of(scenario, words)
+    return sources.of(scenario, words, launch.rows)
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from harness.workload import shape
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
+from harness.workload.source import Source
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +35,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     prompt_sha256: str
 
 
-def planned(scenario: Scenario) -> Iterator[Planned]:
-    """The requests of the first level, without end but for a trace's."""
-    source = sources.of(scenario, sources.PromptWords())
+def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
+    """The requests of the first level, without end; `rows` is the path of the table of its dataset."""
+    source = sources.of(scenario, sources.PromptWords(), rows)
     mean = shape.of(scenario).mean().input_tokens
-    for number, due_s in enumerate(_due(scenario, source.seed)):
+    for number, due_s in enumerate(_due(scenario, source)):
         request = source.request(number)
         yield Planned(
             number=number,
@@ -53,7 +54,7 @@ def planned(scenario: Scenario) -> Iterator[Planned]:
         )
 
 
-def _due(scenario: Scenario, seed: int) -> Iterator[float | None]:
+def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:
     """When each request is due, the workers taking turns."""
     ramp = scenario.ramp
     rates, workers = ramp.level_rates, ramp.workers or 1
@@ -62,12 +63,13 @@ def _due(scenario: Scenario, seed: int) -> Iterator[float | None]:
         return
     arrivals = traffic.parse(ramp.arrivals)
     dealt = [
-        due_times(arrivals, rates[0], seed=seed, level=0, worker=worker, workers=workers) for worker in range(workers)
+        due_times(
+            arrivals, rates[0], seed=source.seed, level=0, worker=worker, workers=workers, trace=sources.times(source)
+        )
+        for worker in range(workers)
     ]
     for times in itertools.cycle(dealt):
-        if (due_s := next(times, None)) is None:
-            return
-        yield due_s
+        yield next(times)
 
 
 def _digest(request: Request) -> str:

@@ -39,7 +39,7 @@ from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.secrecy import plain, redact
 from harness.workload.arrivals import due_times, quota, stagger
-from harness.workload.source import Source
+from harness.workload.source import Source, times
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
@@ -151,6 +151,10 @@ class Driver:
             self._source = source
             self._ready.clear()
             self._low.set()
+        if level.first_request is not None:
+            self._number = level.first_request + self._plan.worker
+            self._ready.clear()
+            self._low.set()
         self._level = level
         self._done = self._failed = 0
         if level.rate is not None:
@@ -192,7 +196,7 @@ class Driver:
         plan, began = self._plan, level.at_ns
         due_s = due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers,
+            worker=plan.worker, workers=plan.workers, trace=times(plan.source),
         )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)

@@ -69,6 +69,7 @@ class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind
     rate: float | None = None
     arrivals: str = "poisson"
     prompt_words: int | None = None  # where this level's prompts have another length than the plan's
+    first_request: int | None = None  # number of its first request, where its times and its requests belong together
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):

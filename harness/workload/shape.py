@@ -18,7 +18,7 @@ import msgspec
 from harness.classes import Cancel, ClassSpec
 from harness.errors import HarnessError
 from harness.scenario import Scenario
-from harness.workload.distribution import Distribution, observed, parse
+from harness.workload.distribution import Distribution, Fixed, observed, parse
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +100,10 @@ def of(scenario: Scenario) -> Mix:
     >>> of(Scenario()).mean()
     Mean(input_tokens=512, output_tokens=128)
     """
-    workload = scenario.workload
+    workload, dataset = scenario.workload, scenario.workload.dataset
+    if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
+        lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
+        return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0

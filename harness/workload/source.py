@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from harness.scenario import Scenario
 from harness.workload import prefix, shape
+from harness.workload.distribution import parse
 from harness.workload.mixed import Mixed
+from harness.workload.rows import Rows
 from harness.workload.text import Vocabulary
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
-Source = Uniform | Mixed  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+Source = Uniform | Mixed | Rows  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
 
 
 class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +28,10 @@ class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
 
 
-def of(scenario: Scenario, words: PromptWords) -> Source:
-    """The source of a scenario's requests."""
+def of(scenario: Scenario, words: PromptWords, rows: str = "") -> Source:
+    """The source of a scenario's requests; `rows` is the path of the table of its dataset."""
+    if rows:
+        return _of_rows(scenario, words, rows)
     mix, tools = shape.of(scenario), scenario.workload.tools or None
     vocabulary = Vocabulary(words=words.words, seed=mix.seed, tokens_per_word=words.tokens_per_word)
     prefixes = prefix.of(scenario, vocabulary)
@@ -46,3 +52,21 @@ def of(scenario: Scenario, words: PromptWords) -> Source:
         seed=mix.seed,
         alike=not words.exact,
     )
+
+
+def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:
+    mean = shape.of(scenario).mean()
+    return Rows(
+        path=rows,
+        words=words.words,
+        seed=scenario.workload.seed or 0,
+        prompt_words=round(mean.input_tokens),
+        output_tokens=round(parse(scenario.workload.output_tokens).mean()),
+        added_tokens=words.added_tokens,
+        tokens_per_word=words.tokens_per_word,
+    )
+
+
+def times(source: Source) -> Sequence[float]:
+    """When the requests of a trace came, seconds since the first; empty for all other sources."""
+    return source.table.at_s if isinstance(source, Rows) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,21 @@ def test_requests_that_are_given_up_leave_the_server_to_others(tmp_path: Path) -
     alone_s = 200 * 0.0069  # of a whole answer: in three times that, two seats that are not freed end 6
     ended = [r for r in over if r.done_s is not None and r.done_s - records[0].scheduled_s < 3 * alone_s]
     assert len(ended) > 15
+
+
+def test_a_trace_is_sent_in_its_order_at_its_times_with_its_lengths(tmp_path: Path) -> None:
+    rows = [(0, 300, 8), (50, 90, 20), (75, 40, 4), (400, 200, 12)]
+    lines = [{"timestamp": t, "input_length": i, "output_length": o, "hash_ids": []} for t, i, o in rows]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ["--dataset", str(tmp_path / "trace.jsonl"), "--arrivals", "trace(speed=0.5)", "--level-seconds", "3"]
+    records = run(tmp_path, "[workload]\nseed = 5\n[sim]\nspeed = 8\n", *arguments)
+    by_time = sorted(records, key=lambda r: r.scheduled_s)
+    assert len(by_time) > 12
+    assert {r.error for r in by_time} == {""}
+    lengths = [rows[i % 4][1:] for i in range(len(by_time))]
+    assert [(r.input_tokens, r.output_tokens) for r in by_time] == lengths
+    first = by_time[0].scheduled_s
+    assert [r.scheduled_s - first for r in by_time[:5]] == pytest.approx([0.0, 0.1, 0.15, 0.8, 0.8 * 4 / 3], abs=1e-6)
 
 
 def number(record: Record) -> int:

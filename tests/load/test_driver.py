@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -21,8 +22,11 @@ from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, 
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.record import Record, arrivals_of
+from harness.workload.dataset import table
+from harness.workload.dataset.row import Row
 from harness.workload.distribution import parse
 from harness.workload.mixed import Mixed
+from harness.workload.rows import Rows
 from harness.workload.shape import Class, Mix
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
@@ -359,6 +363,35 @@ def test_what_is_due_beyond_the_limit_of_an_open_loop_waits_and_its_wait_is_lag(
     assert max(lags) > 8, "half of what is due can be sent"
     assert reports[-1].oldest_sent_s is not None
     assert reports[-1].oldest_sent_s < 11, "what waits longest counts, not what was sent longest ago"
+
+
+def test_a_trace_sends_each_row_at_its_own_time_on_every_level(tmp_path: Path) -> None:
+    """Three rows in a second: at 2 a second they come at 0, 0.25 and 1 s, and again from 1.5 s on."""
+    table.write(
+        (Row(input_tokens=n, output_tokens=4, at_s=at) for n, at in ((3, 0.0), (5, 0.25), (7, 1.0))), tmp_path / "rows"
+    )
+    source = Rows(path=str(tmp_path / "rows"), words=COMMON, seed=0, prompt_words=5, output_tokens=4)
+    for workers in (1, 2):
+        sent: dict[int, list[tuple[float, int]]] = {0: [], 1: []}
+        for worker in range(workers):
+            levels = [
+                msgspec.structs.replace(
+                    on_schedule(index, 2.0, at=5.0 * index, arrivals="trace"), first_request=300 * index
+                )
+                for index in range(2)
+            ]
+            server = FakeServer(takes=0.1)
+            script: list[tuple[float, Command]] = [
+                (0.0, Prepare(1, 2)),
+                (0.0, levels[0]),
+                (5.0, levels[1]),
+                (7.0, Stop()),
+            ]
+            records, _ = drive(script, server, source=source, worker=worker, workers=workers)
+            for r, words in zip(sorted(records, key=lambda r: r.sent_s or 0.0), words_sent(server), strict=True):
+                assert words == 3 + 2 * (number(r) % 3)
+                sent[r.level].append((round(r.scheduled_s - 5.0 * r.level, 6), words))
+        assert sorted(sent[1])[:4] == sorted(sent[0])[:4] == [(0.0, 3), (0.25, 5), (1.0, 7), (1.5, 3)]
 
 
 @pytest.mark.parametrize(
