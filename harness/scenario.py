@@ -416,6 +416,8 @@ def carried(scenario: Scenario) -> list[str]:
             found.append(f"the header {name}")
     if secrecy.shown(target.extra_body) != target.extra_body:
         found.append("a field of extra_body")
+    if scenario.workload.dataset:
+        found.append(f"the requests of {scenario.workload.dataset.path}")
     return list(dict.fromkeys(found))
 
 

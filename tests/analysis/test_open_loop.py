@@ -152,6 +152,14 @@ def test_the_number_of_requests_in_bursts_scatters_by_more_than_its_root() -> No
         assert ("schedule_not_kept" in codes(s)) is found
 
 
+def test_a_trace_is_held_against_its_own_times_and_not_against_its_mean_rate() -> None:
+    # A trace of 10 a second in the mean, of which 4 a second are due in this window.
+    trace = Conditions(traffic=parse("trace"))
+    assert "schedule_not_kept" not in codes(level([sent(i / 4) for i in range(240)], 5.0, 45.0, 10.0, trace))
+    late = level([sent(i / 4, lag=0.2) for i in range(240)], 5.0, 45.0, 10.0, trace)
+    assert codes(late)["schedule_not_kept"] == "invalid"
+
+
 def test_nothing_in_flight_has_no_trend() -> None:
     assert trend(Table.of([sent(0.0)]), 10.0, 20.0) is None
 

@@ -91,6 +91,11 @@ def test_a_dataset_without_times_and_one_that_has_changed_are_refused(tmp_path: 
         read(asked(path, workload={"requests": 3}))
 
 
+def test_a_dataset_is_among_what_requests_carry_so_that_consent_is_asked_for(tmp_path: Path) -> None:
+    assert scenario.carried(asked(tmp_path / "p.jsonl")) == [f"the requests of {tmp_path / 'p.jsonl'}"]
+    assert scenario.carried(Scenario()) == []
+
+
 def test_the_command_line_names_a_dataset(tmp_path: Path) -> None:
     path = file(tmp_path, "p.jsonl", PROMPTS)
     done = CliRunner().invoke(cli, ["run", "--dataset", str(path), "--print-requests", "2"])

@@ -32,6 +32,8 @@ input = "2k"
 output = 16
 """
 
+PREFIX = "[workload]\nseed = 3\nprefix = { tokens = 50, pool = 5, share = 0.8, zipf = 1 }"
+
 
 def build(toml: str, workers: int = 1) -> Scenario:
     tree: dict[str, Any] = tomllib.loads(toml)
@@ -50,7 +52,9 @@ OPEN = (
 
 
 @pytest.mark.parametrize("ramp", ["", *(f"\n[ramp]\n{each}" for each in OPEN)])
-@pytest.mark.parametrize("workload", ["[workload]\nseed = 3", MIX, '[workload]\nseed = 3\ninput_tokens = "64±20"'])
+@pytest.mark.parametrize(
+    "workload", ["[workload]\nseed = 3", MIX, PREFIX, '[workload]\nseed = 3\ninput_tokens = "64±20"']
+)
 def test_the_requests_are_the_same_for_any_number_of_workers(workload: str, ramp: str) -> None:
     alone = first(300, workload + ramp)
     assert alone == first(300, workload + ramp, 2) == first(300, workload + ramp, 4)

@@ -107,8 +107,9 @@ def schedule_not_kept(s: LevelSummary, level: Level, traffic: Traffic, median_la
     due = traffic.expected(s.rate, start - level.begin_s, end - level.begin_s)
     missed = due - s.offered_requests_per_s * s.window_s
     # By chance alone a Poisson count is below its mean by more than three times its root once in 700 windows; a count
-    # of bursts scatters as much more as their gaps do.
-    if missed > (1 - KEPT) * due and missed > 3 * math.sqrt(due / min(1.0, traffic.shape)):
+    # of bursts scatters as much more as their gaps do. How many of a trace are due only its dataset says.
+    few = missed > (1 - KEPT) * due and missed > 3 * math.sqrt(due / min(1.0, traffic.shape))
+    if few and traffic.speed is None:
         offered, wanted = s.offered_requests_per_s, due / s.window_s
         reasons.append(f"{offered:.4g} of {wanted:.4g} requests per second were due")
     if median_lag_s is not None and median_lag_s >= LATE_S:
