@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -13,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.dialects.decoder import StreamDecoder
 from harness.load.loop import HotSelector, Stamping, new_loop
 from harness.load.sockets import Connection, SocketTransport
-from harness.load.transport import Exchange, Target, Transport
+from harness.load.transport import CutExchange, Exchange, Target, Transport
 from harness.load.worker import transport_for
 from tests.builders.servers import WIRES, Request, reached
 from tests.builders.streams import ALL, VLLM, delta
@@ -53,6 +55,38 @@ def exchanges_with(target: Target, *, prepared: int = 1, **options: Any) -> tupl
 
     with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
         return runner.run(go())
+
+
+@every_wire
+def test_an_answer_is_given_up_after_some_chunks_and_the_server_is_free_of_it(wire: str) -> None:
+    freed = threading.Event()
+
+    def script(r: Request) -> None:
+        r.stream(*(delta(content="x") for _ in range(3)), end=False)
+        with contextlib.suppress(OSError):
+            for _ in range(1000):  # no more tokens, until nobody reads them
+                r.send(b"3\r\n:\n\n\r\n")
+                time.sleep(0.005)
+            return
+        freed.set()
+
+    selector = HotSelector(250_000)
+
+    async def go(target: Target) -> Exchange:
+        transport = transport_for(target, selector)
+        exchange = CutExchange("id", StreamDecoder(), 3)
+        try:
+            await transport.send(exchange, transport.request("id", b"{}"), 5.0)
+            assert await asyncio.to_thread(freed.wait, 3.0)
+            selector.decode_all()
+        finally:
+            await transport.aclose()
+        return exchange
+
+    with reached(wire, script) as target, asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+        exchange = runner.run(go(target))
+    assert (exchange.error, len(exchange.decoded.arrivals)) == ("abandoned", 3)
+    assert exchange.done_ns > exchange.sent_ns
 
 
 def exchanges_with_script(script: Callable[[Request], None], wire: str = "tcp", **options: Any) -> list[Exchange]:
