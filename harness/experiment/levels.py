@@ -246,7 +246,7 @@ class Levels:
             ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e)
         )
         words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
-        spread = timing.pace.spread_s
+        spread = self._spread_s(timing.pace.spread_s, e2e)
         hold = BeginLevel(
             level.index,
             level.repeat,
@@ -281,6 +281,16 @@ class Levels:
             return None
         after = self._launch.prompts_used + level.index * _LONGEST_LEVEL
         return -(-after // dataset.requests) * dataset.requests
+
+    def _spread_s(self, spread_s: float, e2e_s: float) -> float:
+        """Seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
+
+        A bounded run spends a tenth of what is left of it on that at most.
+        """
+        whole, left = tasks.seconds(self._scenario, e2e_s), self._budget().seconds_left
+        if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
+            return spread_s
+        return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _task(self, level: Level, role: Role) -> Task:
         total, probe = self._total(), level.input_tokens

@@ -323,7 +323,7 @@ class Driver:
         words = level.prompt_words
         source = self._sources.get(words)
         if source is None:
-            source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
+            source = self._sources[words] = msgspec.structs.replace(self._sources[None], prompt_words=words)
         return source
 
     def _next_number(self) -> int:
@@ -351,8 +351,9 @@ class Driver:
                 await self._low.wait()
 
     def _build_some(self) -> None:
-        source = self._source
-        for _ in range(max(1, min(16, 4096 // source.prompt_words)) if source else 0):  # long prompts one a turn
+        if (source := self._source) is None:
+            return
+        for _ in range(max(1, min(16, 4096 // source.prompt_words))):  # long prompts one a turn
             if len(self._ready) >= self._wanted:
                 return
             self._ready.append(self._build(source))

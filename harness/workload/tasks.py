@@ -22,6 +22,7 @@ from harness.workload.task import Task
 from harness.workload.text import Vocabulary
 
 _SAMPLE = 1_000  # requests whose lengths stand for all, in whole tasks
+_TIMED = 20  # tasks whose times stand for all
 
 
 class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="kind"):
@@ -85,6 +86,20 @@ def lengths(scenario: Scenario) -> list[tuple[int, int]]:
         found += zip(prompts, (node.output_tokens for node in task.nodes), strict=True)
         number += 1
     return found
+
+
+def seconds(scenario: Scenario, request_s: float) -> float:
+    """Mean time of a task whose requests take so long each, pauses included; of a single request, that time."""
+    tasks, ends = of(scenario), list[float]()
+    if tasks is None:
+        return request_s
+    for number in range(_TIMED):
+        ended: list[float] = []
+        for node in tasks.task(number).nodes:
+            begun = max((ended[parent] for parent in node.parents), default=0.0) + node.pause_s
+            ended.append(begun + request_s)
+        ends.append(max(ended))
+    return sum(ends) / len(ends)
 
 
 def width(scenario: Scenario) -> int:

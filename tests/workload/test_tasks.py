@@ -73,6 +73,13 @@ def test_a_prompt_is_as_long_as_its_history_and_its_own_message(
     assert mean.output_tokens == pytest.approx(sum(answer for _, answer in first) / len(first))
 
 
+def test_a_task_takes_its_longest_way_through_requests_and_pauses() -> None:
+    """Three turns of 0.5 s and two pauses of 2 s; plan, search, a pause of 2 s and join; a request alone."""
+    assert tasks.seconds(scenario(session=SESSION | {"think": 2.0}), 0.5) == pytest.approx(5.5)
+    assert tasks.seconds(scenario(node=AGENT), 0.5) == pytest.approx(3.5)
+    assert tasks.seconds(scenario(), 0.5) == 0.5
+
+
 def test_requests_of_a_task_side_by_side() -> None:
     assert tasks.width(scenario(session=SESSION)) == 1
     assert tasks.width(scenario(node=AGENT)) == 3
