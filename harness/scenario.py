@@ -313,6 +313,7 @@ def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
     if scenario.has_tasks:
         table = "workload.session" if workload.session else "workload.node"
         must(not open_loop, table, "sessions and graphs are closed loops so far", "give --levels in place of --rate")
+        must(not workload.dataset, table, "the requests of a dataset stand alone so far", "leave one of them out")
         must(not batch, "ramp.start", "a batch has single requests, not sessions or graphs", "leave it out")
         must(not ramp.think, "ramp.think", "sessions and graphs have pauses of their own", "write them there")
         must(not scenario.class_, "class", "sessions and graphs are of one class so far", "leave [[class]] out")

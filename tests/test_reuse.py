@@ -110,6 +110,10 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
             "$.workload.node[0].input_tokens: 'no' is not a count; write it like '128' or '1.5k'",
         ),
         (
+            SESSION + '[workload.dataset]\npath = "x.jsonl"',
+            "the requests of a dataset stand alone so far at $.workload.session; leave one of them out",
+        ),
+        (
             "[ramp]\nrates = [1]\n" + SESSION,
             "sessions and graphs are closed loops so far at $.workload.session; give --levels in place of --rate",
         ),

@@ -247,7 +247,7 @@ class Driver:
         plan, began = self._plan, level.at_ns
         due_s = due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers, trace=times(plan.source),
+            worker=plan.worker, workers=plan.workers, trace=times(self._sources[None]),
         )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)

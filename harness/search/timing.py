@@ -191,7 +191,8 @@ class LevelTiming:
         if C is None:
             patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._task.alone_s)
             return now.ended > 0 and now.time_s >= self.level.begin_s + min(patience, 2 * now.e2e_s)
-        if self._alone_at is None and not now.surplus:
+        gone = not now.surplus if self._task.scenario.has_tasks else now.in_flight <= C  # a task may have several
+        if self._alone_at is None and gone:
             self._alone_at = now.ended
         if now.waiting or self._alone_at is None:
             return False
