@@ -6,6 +6,7 @@ the requests of an agent's task, each with those that it waits for. What is sent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ MOST_PREFIXES = 1_000_000
 MOST_TOKENS = 10_000_000  # of a prompt: as many as the longest context of a model that is served
 
 _SHARE = bound("a share of requests is above 0, at most 1", "write 0.8 for 80 %", gt=0, le=1)
+_DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|µs|ms|s|min|m|h)?")
 _ZIPF = bound("an exponent is from 0 to 10", "0 draws all alike often, 1 is usual", ge=0, le=10)
 _PAUSE = bound("a pause is not negative", "write it like '2s'", ge=0)
 
@@ -99,6 +101,21 @@ def _number(text: str, convert: Callable[[str], float]) -> float | str:
         return text
 
 
+def pauses(pause: float | str, place: str = "") -> dict[str, Any] | None:
+    """A pause as the plain data of a distribution of whole milliseconds (units.lengths); None where there is none.
+
+    >>> pauses(1.5), pauses("500ms..2s"), pauses(0)
+    ({'kind': 'fixed', 'tokens': 1500}, {'kind': 'range', 'low': 500, 'high': 2000}, None)
+    """
+    if isinstance(pause, str):
+        try:
+            return units.lengths(_DURATION.sub(lambda found: f"{units.seconds(found[0]) * 1000:.12g}", pause), place)
+        except HarnessError:
+            way_out = "write it like '2s', '500ms..5s' or 'lognormal(8s,4s)'"
+            raise HarnessError(f"{pause!r} is no pause", place=place, way_out=way_out) from None
+    return {"kind": "fixed", "tokens": max(1, round(pause * 1000))} if pause else None
+
+
 def check(
     prefix: PrefixSpec | None, session: SessionSpec | None, nodes: Sequence[NodeSpec], must: Must, place: str
 ) -> None:
@@ -113,6 +130,9 @@ def check(
         _at_most(MOST_REQUESTS, session.turns, "turns", f"{path}.turns", must)
         _at_most(MOST_TOKENS, session.user_tokens, "tokens", f"{path}.user_tokens", must)
         _at_most(MOST_TOKENS, session.system_tokens, "tokens", f"{path}.system_tokens", must)
+        units.lengths(session.turns, f"{place}: $.{path}.turns")
+        units.lengths(session.user_tokens, f"{place}: $.{path}.user_tokens")
+        pauses(session.think, f"{place}: $.{path}.think")
         twice = prefix is not None and session.system_tokens > 0
         must(not twice, f"{path}.system_tokens", "the prefix is the system prompt already", one)
     for i, node in enumerate(nodes):
@@ -120,6 +140,9 @@ def check(
         must(node.name.isprintable() and bool(node.name.strip()), f"{path}.name", "it is no name", "write one line")
         _at_most(MOST_TOKENS, node.input_tokens, "tokens", f"{path}.input_tokens", must)
         _at_most(MOST_TOKENS, node.output_tokens, "tokens", f"{path}.output_tokens", must)
+        for name, length in (("input_tokens", node.input_tokens), ("output_tokens", node.output_tokens)):
+            units.lengths(length or 1, f"{place}: $.{path}.{name}")
+        pauses(node.pause, f"{place}: $.{path}.pause")
     requests = sum(node.fan_out for node in nodes)
     fact = f"a task of {requests:,} requests is more than {MOST_REQUESTS:,}"
     must(requests <= MOST_REQUESTS, "workload.node", fact, "lower fan_out")

@@ -25,7 +25,7 @@ from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
 from harness.errors import HarnessError
-from harness.reuse import NodeSpec, PrefixSpec, SessionSpec
+from harness.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -87,7 +87,8 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     probe: Literal["prefill", "decode"] | None = None  # measure that phase alone
     slo_fail: bool = False  # missing the SLO ends with exit status 99
     arrivals: str = "poisson"  # of an open loop, as harness.traffic has them
-    start: Literal["staggered", "burst"] = "staggered"
+    start: Literal["staggered", "burst", "batch"] = "staggered"  # batch: all at once, and again when all are over
+    think: Pause | UnsetType = UNSET  # closed loop: from the end of an answer to the slot's next request
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
@@ -146,10 +147,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sim: Sim = Sim()
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether requests belong together, in sessions or graphs."""
+        return bool(self.workload.session or self.workload.node)
+
+    @property
     def one_length(self) -> bool:
-        """Whether all prompts have one length, all answers another, and no request is of a class."""
+        """Whether all prompts have one length, all answers another, and no request is of a class or of a task."""
         lengths = (self.workload.input_tokens, self.workload.output_tokens)
-        return not self.class_ and not self.workload.dataset and all(isinstance(length, int) for length in lengths)
+        alone = not (self.class_ or self.has_tasks or self.workload.dataset)
+        return alone and all(isinstance(length, int) for length in lengths)
 
 
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
@@ -237,6 +244,7 @@ def check(scenario: Scenario, *, place: str) -> None:
             "encode it",
         )
     _check_arrivals(scenario, must, place)
+    _check_pauses(scenario, must, place)
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
         must(len(set(ramp.rates)) == len(ramp.rates), "ramp.rates", "a rate stands twice", "use repeat instead")
@@ -289,6 +297,26 @@ def _check_arrivals(scenario: Scenario, must: Must, place: str) -> None:
     peak = arrivals.peak * max(ramp.level_rates or (), default=0.0)
     fact = f"{peak:g} requests a second are more than the {MOST_RATE:,.0f} that a machine can send"
     must(peak <= MOST_RATE, "ramp.arrivals" if own else "ramp.rates", fact, f"give {MOST_RATE:,.0f} or less")
+
+
+def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
+    """What a closed loop alone has: think time, static batches, and tasks, of which a slot holds one."""
+    ramp, workload = scenario.ramp, scenario.workload
+    open_loop = ramp.level_rates is not None or ramp.search_rate
+    reuse.pauses(ramp.think or 0.0, f"{place}: $.ramp.think")
+    must(not (ramp.think and open_loop), "ramp.think", "an open loop has no think time", "leave one of them out")
+    batch = ramp.start == "batch"
+    must(not (batch and open_loop), "ramp.start", "an open loop has no batches", "leave one of them out")
+    must(not (batch and ramp.think), "ramp.think", "a batch follows the one before at once", "leave it out")
+    fact = "static batches come from one worker"
+    must(not batch or ramp.workers in (None, 1), "ramp.workers", fact, "leave it out")
+    if scenario.has_tasks:
+        table = "workload.session" if workload.session else "workload.node"
+        must(not open_loop, table, "sessions and graphs are closed loops so far", "give --levels in place of --rate")
+        must(not workload.dataset, table, "the requests of a dataset stand alone so far", "leave one of them out")
+        must(not batch, "ramp.start", "a batch has single requests, not sessions or graphs", "leave it out")
+        must(not ramp.think, "ramp.think", "sessions and graphs have pauses of their own", "write them there")
+        must(not scenario.class_, "class", "sessions and graphs are of one class so far", "leave [[class]] out")
 
 
 def _check_search(scenario: Scenario, must: Must, place: str) -> None:

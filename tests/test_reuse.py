@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from typing import Any
 
 import pytest
 
-from harness import scenario
+from harness import reuse, scenario
 from harness.errors import HarnessError
 
 
@@ -46,6 +47,23 @@ def test_the_resolved_toml_reads_back_to_the_same_scenario(text: str) -> None:
     assert scenario.digest(build(scenario.to_toml(first))) == scenario.digest(first) != scenario.digest(build(""))
 
 
+@pytest.mark.parametrize(
+    ("pause", "ms"),
+    [
+        (0, None), (0.0001, 1), (2, 2000), ("1.5s", 1500), ("0.5..2", (500, 2000)), ("500ms..2s", (500, 2000)),
+        ("2s±500ms", (2000.0, 500.0)), ("lognormal(1m,10s) in 20s..2m", (60_000.0, 10_000.0, 20_000, 120_000)),
+        ("1s:3,5s:1", ([1000, 5000], [3000.0, 1000.0])),
+    ],
+)  # fmt: skip
+def test_pauses_are_distributions_of_milliseconds(pause: float | str, ms: Any) -> None:
+    found = reuse.pauses(pause)
+    if ms is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert list(found.values())[1:] == list(ms if isinstance(ms, tuple) else (ms,))
+
+
 def test_an_empty_list_says_nothing() -> None:
     assert build("[workload]\nnode = []\ntools = []") == build("")
 
@@ -78,6 +96,45 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
             "1,001 turns are too many at $.workload.session.turns; give 1,000 or less",
         ),
         (SESSION + 'history = "dead"', "unknown history 'dead' at $.workload.session.history; known: live, scripted"),
+        (SESSION.replace("3", "'2..'"), "$.workload.session.turns: '2..' is no range; write it like '100..900'"),
+        (
+            SESSION + "think = 'soon'",
+            "$.workload.session.think: 'soon' is no pause; write it like '2s', '500ms..5s' or 'lognormal(8s,4s)'",
+        ),
+        (
+            NODE + "pause = '5s..2s'",
+            "$.workload.node[0].pause: '5s..2s' is no pause; write it like '2s', '500ms..5s' or 'lognormal(8s,4s)'",
+        ),
+        (
+            NODE + "input_tokens = 'no'",
+            "$.workload.node[0].input_tokens: 'no' is not a count; write it like '128' or '1.5k'",
+        ),
+        (
+            SESSION + '[workload.dataset]\npath = "x.jsonl"',
+            "the requests of a dataset stand alone so far at $.workload.session; leave one of them out",
+        ),
+        (
+            "[ramp]\nrates = [1]\n" + SESSION,
+            "sessions and graphs are closed loops so far at $.workload.session; give --levels in place of --rate",
+        ),
+        ("[ramp]\nrates = [1]\nthink = 2", "an open loop has no think time at $.ramp.think; leave one of them out"),
+        ("[ramp]\nstart = 'batch'\nworkers = 2", "static batches come from one worker at $.ramp.workers; leave it out"),
+        (
+            "[ramp]\nstart = 'batch'\n" + NODE,
+            "a batch has single requests, not sessions or graphs at $.ramp.start; leave it out",
+        ),
+        (
+            "[ramp]\nthink = 1\n" + SESSION,
+            "sessions and graphs have pauses of their own at $.ramp.think; write them there",
+        ),
+        (
+            SESSION + "[[class]]\nname = 'a'",
+            "sessions and graphs are of one class so far at $.class; leave [[class]] out",
+        ),
+        (
+            SESSION + "[ramp]\nprobe = 'prefill'",
+            "it needs prompts and answers of one length at $.ramp.probe; give numbers",
+        ),
         (SESSION + "think = -1", "a pause is not negative at $.workload.session.think; write it like '2s'"),
         (
             PREFIX + SESSION + "system_tokens = 9",

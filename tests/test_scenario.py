@@ -35,7 +35,7 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
             "x.toml: an answer has at least 1 token at $.workload.output_tokens; give 1 or more",
         ),
         ('[target]\napi = "grpc"', "x.toml: unknown api 'grpc' at $.target.api; known: chat, completions"),
-        ('[ramp]\nstart = "late"', "x.toml: unknown start 'late' at $.ramp.start; known: staggered, burst"),
+        ('[ramp]\nstart = "late"', "x.toml: unknown start 'late' at $.ramp.start; known: staggered, burst, batch"),
         ("[ramp]\nrates = []", "x.toml: a rate is above 0 at $.ramp.rates; write [5, 10, 20]"),
         (
             "[hardware]\nprice_per_mtok = [1]",

@@ -47,6 +47,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             input_tokens=workload.input_tokens or None,
             template_tokens=workload.template_tokens or 0.0,
             output_tokens=workload.output_tokens or None,
+            expected_hit_rate=workload.expected_hit_rate or 0.0,
+            pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
             precision=None if ramp.level_seconds or arrivals.period_s else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),

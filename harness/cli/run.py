@@ -140,12 +140,11 @@ def _print_requests(resolved: Scenario, count: int) -> None:
 
     import msgspec
 
-    from harness.experiment import datasets, limits
+    from harness.experiment import datasets
     from harness.experiment.planned import planned
 
     if count < 1:
         raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
-    limits.check_workload(resolved)
     with datasets.read(resolved, lambda text: click.echo(text, err=True)) as (read, rows):
         for request in itertools.islice(planned(read, rows), count):
             print(msgspec.json.encode(request).decode())

@@ -83,7 +83,12 @@ _HEADINGS = (
         ramp("--quick", is_flag=True, default=None, help="End the ramp at its first answer."),
         ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
         ramp("--repeat", metavar="N", help="Measure the whole ramp N times."),
-        ramp("--start", type=click.Choice(["staggered", "burst"]), help="How a level's new slots begin."),
+        ramp(
+            "--start",
+            type=click.Choice(["staggered", "burst", "batch"]),
+            help="How a level's new slots begin; batch: all at once, and again when all are over.",
+        ),
+        ramp("--think", metavar="TIME", help="Pause of a slot behind each answer, like 2s or 500ms..5s."),
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
     ),

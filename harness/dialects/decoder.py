@@ -27,6 +27,7 @@ from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
 
+_LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
 _LONGEST_REASON = 64  # characters of a finish_reason that are kept
 _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be where there is none
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
@@ -129,7 +130,7 @@ class StreamDecoder:
 
     __slots__ = (
         "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",
-        "_finish_reason", "_input_tokens", "_keeps_text", "_lengths", "_merged", "_message", "_output_tokens",
+        "_finish_reason", "_input_tokens", "_keeps_text", "_kept", "_lengths", "_merged", "_message", "_output_tokens",
         "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
     )  # fmt: skip
 
@@ -138,6 +139,7 @@ class StreamDecoder:
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
+        self._kept = 0  # characters of `_answer`
         self._keeps_text = keep_text or placer is not None
         self._counted: int | None = None  # the server's running count, where it sends one before the end
         self._answered = -1  # the first chunk that carries some of the answer, not of the reasoning
@@ -239,8 +241,9 @@ class StreamDecoder:
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
         """Keep a chunk's text where it is needed: a tokenizer does not need it where usage runs."""
-        if self._answer is not None:
+        if self._answer is not None and self._kept < _LONGEST_TEXT:
             self._answer.append(answer)
+            self._kept += len(answer)
         if runs:
             self._text, self._keeps_text = None, self._answer is not None
         elif self._text is not None:

@@ -12,9 +12,10 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
-from harness.workload import probe, shape
+from harness.workload import probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.source import PromptWords, Source
+from harness.workload.tasks import Tasks
 
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
 
@@ -123,8 +124,11 @@ def words_for(launch: Launch, tokens: int) -> int:
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
-def source(scenario: Scenario, launch: Launch) -> Source:
-    """The requests of a run; prompts have the words that make their tokens by the checks."""
+def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
+    """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
+    asked = tasks.of(scenario, launch.words, launch.tokens_per_word)
+    if asked is not None:
+        return asked
     words = PromptWords(
         words=launch.words,
         count=launch.prompt_words,

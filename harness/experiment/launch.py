@@ -29,7 +29,7 @@ from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
-from harness.workload import probe, shape
+from harness.workload import probe, shape, tasks
 from harness.workload.words import COMMON
 
 _CONNECT_S = 10.0  # TLS included
@@ -202,11 +202,16 @@ async def _find(
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
     """HarnessError where prompts and answers of a class are longer than the context that the server publishes.
 
-    Where lengths vary, one request in a hundred may be: more would void a level.
+    Where lengths vary, one request in a hundred may be: more would void a level. Of tasks none may be: their last
+    requests hold all before them.
     """
     if longest is None:
         return
-    prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
+    inputs, outputs = max(tasks.lengths(scenario), key=sum, default=(0, 0))
+    if inputs + outputs > longest:
+        fact = f"{inputs} tokens in and {outputs} out do not fit into {longest}"
+        raise HarnessError(fact, place=place, way_out="fewer turns or shorter texts")
+    prefix = scenario.workload.prefix.tokens if scenario.workload.prefix and not scenario.has_tasks else 0
     for each in shape.of(scenario).classes:
         inputs, outputs = prefix + each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
         if inputs + outputs > longest:

@@ -38,7 +38,7 @@ from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
-from harness.workload import shape
+from harness.workload import shape, tasks, think
 
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
@@ -103,6 +103,7 @@ class Levels:
         self._view = view
         self._origin_ns = origin_ns
         self._earlier = earlier
+        self._mean = shape.of(scenario).mean()
         self._inputs = inputs
         self.run_id = uuid.uuid4().hex[:12]  # begins the id of every request of this session
         self.live = LiveState(spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s)
@@ -214,6 +215,7 @@ class Levels:
             request_timeout_s=scenario.target.request_timeout,
             max_rps=quota / workers if quota else None,
             start=scenario.ramp.start,
+            think_ms=think.pauses(scenario.ramp.think or 0.0),
             max_in_flight=shares(scenario.ramp.max_concurrency, workers)[worker],
             tick_ns=self._tick_ns,
             origin_ns=self._origin_ns,
@@ -240,9 +242,11 @@ class Levels:
         live.begin(level, level.concurrency or (level.rate or 0) * e2e)
         timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
         rate, arrivals = level.rate, ramp.arrivals
-        connections = level.concurrency or min(ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e))
+        connections = (level.concurrency or 0) * tasks.width(self._scenario) or min(
+            ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e)
+        )
         words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
-        spread = timing.pace.spread_s
+        spread = self._spread_s(timing.pace.spread_s, e2e)
         hold = BeginLevel(
             level.index,
             level.repeat,
@@ -278,6 +282,16 @@ class Levels:
         after = self._launch.prompts_used + level.index * _LONGEST_LEVEL
         return -(-after // dataset.requests) * dataset.requests
 
+    def _spread_s(self, spread_s: float, e2e_s: float) -> float:
+        """Seconds over which new slots begin: of tasks a whole one, so that not all are in the same turn.
+
+        A bounded run spends a tenth of what is left of it on that at most.
+        """
+        whole, left = tasks.seconds(self._scenario, e2e_s), self._budget().seconds_left
+        if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
+            return spread_s
+        return max(spread_s, whole if left is None else min(whole, left / 10))
+
     def _task(self, level: Level, role: Role) -> Task:
         total, probe = self._total(), level.input_tokens
         return Task(
@@ -306,7 +320,7 @@ class Levels:
 
     def _budget(self) -> Budget:
         """What the run has used so far; requests in flight count whole, since they will be billed."""
-        mean, earlier, live = shape.of(self._scenario).mean(), self._earlier, self.live
+        mean, earlier, live = self._mean, self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
         one = Usage(round(mean.input_tokens), 0, round(mean.output_tokens))
         usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))

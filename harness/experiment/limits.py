@@ -14,7 +14,7 @@ import psutil
 from harness.errors import HarnessError
 from harness.load import workers
 from harness.scenario import Scenario
-from harness.workload import shape
+from harness.workload import shape, tasks
 
 _OTHER_FILES = 64  # that a process needs besides its connections
 _FILES_A_WORKER = 2  # of the parent: its end of the link, and the other while the worker is started
@@ -29,7 +29,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def check(scenario: Scenario) -> None:
     """HarnessError with the limit and its origin if the run does not fit."""
-    check_workload(scenario)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
     _check_connections(scenario, files[1])
@@ -37,9 +36,9 @@ def check(scenario: Scenario) -> None:
 
 
 def most_streams(scenario: Scenario) -> int:
-    """The highest concurrency that the run can reach; an open loop's is its limit."""
+    """The most requests in flight that the run can reach; an open loop's is its limit."""
     ramp = scenario.ramp
-    return max(ramp.levels or [ramp.max_concurrency])
+    return max(ramp.levels or [ramp.max_concurrency]) * tasks.width(scenario)
 
 
 def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
@@ -50,16 +49,10 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
-    count = scenario.ramp.workers or workers.wanted(max(1, len(allowed) - 1), most_streams(scenario))
+    one = scenario.ramp.start == "batch"  # which waits for all of its requests
+    count = 1 if one else scenario.ramp.workers or workers.wanted(max(1, len(allowed) - 1), most_streams(scenario))
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
-
-
-def check_workload(scenario: Scenario) -> None:
-    """Refuse what a scenario can say and no run sends yet: to be taken out where the driver sends it."""
-    for key in ("session", "node"):
-        if getattr(scenario.workload, key):
-            raise HarnessError("no run sends it yet", place=f"$.workload.{key}", way_out="leave it out")
 
 
 def _check_workers(scenario: Scenario, files: int) -> None:

@@ -158,6 +158,7 @@ class LiveState:
             in_flight=report.in_flight,
             ended=report.ended,
             waiting=report.waiting,
+            surplus=report.surplus,
             tokens=report.tokens,
             oldest_sent_s=report.oldest_sent_s,
             e2e_s=self.e2e_s,

@@ -25,7 +25,9 @@ from harness.observe.gpu import Gpus
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
-from harness.workload import shape
+from harness.workload import hit_rate, shape
+
+_BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
 
 
 def now_iso() -> str:
@@ -86,7 +88,9 @@ async def first(
 
 
 def _workload(scenario: Scenario, launch: Launch) -> Workload:
-    mean = shape.of(scenario).mean()
+    mean, published = shape.of(scenario).mean(), launch.cache_config.get("block_size", "")
+    block = int(published) if published.isdecimal() and 0 < len(published) < 7 else 0
+    template = max(0, launch.added_tokens)
     return Workload(
         input_tokens=mean.input_tokens,
         output_tokens=mean.output_tokens,
@@ -96,6 +100,7 @@ def _workload(scenario: Scenario, launch: Launch) -> Workload:
         template_tokens=launch.added_tokens,
         tokens_per_word=launch.tokens_per_word,
         probe_lengths=probe_lengths(scenario, launch),
+        expected_hit_rate=hit_rate.expected(scenario, block=block or _BLOCK, template_tokens=template),
         sampling=Sampling(
             temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
         ),

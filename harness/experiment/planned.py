@@ -14,11 +14,12 @@ import msgspec
 
 from harness import traffic
 from harness.scenario import Scenario
-from harness.workload import shape
+from harness.workload import shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
 from harness.workload.source import Source
+from harness.workload.words import COMMON
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,21 +38,39 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
     """The requests of the first level, without end; `rows` is the path of the table of its dataset."""
+    if scenario.has_tasks:
+        yield from _of_tasks(scenario)
+        return
     source = sources.of(scenario, sources.PromptWords(), rows)
     mean = shape.of(scenario).mean().input_tokens
     for number, due_s in enumerate(_due(scenario, source)):
         request = source.request(number)
-        yield Planned(
-            number=number,
-            class_=request.class_,
-            session=request.session,
-            turn=request.turn,
-            after=request.after,
-            input_tokens=mean if request.input_tokens is None else request.input_tokens,
-            output_tokens=request.output_tokens,
-            due_s=due_s,
-            prompt_sha256=_digest(request),
-        )
+        yield _planned(request, mean if request.input_tokens is None else request.input_tokens, due_s)
+
+
+def _of_tasks(scenario: Scenario) -> Iterator[Planned]:
+    """The requests of the first tasks; texts of their length stand in for answers that only the server gives."""
+    source = tasks.of(scenario, COMMON)
+    assert source is not None
+    script = msgspec.structs.replace(source.conversation, history="scripted")
+    for number in itertools.count():
+        task = source.task(number)
+        for node, input_tokens in enumerate(script.input_tokens(task)):
+            yield _planned(script.request(task, node, {}), input_tokens, None)
+
+
+def _planned(request: Request, input_tokens: float, due_s: float | None) -> Planned:
+    return Planned(
+        number=request.number,
+        class_=request.class_,
+        session=request.session,
+        turn=request.turn,
+        after=request.after,
+        input_tokens=input_tokens,
+        output_tokens=request.output_tokens,
+        due_s=due_s,
+        prompt_sha256=_digest(request),
+    )
 
 
 def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:

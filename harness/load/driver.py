@@ -1,17 +1,19 @@
 """A worker's tasks: the slots that keep requests in flight, or the schedule that sends them, and the messages.
 
 Closed loop: a slot sends, waits for the end of the response, sends again. A new level changes the number of slots:
-those that stay never pause, new ones begin staggered, surplus ones end with their current request. Open loop: a
-request is sent when it is due, whether or not earlier ones have ended. How long a level lasts is decided by the parent;
-the driver only reports progress. Every request ends as a record, tagged with the level in which it was sent.
+those that stay never pause, new ones begin staggered, surplus ones end with their current request. Where requests
+belong together (`load.tasks`) a slot holds a task, and takes the next one when all of that is over. Static batches:
+all slots send at once, and again when the last answer is over. Open loop: a request is sent when it is due, whether or
+not earlier ones have ended. How long a level lasts is decided by the parent; the driver only reports progress. Every
+request ends as a record, tagged with the level in which it was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import time
-from array import array
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -21,6 +23,7 @@ from harness import traffic
 from harness.classes import Cancel
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
+from harness.load import tasks
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (
     BATCH_EVERY_S,
@@ -33,18 +36,21 @@ from harness.load.messages import (
     Stop,
     encode,
 )
+from harness.load.recording import Running, record
 from harness.load.schedule import pause_after
 from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
-from harness.secrecy import plain, redact
 from harness.workload.arrivals import due_times, quota, stagger
+from harness.workload.request import Request
 from harness.workload.source import Source, times
+from harness.workload.tasks import Tasks
+from harness.workload.think import think_s
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
-_LONGEST_MESSAGE = 200  # characters of an error's message
 _MOST_AHEAD = 4096  # requests built ahead at most
+_DECODED_S = 0.001  # between two looks whether an answer is decoded
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
@@ -55,13 +61,8 @@ class _Built(msgspec.Struct, frozen=True, gc=False):
     data: Any
     class_: str
     cancel: Cancel | None
-
-
-class _Running(msgspec.Struct, frozen=True, gc=False):
-    exchange: Exchange
-    level: BeginLevel
-    scheduled_ns: int
-    class_: str
+    session: str
+    turn: int
 
 
 class Driver:
@@ -87,18 +88,22 @@ class Driver:
         ).encode
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[_Built] = collections.deque()
-        self._sources: dict[int | None, Source] = {None: plan.source}  # by words of a level's own prompts
-        self._source = plan.source  # of the requests that are built ahead
+        self._tasks = plan.source if isinstance(plan.source, Tasks) else None
+        self._sources: dict[int | None, Source] = {}  # by words of a level's own prompts
+        self._source: Source | None = None  # of the requests that are built ahead
+        if not isinstance(plan.source, Tasks):
+            self._source = self._sources[None] = plan.source
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
         self._level: BeginLevel | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
+        self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
         self._room = asyncio.Semaphore(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
         self._open, self._opening = 0, False  # connections that the open loop has opened
-        self._in_flight: dict[str, _Running] = {}  # in the order they were sent
-        self._ended: collections.deque[_Running] = collections.deque()
+        self._in_flight: dict[str, Running] = {}  # in the order they were sent
+        self._ended: collections.deque[Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
         self._throttler: Any = None
@@ -115,7 +120,9 @@ class Driver:
             requests, period_s = quota(self._plan.max_rps)
             self._throttler = Throttler(rate_limit=requests, period=period_s)
         async with asyncio.TaskGroup() as group:
-            chores = [group.create_task(chore()) for chore in (self._fill, self._report, self._flush)]
+            chores = [group.create_task(chore()) for chore in (self._report, self._flush)]
+            if self._tasks is None:
+                chores.append(group.create_task(self._fill()))
             while not isinstance(command := await commands.get(), Stop):
                 if isinstance(command, Prepare):
                     await self._prepare(command)
@@ -135,7 +142,7 @@ class Driver:
     async def _prepare(self, prepare: Prepare) -> None:
         await self._transport.prepare(prepare.connections)
         self._wanted = min(_MOST_AHEAD, 8 + prepare.connections)
-        while len(self._ready) < self._wanted:
+        while self._tasks is None and len(self._ready) < self._wanted:
             self._build_some()
             await asyncio.sleep(0)
         self._prepared = prepare.number
@@ -146,8 +153,9 @@ class Driver:
         self._took_s = (self._clock() - level.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = level.tick_ns
-        source = self._source_of(level)
-        if source is not self._source:  # prompts built so far have the wrong length: their numbers stay unused
+        if (
+            self._tasks is None and (source := self._source_of(level)) is not self._source
+        ):  # prompts built so far have the wrong length: their numbers stay unused
             self._source = source
             self._ready.clear()
             self._low.set()
@@ -161,6 +169,11 @@ class Driver:
             self._start(group, self._on_schedule(level, level.rate, group))
             return
         plan = self._plan
+        if plan.start == "batch":
+            if not self._open_loop:
+                self._start(group, self._batches())
+            return
+        self._surplus = [task for i, task in self._slots.items() if i >= level.slots and not task.done()]
         fresh = [i for i in range(level.slots) if i not in self._slots or self._slots[i].done()]
         delays = stagger(len(fresh), level.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
         self._waiting += len(fresh)
@@ -168,15 +181,22 @@ class Driver:
             self._slots[i] = group.create_task(self._slot(i, delay))
 
     async def _slot(self, i: int, delay: float) -> None:
-        """Closed loop: one request after the other, as long as the level has this slot."""
+        """Closed loop: one request, or task, after the other, as long as the level has this slot."""
         due = self._clock() + round(delay * 1e9)
-        failures = 0
-        before: Exchange | None = None
         try:
             if delay:
                 await asyncio.sleep(delay)
         finally:
             self._waiting -= 1
+        if (source := self._tasks) is not None:
+            send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
+            await tasks.one_after_the_other(
+                source, self._next_number, due, send, lambda: self._level is not None and i < self._level.slots
+            )
+            return
+        failures = 0
+        before: Exchange | None = None
+        think_ms = self._plan.think_ms
         while self._level is not None and i < self._level.slots:
             if self._throttler is not None:
                 async with self._throttler:
@@ -190,13 +210,44 @@ class Driver:
             before = exchange
             if failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
+            elif think_ms is not None:
+                number = int(exchange.request_id.rpartition("-")[2])
+                due += round(think_s(think_ms, self._plan.source.seed, number) * 1e9)
+                await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
+
+    async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> tasks.Answer:
+        """A request of a slot's task, sent when it is due if the level still has the slot."""
+        built = self._built(request)
+        await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
+        if self._throttler is not None:
+            async with self._throttler:
+                pass
+        level = self._level
+        if level is None or slot >= level.slots:
+            return tasks.Answer(due, None)
+        exchange = await self._sent(built, level, due, keep_text=keep_text)
+        if not exchange.complete and self._selector is not None:  # the next request may hold it
+            self._selector.decode_all()
+        while not exchange.complete:
+            await asyncio.sleep(_DECODED_S)
+        return tasks.Answer(exchange.done_ns, None if exchange.error else exchange.decoded.text)
+
+    async def _batches(self) -> None:
+        """Static batches: all of a level's requests at once, and again when the last of them is over."""
+        failures = 0
+        while (level := self._level) is not None and level.slots:
+            due = self._clock()
+            batch = await asyncio.gather(*(self._exchange(level, due) for _ in range(level.slots)))
+            failures = failures + 1 if all(map(_failed, batch)) else 0
+            if failures:
+                await asyncio.sleep(pause_after(failures, max(exchange.retry_after_s for exchange in batch)))
 
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
         plan, began = self._plan, level.at_ns
         due_s = due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers, trace=times(plan.source),
+            worker=plan.worker, workers=plan.workers, trace=times(self._sources[None]),
         )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)
@@ -241,14 +292,19 @@ class Driver:
         built = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        decoding, cancel, timeout_s = self._dialect.decoder(self._placer), built.cancel, self._plan.request_timeout_s
+        return await self._sent(built, level, due)
+
+    async def _sent(self, built: _Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
+        """A built request, sent; returns when its response is over."""
+        decoding = self._dialect.decoder(self._placer, keep_text=keep_text)
+        cancel, timeout_s = built.cancel, self._plan.request_timeout_s
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
         else:
             exchange = Exchange(built.id, decoding)
         if cancel is not None and cancel.after_s is not None:
             timeout_s = min(timeout_s, cancel.after_s)
-        running = _Running(exchange, level, due, built.class_)
+        running = Running(exchange, level, due, built.class_, built.session, built.turn)
         self._in_flight[built.id] = running
         self._begun_in_run += 1
         try:
@@ -258,7 +314,8 @@ class Driver:
         finally:
             del self._in_flight[built.id]
             self._ended.append(running)
-            self._done += level is self._level
+            self._done += running.level is self._level
+
         return exchange
 
     def _source_of(self, level: BeginLevel) -> Source:
@@ -266,15 +323,22 @@ class Driver:
         words = level.prompt_words
         source = self._sources.get(words)
         if source is None:
-            source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
+            source = self._sources[words] = msgspec.structs.replace(self._sources[None], prompt_words=words)
         return source
 
+    def _next_number(self) -> int:
+        """Of a request, or of a task: each once in a run."""
+        number, self._number = self._number, self._number + self._plan.workers
+        return number
+
     def _build(self, source: Source) -> _Built:
-        plan, number = self._plan, self._number
-        self._number += plan.workers
-        request_id, request = f"{plan.run_id}-{plan.worker}-{number}", source.request(number)
+        return self._built(source.request(self._next_number()))
+
+    def _built(self, request: Request) -> _Built:
+        plan = self._plan
+        request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request))
-        return _Built(request_id, data, request.class_, request.cancel)
+        return _Built(request_id, data, request.class_, request.cancel, request.session, request.turn)
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""
@@ -287,10 +351,12 @@ class Driver:
                 await self._low.wait()
 
     def _build_some(self) -> None:
-        for _ in range(max(1, min(16, 4096 // self._source.prompt_words))):  # long prompts one a turn
+        if (source := self._source) is None:
+            return
+        for _ in range(max(1, min(16, 4096 // source.prompt_words))):  # long prompts one a turn
             if len(self._ready) >= self._wanted:
                 return
-            self._ready.append(self._build(self._source))
+            self._ready.append(self._build(source))
 
     async def _report(self) -> None:
         """Send progress to the parent."""
@@ -317,6 +383,7 @@ class Driver:
             ended=self._done,
             failed=self._failed,
             waiting=self._waiting,
+            surplus=sum(not task.done() for task in self._surplus),
             tokens=selector.events if selector is not None else 0,
             oldest_sent_s=(oldest - origin) * 1e-9 if oldest else None,
             begun_in_run=self._begun_in_run,
@@ -347,54 +414,12 @@ class Driver:
             records: list[Record] = []
             size = 0
             while self._ended and self._ended[0].exchange.complete and len(records) < _BATCH and size < _BATCH_BYTES:
-                records.append(self._record(self._ended.popleft()))
+                running = self._ended.popleft()
+                self._failed += running.level is self._level and running.exchange.error not in NOT_FAILED
+                records.append(record(running, self._plan))
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # requests that are due go first
-
-    def _record(self, running: _Running) -> Record:
-        exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
-        self._failed += running.level is self._level and exchange.error not in NOT_FAILED
-
-        def since(stamp: int) -> float | None:
-            return (stamp - origin) * 1e-9 if stamp else None
-
-        arrivals = decoded.arrivals
-        return Record(
-            request_id=exchange.request_id,
-            level=running.level.index,
-            repeat=running.level.repeat,
-            concurrency=running.level.concurrency,
-            worker=self._plan.worker,
-            url=self._plan.url,
-            scheduled_s=(running.scheduled_ns - origin) * 1e-9,
-            sent_s=since(exchange.sent_ns),
-            connect_s=exchange.connect_ns * 1e-9 if exchange.connect_ns else None,
-            tls_s=exchange.tls_ns * 1e-9 if exchange.tls_ns else None,
-            first_token_s=since(arrivals[0]) if arrivals else None,
-            first_content_s=since(decoded.first_content),
-            last_token_s=since(arrivals[-1]) if arrivals else None,
-            done_s=since(exchange.done_ns),
-            input_tokens=decoded.input_tokens,
-            cached_tokens=decoded.cached_tokens,
-            output_tokens=decoded.output_tokens,
-            reasoning_tokens=decoded.reasoning_tokens,
-            token_source=decoded.token_source,
-            status=exchange.response.status or None,
-            error=exchange.error,
-            finish_reason=redact(decoded.finish_reason, self._plan.secrets),
-            bytes_received=exchange.bytes_received,
-            arrivals=_minus(arrivals, origin),
-            tokens=decoded.packed_tokens(),
-            error_message=self._first_words(exchange.message) if exchange.error else "",
-            merged=decoded.merged,
-            lumped=decoded.merged - exchange.merged_late,
-            class_=running.class_,
-        )
-
-    def _first_words(self, message: str) -> str:
-        """The first words of an error's message, on one line and without the secrets that it repeats."""
-        return redact(plain(message[: 2 * _LONGEST_MESSAGE]), self._plan.secrets)[:_LONGEST_MESSAGE]
 
 
 def _failed(exchange: Exchange) -> bool:
@@ -409,8 +434,3 @@ def _waited_s() -> float | None:
             return int(file.read(64).split()[1]) * 1e-9  # the kernel's Documentation/scheduler/sched-stats.rst
     except (OSError, IndexError, ValueError):
         return None
-
-
-def _minus(stamps: array[int], origin: int) -> bytes:
-    """Stamps since the origin, as int64 bytes."""
-    return array("q", map((-origin).__add__, stamps)).tobytes()

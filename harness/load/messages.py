@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from harness.load.transport import Target
+from harness.workload.distribution import Distribution
 from harness.workload.source import Source
+from harness.workload.tasks import Tasks
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
@@ -32,11 +34,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses
     extra_body: dict[str, Any] = {}  # may hold secrets
     classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
-    source: Source
+    source: Source | Tasks
     first_request: int  # numbers below were used by the launch checks
     request_timeout_s: float
     max_rps: float | None  # this worker's share
-    start: str
+    start: str  # staggered | burst | batch
+    think_ms: Distribution | None = None  # between two requests of a slot; None: none
     max_in_flight: int  # of an open loop; requests beyond it wait, which is lag
     tick_ns: int
     origin_ns: int
@@ -99,6 +102,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     prepared: int = 0  # number of the last Prepare that was carried out
     took_s: float = 0.0  # from BeginLevel.at_ns to the beginning of the level
     paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
+    surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
 
 

@@ -223,6 +223,7 @@ def together(reports: Sequence[Progress]) -> Progress:
         ended=sum(p.ended for p in reports),
         failed=sum(p.failed for p in reports),
         waiting=sum(p.waiting for p in reports),
+        surplus=sum(p.surplus for p in reports),
         tokens=sum(p.tokens for p in reports),
         oldest_sent_s=min(sent, default=None),
         begun_in_run=sum(p.begun_in_run for p in reports),

@@ -69,6 +69,7 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     ended: int  # of the requests sent in this level
     waiting: int  # new slots that have not begun
+    surplus: int = 0  # slots of a higher level that are not over
     tokens: int  # token-carrying chunks since the run began
     oldest_sent_s: float | None  # of the requests in flight
     e2e_s: float  # mean time of the last successes, whichever level they were sent in
@@ -190,7 +191,8 @@ class LevelTiming:
         if C is None:
             patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._task.alone_s)
             return now.ended > 0 and now.time_s >= self.level.begin_s + min(patience, 2 * now.e2e_s)
-        if self._alone_at is None and now.in_flight <= C:
+        gone = not now.surplus if self._task.scenario.has_tasks else now.in_flight <= C  # a task may have several
+        if self._alone_at is None and gone:
             self._alone_at = now.ended
         if now.waiting or self._alone_at is None:
             return False

@@ -1,4 +1,4 @@
-"""When requests begin: a closed loop's staggered start and static batches, an open one's schedule, a quota. Pure."""
+"""When requests begin: a closed loop's staggered start, an open one's schedule, a quota. Pure."""
 
 from __future__ import annotations
 
@@ -87,20 +87,6 @@ def trace_rate(times: Sequence[float]) -> float:
         fact = f"the {len(times)} requests of the trace take no time"
         raise HarnessError(fact, place="trace", way_out="give one whose times differ and rise")
     return (len(times) - 1) / span
-
-
-def batch_room(begun: int, ended: int, size: int) -> int:
-    """How many requests of a level may begin now, where static batches follow each other.
-
-    A batch is sent at once, and the next one when all of it is over: what a server without continuous batching gets.
-    `begun` and `ended` count the level's requests over all workers.
-
-    >>> batch_room(0, 0, 4), batch_room(3, 0, 4), batch_room(4, 3, 4), batch_room(4, 4, 4)
-    (4, 1, 0, 4)
-    """
-    if left := -begun % size:
-        return left
-    return size if ended == begun else 0
 
 
 def quota(per_s: float) -> tuple[int, float]:

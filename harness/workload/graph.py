@@ -12,7 +12,8 @@ import msgspec
 
 from harness import precedence
 from harness.errors import HarnessError
-from harness.workload.task import MOST_NODES, Draws, Node, Task
+from harness.workload.distribution import Distribution
+from harness.workload.task import MOST_NODES, Node, Task
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,14 +21,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     after: tuple[str, ...] = ()  # steps that it waits for; it goes on with the conversation of the first
-    input_tokens: Draws  # of its own message
-    output_tokens: Draws
-    pause_ms: Draws | None = None  # from the end of the last that it waits for: a tool's time; None: none
+    input_tokens: Distribution  # of its own message
+    output_tokens: Distribution
+    pause_ms: Distribution | None = None  # from the end of the last that it waits for: a tool's time; None: none
     fan_out: int = 1
     fresh: bool = False  # begins a conversation of its own: a sub-agent
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="graph", tag_field="kind"):
     """Tasks of the same steps, whose lengths and pauses are drawn, each a function of (seed, number)."""
 
     steps: tuple[Step, ...]

@@ -6,16 +6,17 @@ import random
 
 import msgspec
 
-from harness.workload.task import MOST_NODES, Draws, Node, Task
+from harness.workload.distribution import Distribution
+from harness.workload.task import MOST_NODES, Node, Task
 
 
-class Sessions(msgspec.Struct, frozen=True, kw_only=True):
+class Sessions(msgspec.Struct, frozen=True, kw_only=True, tag="sessions", tag_field="kind"):
     """Sessions whose turns, lengths and pauses are drawn, each a function of (seed, number)."""
 
-    turns: Draws  # at most MOST_NODES are taken of them
-    input_tokens: Draws  # of a user's message
-    output_tokens: Draws
-    think_ms: Draws | None = None  # from the end of an answer to the next message; None: no time
+    turns: Distribution  # at most MOST_NODES are taken of them
+    input_tokens: Distribution  # of a user's message
+    output_tokens: Distribution
+    think_ms: Distribution | None = None  # from the end of an answer to the next message; None: no time
     seed: int
     class_: str = ""
 

@@ -18,6 +18,7 @@ import msgspec
 from harness.classes import Cancel, ClassSpec
 from harness.errors import HarnessError
 from harness.scenario import Scenario
+from harness.workload import tasks
 from harness.workload.distribution import Distribution, Fixed, observed, parse
 
 
@@ -97,9 +98,13 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 def of(scenario: Scenario) -> Mix:
     """The mix that a scenario asks for: its classes, or one without a name that has the workload's lengths.
 
+    Of tasks: the lengths of all their requests, one drawn apart from the next.
+
     >>> of(Scenario()).mean()
     Mean(input_tokens=512, output_tokens=128)
     """
+    if scenario.has_tasks:
+        return Mix((joint(tasks.lengths(scenario)),), scenario.workload.seed or 0)
     workload, dataset = scenario.workload, scenario.workload.dataset
     if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
         lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))

@@ -1,7 +1,7 @@
 """A task: requests that wait for each other, of an agent's graph (`graph`) or of a session of turns (`session`).
 
 A session is a chain, in which each request waits for the one before. A graph also has fan-outs, joins and sub-agents.
-Whoever has a clock and sockets runs both in the same way, one task in a slot:
+Whoever has a clock and sockets runs both in the same way (`load.tasks`), one task in a slot:
 
     task = tasks.task(number)
     progress = Progress(task, start_s=now)
@@ -17,8 +17,6 @@ Pure: times come in as arguments, and may be of any clock. Left out: deadlines o
 from __future__ import annotations
 
 import heapq
-import random
-from typing import Protocol
 
 import msgspec
 
@@ -52,18 +50,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         3002
         """
         return self.number * MOST_NODES + node
-
-
-class Draws(Protocol):
-    """A distribution of whole numbers: turns, tokens, milliseconds."""
-
-    def draw(self, rng: random.Random) -> int: ...
-
-
-class Tasks(Protocol):
-    """Where a run's tasks come from: the same one for the same number, on any worker."""
-
-    def task(self, number: int) -> Task: ...
 
 
 class Progress:

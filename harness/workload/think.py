@@ -1,21 +1,28 @@
 """How long a slot of a closed loop rests between two requests: its user reads and thinks. Pure.
 
-The pause behind a request follows from (seed, number) alone, whichever worker has sent it. Left out: what pauses are
-like; that is a distribution's.
+The pause behind a request follows from (seed, number) alone, whichever worker has sent it.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Protocol
+
+import msgspec
+
+from harness import reuse
+from harness.workload.distribution import Distribution
 
 
-class Pauses(Protocol):
-    """A distribution of whole milliseconds."""
+def pauses(pause: float | str, place: str = "") -> Distribution | None:
+    """The distribution of a pause in whole milliseconds, by seconds or by a text; None where there is none.
 
-    def draw(self, rng: random.Random) -> int: ...
+    >>> pauses("2s..4s")
+    Range(low=2000, high=4000)
+    """
+    data = reuse.pauses(pause, place)
+    return None if data is None else msgspec.convert(data, Distribution)
 
 
-def think_s(pauses: Pauses, seed: int, number: int) -> float:
+def think_s(pauses_ms: Distribution, seed: int, number: int) -> float:
     """Seconds from the end of the n-th request until its slot sends again."""
-    return pauses.draw(random.Random(f"{seed}:think:{number}")) / 1000
+    return pauses_ms.draw(random.Random(f"{seed}:think:{number}")) / 1000

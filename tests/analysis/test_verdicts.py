@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.verdicts import client, curve, server, tokens, window
+from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.window import Little
 from harness.record import Level
 from harness.summary import ClientView, Estimate, GpuView, LevelSummary, ServerView, Verdict
@@ -64,6 +66,21 @@ def test_errors_are_invalid_above_one_percent() -> None:
 def test_in_flight_is_low_below_95_percent_of_what_was_asked() -> None:
     expect(client.in_flight_low(with_(in_flight=3.79)), "in_flight_low", "invalid", "3.8 of 4", "95%")
     assert client.in_flight_low(with_(in_flight=3.81)) is None
+
+
+def test_slots_that_rest_by_request_are_not_counted_on() -> None:
+    """A level of test records has one request in flight of 4; think time, batches and tasks make that no fault."""
+    level = Level(0, 4, 0, 0.0, 1.0, 2.0, 3.0)
+    little = Little(1.0, 1.0, 0.0, mismatch=False, enough=True)
+    seen = Evidence(
+        little=little, trend=None, drift=None, late_reads=None, events_at_once=None, gaps=0, median_lag_s=None,
+        usage_tokens=0.0,
+    )  # fmt: skip
+    codes = [
+        {v.code for v in of_level(with_(in_flight=1.0), level, Conditions(pauses=pauses), seen)}
+        for pauses in (False, True)
+    ]
+    assert codes[0] - codes[1] == {"in_flight_low"}
 
 
 def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
@@ -158,6 +175,9 @@ def test_prefix_cache_hits_are_a_doubt_from_one_percent_on() -> None:
     assert tokens.prefix_cache_hits(template, 5.0) is None, "the chat template's tokens are the same in all"
     assert tokens.prefix_cache_hits(template, 3.0) is not None
     assert tokens.prefix_cache_hits(with_(cached_input_fraction=None)) is None
+    asked = with_(cached_input_fraction=0.85, input_tokens_mean=100.0)
+    assert tokens.prefix_cache_hits(asked, expected=0.85) is None, "hits that were asked for"
+    assert tokens.prefix_cache_hits(asked, expected=0.80) is not None
 
 
 def test_token_counters_may_differ_by_one_percent() -> None:

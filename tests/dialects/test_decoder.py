@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.dialects import decoder
 from harness.dialects.decoder import DecodedResponse, StreamDecoder
 from harness.dialects.placer import TokenPlacer
 from harness.errors import ProtocolError
@@ -452,3 +453,11 @@ def test_the_text_of_an_answer_is_kept_on_request_alone(placer: bool, running: b
     assert decoded(*pieces, placer=placing).text == ""
     kept, other = decoded(*pieces, placer=placing, keep_text=True), decoded(*pieces, placer=placing)
     assert msgspec.structs.replace(kept, text="") == other
+
+
+def test_a_text_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "_LONGEST_TEXT", 6)
+    pieces = [delta(content=" one"), delta(content=" two"), delta("length", content=" three")]
+    found = decoded(*pieces, DONE, keep_text=True)
+    assert found.text == " one two", "the piece that passes it is the last"
+    assert found.output_tokens == 3

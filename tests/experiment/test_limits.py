@@ -24,17 +24,23 @@ def test_what_people_measure_fits() -> None:
     limits.check(spec(ramp={"workers": 8, "levels": [1, 512]}, workload={"input_tokens": 8192}))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("session", {"turns": 2, "user_tokens": 9}),
-        ("node", [{"name": "a"}]),
-    ],
-)
-def test_what_no_run_sends_yet_is_refused(key: str, value: Any) -> None:
-    with pytest.raises(HarnessError) as caught:
-        limits.check(spec(workload={key: value}))
-    assert str(caught.value) == f"$.workload.{key}: no run sends it yet; leave it out"
+@pytest.mark.parametrize("tasks", [{"session": {"turns": 2, "user_tokens": "9..99"}}, {"node": [{"name": "a"}]}])
+def test_sessions_and_graphs_may_have_a_prefix_and_tools(tasks: dict[str, Any]) -> None:
+    limits.check(spec(workload={"prefix": {"tokens": 9}, "tools": [{"type": "function"}]} | tasks))
+
+
+def test_a_graph_takes_as_many_connections_as_it_has_requests_side_by_side() -> None:
+    nodes = [
+        {"name": "plan"},
+        {"name": "search", "after": ["plan"], "fan_out": 3},
+        {"name": "write", "after": ["plan"]},
+    ]
+    assert limits.most_streams(spec(workload={"node": nodes}, ramp={"levels": [10]})) == 40
+
+
+def test_static_batches_have_one_worker() -> None:
+    _, placed = limits.placement(spec(ramp={"start": "batch", "levels": [4096]}))
+    assert len(placed) == 1
 
 
 def test_workers_are_bound_by_processors() -> None:

@@ -96,3 +96,14 @@ def test_no_requests_at_all_are_a_mistake() -> None:
     done = CliRunner().invoke(cli, ["run", "--print-requests", "0"])
     assert done.exit_code == 1
     assert "--print-requests: it must be 1 or more; give 1 or more" in done.stderr
+
+
+def test_the_requests_of_tasks_name_their_session_and_what_they_wait_for() -> None:
+    toml = "[workload]\nseed = 3\noutput_tokens = 5\n[workload.session]\nturns = 2\nuser_tokens = 20\n"
+    lines = first(4, toml)
+    assert lines == first(4, toml, 2)
+    assert [(each.number, each.session, each.turn, each.after) for each in lines] == [
+        (0, "0", 0, ()), (1, "0", 1, (0,)), (1000, "1", 0, ()), (1001, "1", 1, (1000,)),
+    ]  # fmt: skip
+    assert [each.input_tokens for each in lines] == [20, 45, 20, 45]
+    assert len({each.prompt_sha256 for each in lines}) == 4

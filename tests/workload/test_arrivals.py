@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.traffic import parse
-from harness.workload.arrivals import batch_room, due_times, quota, replay, stagger, trace_rate
+from harness.workload.arrivals import due_times, quota, replay, stagger, trace_rate
 
 KINDS = {  # rate by kind
     "constant": 50.0,
@@ -152,11 +152,3 @@ def test_a_trace_begins_anew_behind_a_gap_of_its_mean_length_whatever_the_worker
 def test_a_trace_that_takes_no_time_is_refused(recorded: list[float]) -> None:
     with pytest.raises(HarnessError, match="requests of the trace take no time"):
         due_times(parse("trace"), 1.0, seed=0, level=0, trace=recorded)
-
-
-def test_a_batch_begins_when_all_of_the_one_before_is_over() -> None:
-    room = {(begun, ended): batch_room(begun, ended, 4) for begun in range(9) for ended in range(begun + 1)}
-    assert room[0, 0] == 4
-    assert [room[4, ended] for ended in range(5)] == [0, 0, 0, 0, 4]
-    assert [room[begun, 4] for begun in range(5, 8)] == [3, 2, 1], "the rest of a batch that has begun"
-    assert (room[8, 7], room[8, 8]) == (0, 4)

@@ -55,10 +55,10 @@ def input_length_off(s: LevelSummary, requested: float | None) -> Verdict | None
     )
 
 
-def prefix_cache_hits(s: LevelSummary, template_tokens: float = 0.0) -> Verdict | None:
-    """Hits beyond the chat template's tokens, with which every prompt begins."""
+def prefix_cache_hits(s: LevelSummary, template_tokens: float = 0.0, expected: float = 0.0) -> Verdict | None:
+    """Hits beyond the chat template's tokens, with which every prompt begins, and beyond those that were asked for."""
     common = template_tokens / s.input_tokens_mean if s.input_tokens_mean else 0.0
-    if s.cached_input_fraction is None or s.cached_input_fraction < CACHED + common:
+    if s.cached_input_fraction is None or s.cached_input_fraction < CACHED + common + expected:
         return None
     return doubt(
         Code.PREFIX_CACHE_HITS,
