@@ -23,7 +23,7 @@ ROOMS = (
     "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
-    "bounds", "classes", "decoding", "errors", "files", "interpreter", "judgement", "manifest", "precedence", "record",
+    "bounds", "classes", "decoding", "distribution", "errors", "files", "interpreter", "judgement", "manifest", "precedence", "record",
     "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}

@@ -16,9 +16,9 @@ from functools import cached_property
 import msgspec
 
 from harness.classes import Cancel, ClassSpec
+from harness.distribution import Distribution, observed, parse
 from harness.errors import HarnessError
 from harness.scenario import Scenario
-from harness.workload.distribution import Distribution, observed, parse
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
