@@ -13,6 +13,10 @@ import msgspec
 
 FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning raises it
 
+CANCELLED = "cancelled"  # an `error`: cut by us at a run's end
+ABANDONED = "abandoned"  # an `error`: given up before its end, as the workload wants it
+NOT_FAILED = frozenset(("", CANCELLED, ABANDONED))
+
 
 class Header(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
     """The spool's first frame: how to read the rest without this program."""

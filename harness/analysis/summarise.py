@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import curve, gap, grade, phases, slo
+from harness.analysis import classes, curve, gap, grade, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
@@ -39,6 +39,7 @@ def summarise(run: Result) -> Summary:
     table, facts = Table.of(run.records), Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
+    levels = classes.with_slowdowns(levels)
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
@@ -54,7 +55,7 @@ def summarise(run: Result) -> Summary:
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
-        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits)),
+        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values())),
         levels=levels,
         curve=fitted,
         knees=knees,

@@ -16,7 +16,7 @@ import msgspec
 from harness.experiment import client
 from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import host
-from harness.record import Level, Record, Sample, arrivals_of
+from harness.record import ABANDONED, CANCELLED, Level, Record, Sample, arrivals_of
 from harness.results.spool import Spool
 from harness.search.budget import Budget, Usage
 from harness.search.timing import RECENT, Now, failing, outcomes_watched
@@ -85,7 +85,7 @@ class LiveState:
         for record in self._decode(payload):
             self.records.append(record)
             self.answered, self.usage = self.answered + 1, self.usage + Usage.of(record)
-            if record.level == running and record.error != "cancelled":
+            if record.level == running and record.error not in (CANCELLED, ABANDONED):
                 self.outcomes.append(record.error != "")
             if record.error or record.done_s is None or record.sent_s is None:
                 continue
