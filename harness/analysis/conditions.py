@@ -18,7 +18,6 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: float | None = None  # a request, as requested
     template_tokens: float = 0.0  # of these, that every prompt begins with
     output_tokens: float | None = None  # likewise
-    sessions: bool = False  # a slot holds a session, which pauses: fewer requests are in flight than slots
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
     ceiling: float | None = None  # events per second that the load generator can process
     ceiling_is_lower_bound: bool = False

@@ -3,7 +3,7 @@
 What is asked is a law (`distribution`), what came is counted from the requests that succeeded and began in a window, so
 that neither a warm-up nor what was cut has a part in it. How far the two are apart is the distance of Kolmogorov and
 Smirnov, the largest between their cumulative distributions. Left out: prompts of sessions and of an agent's tasks,
-whose lengths follow from the answers before them: they are counted, and no law is known.
+whose lengths follow from the answers before them, and of a dataset: they are counted, and no law is known.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     """What a scenario asks for beside what came, in the windows of these levels; None where all requests are alike."""
     workload = scenario.workload
     conversation = bool(workload.session or workload.node)
+    dataset = bool(getattr(workload, "dataset", None))  # a version without datasets has no such field
     if scenario.one_length and not conversation and not workload.prefix:
         return None
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
@@ -81,8 +82,10 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     def row(spec: ClassSpec) -> ClassWorkload:
         sent: Bools = began & of_class[spec.name]
         answered = sent & table.ok
-        prompt = None if conversation or workload.tools else Law(distribution.parse(spec.input, _PLACE), *prefix)
-        answer = None if workload.node else Law(distribution.parse(spec.output, _PLACE))
+        prompt = (
+            None if conversation or dataset or workload.tools else Law(distribution.parse(spec.input, _PLACE), *prefix)
+        )
+        answer = None if dataset or workload.node else Law(distribution.parse(spec.output, _PLACE))
         return ClassWorkload(
             class_=spec.name,
             requests=int(answered.sum()),

@@ -50,7 +50,6 @@ class Facts(Conditions, frozen=True, kw_only=True):
             input_tokens=(workload.input_tokens or None) if scenario.one_length else None,
             template_tokens=workload.template_tokens or 0.0,
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
-            sessions=bool(scenario.workload.session or scenario.workload.node),
             precision=None if ramp.level_seconds or arrivals.period_s else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),

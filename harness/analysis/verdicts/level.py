@@ -32,7 +32,7 @@ def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Eviden
         server.errors_above_1_percent(s),
         client.client_limited(s, s.client),
         client.client_busy(s, s.client, conditions.ceiling_is_lower_bound),
-        None if conditions.sessions else client.in_flight_low(s),
+        client.in_flight_low(s),
         client.schedule_not_kept(s, level, conditions.traffic, seen.median_lag_s),
         server.unstable(s, seen.trend),
         None if rising else window.little_mismatch(s, seen.little),

@@ -42,10 +42,11 @@ def _is_off(lengths: Lengths) -> bool:
 def synthetic_text(manifest: Manifest, *, drafts: bool) -> Verdict | None:
     """Random words where the server's speed depends on the text: it drafts tokens, or routes them to experts.
 
-    `drafts`: its own metrics count drafted tokens. No doubt about the simulated endpoint, which reads no text.
+    `drafts`: its own metrics count drafted tokens. No doubt with a dataset, nor about the simulated endpoint, which
+    reads no text.
     """
-    prediction = manifest.prediction
-    if manifest.simulated is not None:
+    prediction, workload = manifest.prediction, manifest.scenario.workload
+    if manifest.simulated is not None or getattr(workload, "dataset", None):
         return None
     reasons = []
     if drafts or (prediction is not None and prediction.assumptions.draft_tokens):
