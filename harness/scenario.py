@@ -5,7 +5,7 @@ wire and contains them, `shown` is for people and the disk and contains none.
 
 Durations may be written '3s', counts '1.5k', lengths that vary '512±64'. What one field may be is in its type, what
 several may be together `check`. What a scenario leaves out stays None and is decided (and written to the manifest) when
-the run meets the server. Datasets come later.
+the run meets the server.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 from harness import classes, decoding, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
+from harness.dataset import DatasetSpec
 from harness.errors import HarnessError
 from harness.reuse import NodeSpec, PrefixSpec, SessionSpec
 
@@ -68,6 +69,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     session: SessionSpec | UnsetType = UNSET
     node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
+    dataset: DatasetSpec | UnsetType = UNSET
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,7 +149,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def one_length(self) -> bool:
         """Whether all prompts have one length, all answers another, and no request is of a class."""
         lengths = (self.workload.input_tokens, self.workload.output_tokens)
-        return not self.class_ and all(isinstance(length, int) for length in lengths)
+        return not self.class_ and not self.workload.dataset and all(isinstance(length, int) for length in lengths)
 
 
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
@@ -234,7 +236,7 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
-    _check_arrivals(ramp, must, place)
+    _check_arrivals(scenario, must, place)
     if ramp.rates is not None:
         must(ramp.levels is None, "ramp.rates", "levels and rates exclude each other", "leave one of them out")
         must(len(set(ramp.rates)) == len(ramp.rates), "ramp.rates", "a rate stands twice", "use repeat instead")
@@ -269,15 +271,19 @@ def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
             not scenario.class_ or getattr(workload, field) == getattr(usual, field),
             f"workload.{field}", "classes have lengths of their own", "leave it out",
         )  # fmt: skip
+    for key in ("prefix", "session", "node") if workload.dataset else ():
+        must(not getattr(workload, key), f"workload.{key}", "a dataset has prompts of its own", "leave one of them out")
+    must(not (workload.dataset and scenario.class_), "class", "a dataset has requests of its own", "leave it out")
     for path, used in (("ramp.probe", scenario.ramp.probe is not None), ("sweep", scenario.sweep != Sweep())):
         must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
 
 
-def _check_arrivals(ramp: Ramp, must: Must, place: str) -> None:
+def _check_arrivals(scenario: Scenario, must: Must, place: str) -> None:
     """How an open loop's requests arrive."""
-    arrivals = traffic.parse(ramp.arrivals, f"{place}: $.ramp.arrivals")
-    must(arrivals.speed is None, "ramp.arrivals", "no dataset has times to replay", "write poisson, or another kind")
-    own = arrivals.own_rate is not None
+    ramp, arrivals = scenario.ramp, traffic.parse(scenario.ramp.arrivals, f"{place}: $.ramp.arrivals")
+    trace, dataset = arrivals.speed is not None, scenario.workload.dataset
+    must(not trace or bool(dataset), "ramp.arrivals", "no dataset has times to replay", "give --dataset FILE")
+    own = trace or arrivals.own_rate is not None
     fact = "arrivals with rates of their own are an open loop: levels exclude them"
     must(not own or ramp.levels is None, "ramp.arrivals", fact, "leave one of them out")
     peak = arrivals.peak * max(ramp.level_rates or (), default=0.0)

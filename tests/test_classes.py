@@ -10,7 +10,6 @@ import pytest
 
 from harness import classes, manifest, scenario
 from harness.errors import HarnessError
-from harness.experiment import limits
 
 CLASSES = """
 [[class]]
@@ -173,9 +172,3 @@ def test_too_many_classes_are_refused() -> None:
     many = {"class": [{"name": str(i)} for i in range(classes.MOST + 1)]}
     with pytest.raises(HarnessError, match="1,001 classes are too many at"):
         scenario.build(many, place="x.toml")
-
-
-@pytest.mark.parametrize("text", [CLASSES, '[workload]\noutput_tokens = "512±64"'])
-def test_a_run_refuses_what_its_source_does_not_ask_yet(text: str) -> None:
-    with pytest.raises(HarnessError, match="one length for all prompts and one for all answers so far"):
-        limits.check(build(text))

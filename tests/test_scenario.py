@@ -177,7 +177,7 @@ SLO = '\n[slo]\nttft = "1s"'
         ),
         (
             '[ramp]\narrivals = "trace"',
-            "x.toml: no dataset has times to replay at $.ramp.arrivals; write poisson, or another kind",
+            "x.toml: no dataset has times to replay at $.ramp.arrivals; give --dataset FILE",
         ),
         (
             '[ramp]\nrates = [700000]\narrivals = "series(0s:10,60s:40)"',

@@ -67,7 +67,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     """What a scenario asks for beside what came, in the windows of these levels; None where all requests are alike."""
     workload = scenario.workload
     conversation = bool(workload.session or workload.node)
-    dataset = bool(getattr(workload, "dataset", None))  # a version without datasets has no such field
+    dataset = bool(workload.dataset)
     if scenario.one_length and not conversation and not workload.prefix:
         return None
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)

@@ -52,6 +52,9 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         if flags["print_scenario"]:
             _print_scenario(resolved)
             return
+        if flags["print_requests"] is not None:
+            _print_requests(resolved, units.count(flags["print_requests"], "--print-requests"))
+            return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
     consent.must_be_allowed(resolved, {*_typed(flags), *flags["allow_env"]}, os.environ, source)
@@ -129,6 +132,23 @@ def _print_scenario(resolved: Scenario) -> None:
     if shown != resolved:
         print("# Values that may be secret are left out; write env:NAME in their place.")
     print(scenarios.to_toml(shown), end="")
+
+
+def _print_requests(resolved: Scenario, count: int) -> None:
+    """The first requests of the run, one a line; no server is asked."""
+    import itertools
+
+    import msgspec
+
+    from harness.experiment import datasets, limits
+    from harness.experiment.planned import planned
+
+    if count < 1:
+        raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
+    limits.check_workload(resolved)
+    with datasets.read(resolved, lambda text: click.echo(text, err=True)) as (read, rows):
+        for request in itertools.islice(planned(read, rows), count):
+            print(msgspec.json.encode(request).decode())
 
 
 def _typed(flags: dict[str, Any]) -> set[str]:
@@ -209,6 +229,11 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         ramp["slo_fail"] = True
     if "workers" in values:
         ramp["workers"] = None if values["workers"] == "auto" else units.count(values["workers"], "--workers")
+    workload: dict[str, Any] = {}
+    if "dataset" in values:
+        workload["dataset"] = {"path": values["dataset"]} | ({"skip_broken": True} if values["skip_broken"] else {})
+    elif values["skip_broken"]:
+        raise HarnessError("no dataset to read", place="--skip-broken", way_out="give --dataset FILE")
     if "host_cpus" in values:
         hardware["host_cpus"] = units.cpus(values["host_cpus"])
     if "price_per_mtok" in values:
@@ -217,4 +242,4 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         target["extra_body"] = option_values.json_object(values["extra_body"], "--extra-body", '{"top_p": 0.9}')
     if values["server_meta"]:
         target["server_meta"] = option_values.facts(values["server_meta"])
-    return {"ramp": ramp, "hardware": hardware, "target": target}
+    return {"ramp": ramp, "hardware": hardware, "target": target, "workload": workload}

@@ -53,6 +53,8 @@ _HEADINGS = (
         "Workload",
         workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
         workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
+        option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
+        option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),
         workload("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; default: words, counted by the server."),
         option(
             "--trust-remote-code",
@@ -73,7 +75,7 @@ _HEADINGS = (
             metavar="KIND",
             help="Of --rate: constant, gamma(K) (bursts: K < 1); default poisson. With rates of their own, of which "
             "R is the mean: series(0s:10,60s:40), wave(period=60s,low=5,high=20), "
-            "spike(period=120s,for=10s,low=5,high=50).",
+            "spike(period=120s,for=10s,low=5,high=50); trace, trace(speed=2): the times of --dataset.",
         ),
         ramp("--max-concurrency", metavar="N", help="Highest level to try without --levels; default 1024."),
         ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs."),
@@ -130,6 +132,7 @@ _HEADINGS = (
         ),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
+        option("--print-requests", metavar="N", help="Print the first N requests as JSON lines and stop."),
         option(
             "--yes",
             is_flag=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,8 @@ from harness.workload.request import Message, Request
 
 _json = msgspec.json.Encoder().encode
 
+_MOST_SHARED = 10_000  # classes and lengths of answers whose bodies are remembered
+
 Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
 
 
@@ -19,7 +21,7 @@ class Encoder:
     """The bodies of one run's requests; what those with a plain prompt share is written once for each length of answer.
 
     `prompt` are the fields that hold messages and tools, `drop` the optional ones that the server refuses, `extra`
-    those that the operator adds.
+    those that the operator adds, `classes` those that the requests of a class have of their own.
     """
 
     def __init__(
@@ -29,32 +31,38 @@ class Encoder:
         *,
         drop: frozenset[str] = frozenset(),
         extra: dict[str, Any] | None = None,
+        classes: Mapping[str, dict[str, Any]] | None = None,
     ) -> None:
         self._prompt = prompt
         self._model = model
         self._drop = drop
         self._extra = extra or {}
-        self._around: dict[int, tuple[bytes, bytes]] = {}  # by output tokens
+        self._classes = classes or {}
+        self._around: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # by class and output tokens
 
     def encode(self, request: Request) -> bytes:
         """The request's body."""
         prompt = request.prompt
         if type(prompt) is not str or request.tools is not None:
             messages = _messages(prompt) if isinstance(prompt, str) else prompt
-            return _json(self._fields(request.output_tokens) | self._prompt(messages, request.tools or ()))
-        around = self._around.get(request.output_tokens)
+            fields = self._fields(request.class_, request.output_tokens)
+            return _json(fields | self._prompt(messages, request.tools or ()))
+        key = request.class_, request.output_tokens
+        around = self._around.get(key)
         if around is None:
-            around = self._around[request.output_tokens] = self._shared(request.output_tokens)
+            if len(self._around) == _MOST_SHARED:
+                self._around.clear()
+            around = self._around[key] = self._shared(*key)
         return b"".join((around[0], _json(prompt), around[1]))
 
-    def _shared(self, output_tokens: int) -> tuple[bytes, bytes]:
+    def _shared(self, class_: str, output_tokens: int) -> tuple[bytes, bytes]:
         """What stands before the prompt's JSON string, and after it."""
         mark = "\x00prompt\x00"
-        fields = self._fields(output_tokens) | self._prompt(_messages(mark), ())
+        fields = self._fields(class_, output_tokens) | self._prompt(_messages(mark), ())
         before, after = json.dumps(msgspec.to_builtins(fields)).split(json.dumps(mark))
         return before.encode(), after.encode()
 
-    def _fields(self, output_tokens: int) -> dict[str, Any]:
+    def _fields(self, class_: str, output_tokens: int) -> dict[str, Any]:
         """All that a body holds but its prompt."""
         drop = self._drop
         most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
@@ -68,6 +76,7 @@ class Encoder:
             if "stream_options.continuous_usage_stats" not in drop:
                 options["continuous_usage_stats"] = True
             fields["stream_options"] = options
+        fields.update(self._classes.get(class_, {}))
         fields.update(self._extra)
         return fields
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,10 +42,15 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     wording: Wording
 
     def encoder(
-        self, model: str, *, drop: frozenset[str] = frozenset(), extra: dict[str, Any] | None = None
+        self,
+        model: str,
+        *,
+        drop: frozenset[str] = frozenset(),
+        extra: dict[str, Any] | None = None,
+        classes: Mapping[str, dict[str, Any]] | None = None,
     ) -> Encoder:
         """What makes the bodies of requests to this model."""
-        return Encoder(self.prompt, model, drop=drop, extra=extra)
+        return Encoder(self.prompt, model, drop=drop, extra=extra, classes=classes)
 
     def decoder(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> StreamDecoder:
         """What reads one streamed answer."""

@@ -13,7 +13,8 @@ from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
 from harness.workload import probe, shape
-from harness.workload.uniform import Uniform
+from harness.workload import source as sources
+from harness.workload.source import PromptWords, Source
 
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
 
@@ -105,6 +106,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
 
     @property
     def added_tokens(self) -> int:
@@ -121,15 +123,32 @@ def words_for(launch: Launch, tokens: int) -> int:
     return max(1, round((tokens - launch.added_tokens) / launch.tokens_per_word))
 
 
-def source(scenario: Scenario, launch: Launch) -> Uniform:
-    """The requests of a run; prompts have the words that make --input-tokens by the checks."""
-    return Uniform(
+def source(scenario: Scenario, launch: Launch) -> Source:
+    """The requests of a run; prompts have the words that make their tokens by the checks."""
+    words = PromptWords(
         words=launch.words,
-        prompt_words=launch.prompt_words,
-        output_tokens=round(shape.of(scenario).mean().output_tokens),
-        seed=scenario.workload.seed or 0,
-        alike=not launch.exact_words,
+        count=launch.prompt_words,
+        added_tokens=launch.added_tokens,
+        tokens_per_word=launch.tokens_per_word,
+        exact=launch.exact_words,
     )
+    return sources.of(scenario, words, launch.rows)
+
+
+def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """What the bodies of each class have of their own, as OpenAI's API and vLLM's have it; by the class's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in scenario.class_ or ():
+        fields: dict[str, Any] = {}
+        if each.model:
+            fields["model"] = each.model
+        if each.priority is not None:
+            fields["priority"] = each.priority
+        if each.structured:
+            fields["response_format"] = {"type": "json_object"}
+        if fields:
+            found[each.name] = fields
+    return found
 
 
 def probe_lengths(scenario: Scenario, launch: Launch) -> list[int]:

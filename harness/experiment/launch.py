@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -35,6 +35,7 @@ from harness.workload.words import COMMON
 _CONNECT_S = 10.0  # TLS included
 _MODELS_S = 60.0  # for the list of models, from connecting to its last byte
 _MOST_NAMES = 10  # models of a list that are shown
+_MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
 
 
 def _api(scenario: Scenario, where: Address) -> Scenario:
@@ -177,7 +178,9 @@ async def _find(
         await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
         reading: asyncio.Task[published.Published] | None = None
         try:
-            model, limits = await _model(api, place, where, scenario.target.model, min(_MODELS_S, patience))
+            of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
+            wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
+            model, limits = await _model(api, place, where, wanted, within_s, of_classes)
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
@@ -197,14 +200,24 @@ async def _find(
 
 
 def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
-    """HarnessError where prompt and answer are longer than the context that the server publishes."""
-    mean = shape.of(scenario).mean()
-    if longest is not None and mean.input_tokens + mean.output_tokens > longest:
-        raise HarnessError(
-            f"{mean.input_tokens:.0f} tokens in and {mean.output_tokens:.0f} out do not fit into {longest}",
-            place=place,
-            way_out="lower --input-tokens or --output-tokens",
-        )
+    """HarnessError where prompts and answers of a class are longer than the context that the server publishes.
+
+    Where lengths vary, one request in a hundred may be: more would void a level.
+    """
+    if longest is None:
+        return
+    prefix = scenario.workload.prefix.tokens if scenario.workload.prefix else 0
+    for each in shape.of(scenario).classes:
+        inputs, outputs = prefix + each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
+        if inputs + outputs > longest:
+            of = f" (class '{each.name}')" if each.name else ""
+            lower = "lower --input-tokens or --output-tokens"
+            varied = "bound its lengths, like 'lognormal(1k,300) in 1..4096'"
+            raise HarnessError(
+                f"{inputs} tokens in and {outputs} out do not fit into {longest}{of}",
+                place=place,
+                way_out=lower if scenario.one_length else varied,
+            )
 
 
 def _server_facts(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
@@ -232,9 +245,9 @@ def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
 
 
 async def _model(
-    api: control.Client, url: str, where: Address, wanted: str | None, within_s: float
+    api: control.Client, url: str, where: Address, wanted: str | None, within_s: float, of_classes: Sequence[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """The model's name, and the limits that the server publishes."""
+    """The model's name, and the limits that the server publishes; classes may have models of their own."""
     listed = where.root + "/models"
     answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
@@ -265,7 +278,8 @@ async def _model(
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
             raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
-    elif served and wanted not in served:
-        raise HarnessError(f"it does not serve '{wanted}'", place=url, way_out=nearest(wanted, served[:_MOST_NAMES]))
+    for name in (wanted, *of_classes):
+        if served and name not in served:
+            raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == wanted), {})
     return wanted, await published.limits(api, where, entry, within_s)

@@ -14,12 +14,13 @@ from typing import Protocol
 
 import msgspec
 
+from harness import traffic
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
-from harness.experiment.endpoint import Launch, source, words_for
+from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
 from harness.load.schedule import shares, tick_ns
@@ -39,6 +40,7 @@ from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
 from harness.workload import shape
 
+_LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
 
 
@@ -206,6 +208,7 @@ class Levels:
             model=launch.model,
             drop=launch.drop,
             extra_body=launch.extra_body,
+            classes=class_fields(scenario),
             source=source(scenario, launch),
             first_request=launch.prompts_used,
             request_timeout_s=scenario.target.request_timeout,
@@ -241,7 +244,17 @@ class Levels:
         words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
         spread = timing.pace.spread_s
         hold = BeginLevel(
-            level.index, level.repeat, level.concurrency, 0, spread, self._tick_ns, 0, rate, arrivals, words
+            level.index,
+            level.repeat,
+            level.concurrency,
+            0,
+            spread,
+            self._tick_ns,
+            0,
+            rate,
+            arrivals,
+            words,
+            self._first_request(level),
         )
         await workers.begin_level(hold, connections)
         async for progress in self._reports(workers, level):
@@ -256,6 +269,14 @@ class Levels:
             if timing.phase is Phase.ABANDONED:
                 break
         return None
+
+    def _first_request(self, level: Level) -> int | None:
+        """Where a trace is replayed: the number of the level's first request, which is the trace's first row."""
+        dataset = self._scenario.workload.dataset
+        if not dataset or not dataset.requests or traffic.parse(self._scenario.ramp.arrivals).speed is None:
+            return None
+        after = self._launch.prompts_used + level.index * _LONGEST_LEVEL
+        return -(-after // dataset.requests) * dataset.requests
 
     def _task(self, level: Level, role: Role) -> Task:
         total, probe = self._total(), level.input_tokens

@@ -29,10 +29,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def check(scenario: Scenario) -> None:
     """HarnessError with the limit and its origin if the run does not fit."""
-    if not scenario.one_length:  # until the source of a run asks by workload.shape
-        fact = "a run has one length for all prompts and one for all answers so far"
-        raise HarnessError(fact, place="workload", way_out="give numbers, and leave [[class]] out")
-    _check_workload(scenario)
+    check_workload(scenario)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
     _check_connections(scenario, files[1])
@@ -58,9 +55,9 @@ def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
 
-def _check_workload(scenario: Scenario) -> None:
+def check_workload(scenario: Scenario) -> None:
     """Refuse what a scenario can say and no run sends yet: to be taken out where the driver sends it."""
-    for key in ("prefix", "session", "node", "tools"):
+    for key in ("session", "node"):
         if getattr(scenario.workload, key):
             raise HarnessError("no run sends it yet", place=f"$.workload.{key}", way_out="leave it out")
 

@@ -70,5 +70,9 @@ def as_before(launch: Launch, manifest: Manifest) -> tuple[Launch, Manifest]:
             way_out="start a new run",
         )
     notes = [*manifest.notes, *(note for note in launch.notes if note not in manifest.notes)]
-    words = manifest.workload.prompt_words or launch.prompt_words
-    return msgspec.structs.replace(launch, prompt_words=words), msgspec.structs.replace(manifest, notes=notes)
+    before = manifest.workload
+    launch = msgspec.structs.replace(launch, prompt_words=before.prompt_words or launch.prompt_words)
+    if before.prompt_tokens and before.tokens_per_word:  # what the words of any other length are worked out from
+        counted, per_word = round(before.prompt_tokens), before.tokens_per_word
+        launch = msgspec.structs.replace(launch, input_tokens=counted, tokens_per_word=per_word)
+    return launch, msgspec.structs.replace(manifest, notes=notes)

@@ -29,7 +29,7 @@ from harness import files
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment import consent, limits
+from harness.experiment import consent, datasets, limits
 from harness.experiment import launch as launching
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Launch, address, probe_lengths
@@ -79,6 +79,7 @@ class _Setup(msgspec.Struct, frozen=True, kw_only=True):
     view: View
     command: str
     agreed: Agreed
+    rows: str = ""  # path of the table of the dataset's rows; "": there is none
     manifest: Manifest | None = None  # of a resumed run, with this session as its last
 
 
@@ -145,11 +146,13 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
 
 def _run_session(setup: _Setup) -> Outcome:
     """Start the simulated endpoint, if that is the target, and the event loop."""
-    scenario, signals = setup.scenario, Signals()
-    server_cpu, placed = limits.placement(scenario)
-    url = scenario.target.url
+    signals = Signals()
+    server_cpu, placed = limits.placement(setup.scenario)
+    url = setup.scenario.target.url
     assert url is not None
     with signals.outside(), contextlib.ExitStack() as stack:
+        scenario, rows = stack.enter_context(datasets.read(setup.scenario, setup.view.note))
+        setup = msgspec.structs.replace(setup, scenario=scenario, rows=rows)
         profile = None
         if url == "sim:":
             from harness.sim import profile as profiles
@@ -194,6 +197,7 @@ async def _run(
             launch = await launching.check(
                 setup.scenario, url, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
             )
+            launch = msgspec.structs.replace(launch, rows=setup.rows)
         finally:
             over.set()
         gpus = await opening if opening is not None else None

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from harness import traffic
+from harness.classes import Cancel
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
 from harness.load.loop import HotSelector, now
@@ -33,13 +34,12 @@ from harness.load.messages import (
     encode,
 )
 from harness.load.schedule import pause_after
-from harness.load.transport import Exchange, Transport
-from harness.record import Record
+from harness.load.transport import CutExchange, Exchange, Transport
+from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.secrecy import plain, redact
 from harness.workload.arrivals import due_times, quota, stagger
-from harness.workload.request import Source
-from harness.workload.uniform import Uniform
+from harness.workload.source import Source, times
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
@@ -48,10 +48,20 @@ _MOST_AHEAD = 4096  # requests built ahead at most
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
+class _Built(msgspec.Struct, frozen=True, gc=False):
+    """A request that is ready to be sent."""
+
+    id: str
+    data: Any
+    class_: str
+    cancel: Cancel | None
+
+
 class _Running(msgspec.Struct, frozen=True, gc=False):
     exchange: Exchange
     level: BeginLevel
     scheduled_ns: int
+    class_: str
 
 
 class Driver:
@@ -72,10 +82,12 @@ class Driver:
         self._selector = selector
         self._clock = clock
         self._dialect = DIALECTS[plan.api]
-        self._encode = self._dialect.encoder(plan.model, drop=plan.drop, extra=plan.extra_body).encode
+        self._encode = self._dialect.encoder(
+            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes
+        ).encode
         self._number = plan.first_request + plan.worker
-        self._ready: collections.deque[tuple[str, Any]] = collections.deque()
-        self._sources: dict[int | None, Uniform] = {None: plan.source}  # by words of a level's own prompts
+        self._ready: collections.deque[_Built] = collections.deque()
+        self._sources: dict[int | None, Source] = {None: plan.source}  # by words of a level's own prompts
         self._source = plan.source  # of the requests that are built ahead
         self._wanted = 8  # how many requests to have built ahead
         self._low = asyncio.Event()  # fewer than half of them are left
@@ -139,6 +151,10 @@ class Driver:
             self._source = source
             self._ready.clear()
             self._low.set()
+        if level.first_request is not None:
+            self._number = level.first_request + self._plan.worker
+            self._ready.clear()
+            self._low.set()
         self._level = level
         self._done = self._failed = 0
         if level.rate is not None:
@@ -168,9 +184,9 @@ class Driver:
             exchange = await self._exchange(self._level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
-            judged = exchange if exchange.error or exchange.response.status != 200 else before
+            judged = exchange if _failed(exchange) else before
             if judged is not None:
-                failures = failures + 1 if judged.error or judged.response.status != 200 else 0
+                failures = failures + 1 if _failed(judged) else 0
             before = exchange
             if failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
@@ -180,7 +196,7 @@ class Driver:
         plan, began = self._plan, level.at_ns
         due_s = due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers,
+            worker=plan.worker, workers=plan.workers, trace=times(plan.source),
         )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)
@@ -222,22 +238,30 @@ class Driver:
     async def _exchange(self, level: BeginLevel, due: int) -> Exchange:
         """The next request of the level's source, sent; returns when its response is over."""
         source = self._source_of(level)
-        request_id, request = self._ready.popleft() if self._ready and source is self._source else self._build(source)
+        built = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        exchange = Exchange(request_id, self._dialect.decoder(self._placer))
-        running = _Running(exchange, level, due)
-        self._in_flight[request_id] = running
+        decoding, cancel, timeout_s = self._dialect.decoder(self._placer), built.cancel, self._plan.request_timeout_s
+        if cancel is not None and cancel.after_tokens is not None:
+            exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
+        else:
+            exchange = Exchange(built.id, decoding)
+        if cancel is not None and cancel.after_s is not None:
+            timeout_s = min(timeout_s, cancel.after_s)
+        running = _Running(exchange, level, due, built.class_)
+        self._in_flight[built.id] = running
         self._begun_in_run += 1
         try:
-            await self._transport.send(exchange, request, self._plan.request_timeout_s)
+            await self._transport.send(exchange, built.data, timeout_s)
+            if timeout_s < self._plan.request_timeout_s and exchange.error == "client_deadline":
+                exchange.error, exchange.message = ABANDONED, f"given up after {timeout_s:g} s"
         finally:
-            del self._in_flight[request_id]
+            del self._in_flight[built.id]
             self._ended.append(running)
             self._done += level is self._level
         return exchange
 
-    def _source_of(self, level: BeginLevel) -> Uniform:
+    def _source_of(self, level: BeginLevel) -> Source:
         """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
         words = level.prompt_words
         source = self._sources.get(words)
@@ -245,11 +269,12 @@ class Driver:
             source = self._sources[words] = msgspec.structs.replace(self._plan.source, prompt_words=words)
         return source
 
-    def _build(self, source: Source) -> tuple[str, Any]:
+    def _build(self, source: Source) -> _Built:
         plan, number = self._plan, self._number
         self._number += plan.workers
-        request_id = f"{plan.run_id}-{plan.worker}-{number}"
-        return request_id, self._transport.request(request_id, self._encode(source.request(number)))
+        request_id, request = f"{plan.run_id}-{plan.worker}-{number}", source.request(number)
+        data = self._transport.request(request_id, self._encode(request))
+        return _Built(request_id, data, request.class_, request.cancel)
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""
@@ -329,7 +354,7 @@ class Driver:
 
     def _record(self, running: _Running) -> Record:
         exchange, decoded, origin = running.exchange, running.exchange.decoded, self._plan.origin_ns
-        self._failed += running.level is self._level and exchange.error not in ("", "cancelled")
+        self._failed += running.level is self._level and exchange.error not in NOT_FAILED
 
         def since(stamp: int) -> float | None:
             return (stamp - origin) * 1e-9 if stamp else None
@@ -364,11 +389,17 @@ class Driver:
             error_message=self._first_words(exchange.message) if exchange.error else "",
             merged=decoded.merged,
             lumped=decoded.merged - exchange.merged_late,
+            class_=running.class_,
         )
 
     def _first_words(self, message: str) -> str:
         """The first words of an error's message, on one line and without the secrets that it repeats."""
         return redact(plain(message[: 2 * _LONGEST_MESSAGE]), self._plan.secrets)[:_LONGEST_MESSAGE]
+
+
+def _failed(exchange: Exchange) -> bool:
+    """Whether a request failed, as far as its response is decoded."""
+    return exchange.error not in NOT_FAILED or (exchange.response.status != 200 and exchange.error != ABANDONED)
 
 
 def _waited_s() -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from harness.load.transport import Target
-from harness.workload.uniform import Uniform
+from harness.workload.source import Source
 
 BATCH_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.05
@@ -31,7 +31,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses
     extra_body: dict[str, Any] = {}  # may hold secrets
-    source: Uniform
+    classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
+    source: Source
     first_request: int  # numbers below were used by the launch checks
     request_timeout_s: float
     max_rps: float | None  # this worker's share
@@ -68,6 +69,7 @@ class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind
     rate: float | None = None
     arrivals: str = "poisson"
     prompt_words: int | None = None  # where this level's prompts have another length than the plan's
+    first_request: int | None = None  # number of its first request, where its times and its requests belong together
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):

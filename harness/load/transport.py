@@ -15,6 +15,7 @@ import msgspec
 from harness.dialects import decoder, refusals
 from harness.errors import ProtocolError
 from harness.load.http1 import ResponseParser
+from harness.record import ABANDONED
 
 TRANSPORTS = ("socket", "httpx")
 _KEPT_ERROR_BODY = 4096
@@ -120,6 +121,28 @@ class Exchange:
         """The Retry-After header, seconds; 0: none, or a date (RFC 9110, 10.2.3)."""
         value = self.response.headers.get("retry-after", "")
         return float(value) if value.isascii() and value.isdigit() else 0.0
+
+
+class CutExchange(Exchange):
+    """An exchange whose answer is given up after some chunks that carried tokens, as a user does who has read enough.
+
+    It ends as one does that cannot be read on: its connection is closed, and the server is free of it.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, request_id: str, decoding: decoder.StreamDecoder, chunks: int) -> None:
+        super().__init__(request_id, decoding)
+        self._left = chunks
+
+    def take(self, stamp: int, piece: bytes | None) -> int:
+        carried = super().take(stamp, piece)
+        self._left -= carried
+        if self._left <= 0 and piece is not None and not self.done_ns:
+            self.fail(ABANDONED, "given up after some tokens")
+            if self.over is not None and not self.over.done():
+                self.over.set_result(None)
+        return carried
 
 
 class LateRead:

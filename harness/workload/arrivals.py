@@ -37,7 +37,7 @@ def due_times(
     workers: int = 1,
     trace: Sequence[float] = (),
 ) -> Iterator[float]:
-    """Due times of an open loop's requests, seconds since the level began, rising; without end but for a trace's.
+    """Due times of an open loop's requests, seconds since the level began, rising; without end.
 
     An absolute schedule: no time depends on when an answer came. `rate` is the mean of all workers together. The times
     follow from (seed, level) alone; each worker works the schedule out and takes its turn of it, so that they are the
@@ -66,11 +66,14 @@ def _process(shape: float, seed: str) -> Iterator[float]:
 def replay(times: Sequence[float], rate: float, *, worker: int = 0, workers: int = 1) -> Iterator[float]:
     """The times of a trace from its first request on, faster or slower, so that they come at a mean rate.
 
-    >>> list(replay([100.0, 100.5, 104.0], 1.0))
-    [0.0, 0.25, 2.0]
+    After the last request it begins anew, behind a gap of the mean length; without end.
+
+    >>> list(itertools.islice(replay([100.0, 100.5, 104.0], 1.0), 5))
+    [0.0, 0.25, 2.0, 3.0, 3.25]
     """
-    scale, first = trace_rate(times) / rate, float(times[0])
-    return ((float(times[i]) - first) * scale for i in range(worker, len(times), workers))
+    scale, first, count = trace_rate(times) / rate, float(times[0]), len(times)
+    turns = (divmod(i, count) for i in itertools.count(worker, workers))
+    return (again * count / rate + (float(times[i]) - first) * scale for again, i in turns)
 
 
 def trace_rate(times: Sequence[float]) -> float:

@@ -14,6 +14,7 @@ from itertools import accumulate
 
 import msgspec
 
+from harness.scenario import Scenario
 from harness.workload.request import Message, Request
 from harness.workload.text import Vocabulary
 
@@ -62,3 +63,11 @@ class Prefixes(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _upto(self) -> list[float]:
         """Weights of the prefixes up to each, shape [pool]."""
         return list(accumulate((k + 1) ** -self.zipf for k in range(self.pool)))
+
+
+def of(scenario: Scenario, vocabulary: Vocabulary) -> Prefixes | None:
+    """The prefixes that a scenario asks for; None where it asks for none."""
+    spec = scenario.workload.prefix
+    if not spec:
+        return None
+    return Prefixes(vocabulary=vocabulary, tokens=spec.tokens, pool=spec.pool, share=spec.share, zipf=spec.zipf)

@@ -1,10 +1,12 @@
-"""One request as it is asked, before any API has words for it, and the seam that requests come from."""
+"""One request as it is asked, before any API has words for it."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
+
+from harness.classes import Cancel
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -17,7 +19,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one request asks for.
 
-    All sources so far give what has no default; the rest is for those whose requests differ: datasets, traces and
+    All sources give what has no default; the rest is for those whose requests differ: mixes, datasets, traces and
     conversations.
     """
 
@@ -29,14 +31,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         None  # definitions that stand before the prompt, as OpenAI's API has them
     )
     class_: str = ""
+    cancel: Cancel | None = None  # when it is given up; None: it is not
     session: str = ""
     turn: int = 0  # of its session
     after: tuple[int, ...] = ()  # numbers of the requests whose ends it waits for
     target: str = ""  # "": wherever the run points
     due_s: float | None = None  # since the level began; None: as soon as there is a place for it
-
-
-class Source(Protocol):
-    """Where a run's requests come from: the same one for the same number, on any worker."""
-
-    def request(self, number: int) -> Request: ...

@@ -16,7 +16,7 @@ from functools import cached_property
 import msgspec
 
 from harness.classes import Cancel, ClassSpec
-from harness.distribution import Distribution, observed, parse
+from harness.distribution import Distribution, Fixed, observed, parse
 from harness.errors import HarnessError
 from harness.scenario import Scenario
 
@@ -69,6 +69,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 
     classes: tuple[Class, ...]  # at least one, and a share above 0 among them
     seed: int
+    prefix_tokens: float = 0  # that a prompt begins with, beside its own; the mean of all requests
 
     def shape(self, number: int) -> Shape:
         """The n-th request's."""
@@ -82,9 +83,10 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     def mean(self) -> Mean:
         """Mean lengths of all requests, in tokens."""
         if len(self.classes) == 1:
-            return Mean(self.classes[0].input.mean(), self.classes[0].output.mean())
+            return Mean(self.prefix_tokens + self.classes[0].input.mean(), self.classes[0].output.mean())
         parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
-        return Mean(math.fsum(w * n for w, n, _ in parts), math.fsum(w * n for w, _, n in parts))
+        own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
+        return Mean(self.prefix_tokens + own, answer)
 
     @cached_property
     def _upto(self) -> tuple[float, ...]:
@@ -98,10 +100,14 @@ def of(scenario: Scenario) -> Mix:
     >>> of(Scenario()).mean()
     Mean(input_tokens=512, output_tokens=128)
     """
-    workload = scenario.workload
+    workload, dataset = scenario.workload, scenario.workload.dataset
+    if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
+        lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
+        return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
-    specs = scenario.class_ or (one,)
-    return Mix(tuple(_class(spec) for spec in specs), workload.seed or 0)
+    specs, prefix = scenario.class_ or (one,), workload.prefix
+    in_front = prefix.share * prefix.tokens if prefix else 0
+    return Mix(tuple(_class(spec) for spec in specs), workload.seed or 0, in_front)
 
 
 def _class(spec: ClassSpec) -> Class:

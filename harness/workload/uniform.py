@@ -3,7 +3,7 @@
 A prompt is a run of words, each with a space before it, drawn at random: no two prompts share a prefix worth caching,
 on any level, trial or worker. Where nobody knows what a word comes to (`alike`) all prompts of a length hold the same
 words, so that what one was counted as is true of the others. The phase probes ask by this source too, with other
-lengths (`probe`). Left out: distributions of lengths and datasets.
+lengths (`probe`). Left out: lengths that differ (`mixed`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.workload import text
 from harness.workload.request import Request
 
 
-class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Uniform(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="uniform", tag_field="kind"):
     """A source that any worker can hold: each request is a function of (seed, number, lengths) alone.
 
     >>> source = Uniform(words=("a", "b"), prompt_words=3, output_tokens=8, seed=0)

@@ -124,3 +124,9 @@ def test_where_all_requests_are_alike_there_is_nothing_to_compare() -> None:
     assert compared([request(1.0, [2.0])]) is None
     [prefixed] = rows([request(1.0, [2.0])], workload={"input_tokens": 4, "prefix": {"tokens": 6}})
     assert (prefixed.input_tokens.law, prefixed.input_tokens.ks) == ("4, after a prefix of 6", 0.0)
+
+
+def test_of_a_dataset_no_law_is_asked() -> None:
+    [read] = rows([request(1.0, [2.0])], workload={"dataset": {"path": "chats.jsonl"}})
+    assert (read.requests, read.input_tokens.law, read.output_tokens.law) == (1, None, None)
+    assert (read.input_tokens.realised.mean, read.output_tokens.realised.mean) == (10.0, 1.0)

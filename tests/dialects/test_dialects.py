@@ -45,6 +45,17 @@ def test_requests_of_several_lengths_come_from_one_encoder() -> None:
     assert bodies[0] == bodies[2]
 
 
+def test_a_class_has_fields_of_its_own_and_the_operator_s_come_last() -> None:
+    classes = {"a": {"model": "adapter", "priority": 2}, "b": {"response_format": {"type": "json_object"}}}
+    encoder = DIALECTS["chat"].encoder("m", extra={"priority": 0}, classes=classes)
+    plain, a, b = (
+        json.loads(encoder.encode(msgspec.structs.replace(ASKED, class_=name))) for name in ("other", "a", "b")
+    )
+    assert (plain["model"], a["model"], a["priority"]) == ("m", "adapter", 0)
+    assert b["response_format"] == {"type": "json_object"}
+    assert plain | b == b
+
+
 def test_the_bytes_of_a_request_are_these() -> None:
     """A server's cache, and a run that is resumed, go by them."""
     request, extra = Request(number=0, prompt=" time year", output_tokens=4), {"top_p": 0.5, "é": [1]}

@@ -27,10 +27,8 @@ def test_what_people_measure_fits() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("prefix", {"tokens": 9}),
         ("session", {"turns": 2, "user_tokens": 9}),
         ("node", [{"name": "a"}]),
-        ("tools", [{"type": "function"}]),
     ],
 )
 def test_what_no_run_sends_yet_is_refused(key: str, value: Any) -> None:

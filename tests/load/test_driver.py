@@ -7,19 +7,27 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from harness.classes import Cancel
 from harness.cli import cli
+from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Stop
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.record import Record, arrivals_of
+from harness.workload.dataset import table
+from harness.workload.dataset.row import Row
+from harness.workload.mixed import Mixed
+from harness.workload.rows import Rows
+from harness.workload.shape import Class, Mix
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 from tests.builders import virtual
@@ -61,16 +69,24 @@ class FakeServer:
         self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
+        exchange.over = asyncio.get_running_loop().create_future()
+        deadline = self._clock() + round(timeout_s * 1e9)
         try:
             if self.fails:
                 exchange.fail("refused", "nobody there")
                 return
             exchange.response.status = 200
             for i in range(4):
-                await asyncio.sleep(self.takes / 4)
+                await asyncio.sleep(min(self.takes / 4, (deadline - self._clock()) * 1e-9))
+                if self._clock() >= deadline:
+                    exchange.fail("client_deadline", "no end in time")
+                if exchange.error:
+                    return
                 last = i == 3
                 piece = delta("length" if last else None, usage=usage(7, i + 1) if last else None, content="x")
                 exchange.take(self._clock(), piece)
+                if exchange.over.done():  # the rest is not read
+                    return
         except asyncio.CancelledError:
             exchange.fail("cancelled", "cut by us")
             raise
@@ -258,6 +274,32 @@ def test_a_request_is_the_same_whichever_worker_sends_it() -> None:
     assert sorted(bodies(0, 1)) == sorted(bodies(0, 2) + bodies(1, 2))
 
 
+def test_requests_that_differ_are_the_same_on_any_worker_and_recorded_with_their_class() -> None:
+    chat = Class(name="chat", share=3, input=parse("3..9"), output=parse("lognormal(30,9)"))
+    rag = Class(name="rag", input=parse(200), output=parse(5))
+    source = Mixed(mix=Mix((chat, rag), seed=4), words=COMMON)
+
+    def sent(worker: int, workers: int) -> dict[int, tuple[str, int, int, int | None]]:
+        server = FakeServer(takes=9.0)  # so that each slot sends once
+        level = begin_level(0, 40, spread=0.0, slots=40 // workers)
+        script: list[tuple[float, Command]] = [(0.0, level), (1.0, Stop())]
+        classes = {"rag": {"priority": 7}}
+        records, _ = drive(script, server, source=source, worker=worker, workers=workers, classes=classes)
+        bodies = map(json.loads, server.bodies)
+        return {
+            number(r): (r.class_, len(b["messages"][0]["content"].split()), b["max_tokens"], b.get("priority"))
+            for r, b in zip(sorted(records, key=number), bodies, strict=True)
+        }
+
+    alone = sent(0, 1)
+    assert len(alone) == 40
+    assert alone == sent(0, 2) | sent(1, 2)
+    for n, (name, words, tokens, priority) in alone.items():
+        assert (name, words, tokens) == (source.mix.shape(n).class_, *msgspec.structs.astuple(source.mix.shape(n))[:2])
+        assert priority == (7 if name == "rag" else None)
+    assert {each[0] for each in alone.values()} == {"chat", "rag"}
+
+
 def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> None:
     server = FakeServer(takes=3.0)
     records, reports = drive([(0.0, on_schedule(0, 4.0)), (10.1, Stop())], server)
@@ -321,6 +363,56 @@ def test_what_is_due_beyond_the_limit_of_an_open_loop_waits_and_its_wait_is_lag(
     assert max(lags) > 8, "half of what is due can be sent"
     assert reports[-1].oldest_sent_s is not None
     assert reports[-1].oldest_sent_s < 11, "what waits longest counts, not what was sent longest ago"
+
+
+def test_a_trace_sends_each_row_at_its_own_time_on_every_level(tmp_path: Path) -> None:
+    """Three rows in a second: at 2 a second they come at 0, 0.25 and 1 s, and again from 1.5 s on."""
+    table.write(
+        (Row(input_tokens=n, output_tokens=4, at_s=at) for n, at in ((3, 0.0), (5, 0.25), (7, 1.0))), tmp_path / "rows"
+    )
+    source = Rows(path=str(tmp_path / "rows"), words=COMMON, seed=0, prompt_words=5, output_tokens=4)
+    for workers in (1, 2):
+        sent: dict[int, list[tuple[float, int]]] = {0: [], 1: []}
+        for worker in range(workers):
+            levels = [
+                msgspec.structs.replace(
+                    on_schedule(index, 2.0, at=5.0 * index, arrivals="trace"), first_request=300 * index
+                )
+                for index in range(2)
+            ]
+            server = FakeServer(takes=0.1)
+            script: list[tuple[float, Command]] = [
+                (0.0, Prepare(1, 2)),
+                (0.0, levels[0]),
+                (5.0, levels[1]),
+                (7.0, Stop()),
+            ]
+            records, _ = drive(script, server, source=source, worker=worker, workers=workers)
+            for r, words in zip(sorted(records, key=lambda r: r.sent_s or 0.0), words_sent(server), strict=True):
+                assert words == 3 + 2 * (number(r) % 3)
+                sent[r.level].append((round(r.scheduled_s - 5.0 * r.level, 6), words))
+        assert sorted(sent[1])[:4] == sorted(sent[0])[:4] == [(0.0, 3), (0.25, 5), (1.0, 7), (1.5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("cancel", "took_s", "chunks"),
+    [(Cancel(share=0.25, after_s=0.6), 0.6, 2), (Cancel(share=0.25, after_tokens=3), 0.75, 3)],
+)
+def test_a_share_of_the_requests_is_given_up_and_their_slots_go_on(cancel: Cancel, took_s: float, chunks: int) -> None:
+    """Four tokens in a second: after 0.6 s two of them have come, and three after 0.75 s."""
+    source = Mixed(mix=Mix((Class(name="a", input=parse(5), output=parse(4), cancel=cancel),), seed=1), words=COMMON)
+    records, reports = drive([(0.0, begin_level(0, 4)), (50.1, Stop())], FakeServer(), source=source)
+    over = [r for r in records if r.error != "cancelled"]
+    given_up = [r for r in over if r.error == "abandoned"]
+    assert [r.error for r in over] == ["abandoned" if source.mix.shape(number(r)).cancel else "" for r in over]
+    assert 0.1 < len(given_up) / len(over) < 0.4
+    for r in given_up:
+        assert r.done_s is not None
+        assert r.sent_s is not None
+        assert r.done_s - r.sent_s == pytest.approx(took_s)
+        assert len(arrivals_of(r)) == chunks
+    assert {p.in_flight for p in reports if 1.0 < p.time_s < 50.0} == {4}, "no slot rests after it"
+    assert reports[-1].failed == 0
 
 
 def test_an_open_loop_ends_with_its_level() -> None:

@@ -135,9 +135,17 @@ def test_a_rate_scales_a_series_to_its_mean() -> None:
 def test_a_trace_begins_at_its_first_request_and_comes_at_the_rate_that_is_asked() -> None:
     recorded = [100.0, 100.5, 102.0, 104.0]
     assert trace_rate(recorded) == 0.75
-    assert list(replay(recorded, 0.75)) == [0.0, 0.5, 2.0, 4.0]
-    assert list(replay(recorded, 1.5)) == [0.0, 0.25, 1.0, 2.0]
-    assert list(replay(np.array(recorded), 0.75, worker=1, workers=2)) == [0.5, 4.0]
+    assert list(itertools.islice(replay(recorded, 0.75), 4)) == [0.0, 0.5, 2.0, 4.0]
+    assert list(itertools.islice(replay(recorded, 1.5), 4)) == [0.0, 0.25, 1.0, 2.0]
+    assert list(itertools.islice(replay(np.array(recorded), 0.75, worker=1, workers=2), 2)) == [0.5, 4.0]
+
+
+def test_a_trace_begins_anew_behind_a_gap_of_its_mean_length_whatever_the_workers() -> None:
+    """Four requests at 0.75 a second: the fifth at 4 / 0.75 s, the sixth half a second later."""
+    assert list(itertools.islice(replay([3.0, 3.5, 5.0, 7.0], 0.75), 4, 6)) == pytest.approx([16 / 3, 16 / 3 + 0.5])
+    third = [list(itertools.islice(replay([3.0, 3.5, 5.0, 7.0], 0.75, worker=w, workers=3), 4)) for w in range(3)]
+    dealt = [time for times in zip(*third, strict=True) for time in times]
+    assert dealt == list(itertools.islice(replay([3.0, 3.5, 5.0, 7.0], 0.75), 12))
 
 
 @pytest.mark.parametrize("recorded", [[], [3.0], [3.0, 3.0], [3.0, 1.0], [3.0, math.nan]])

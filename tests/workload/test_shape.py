@@ -37,6 +37,13 @@ def test_a_scenario_without_distributions_asks_for_one_shape() -> None:
     assert mix.seed == 5
 
 
+def test_the_mean_prompt_has_the_mean_prefix() -> None:
+    """Half of the prompts begin with 1,000 tokens beside their own 100."""
+    mix = asked("[workload]\ninput_tokens = 100\noutput_tokens = 20\nprefix = { tokens = 1000, share = 0.5 }")
+    assert mix.mean() == Mean(600.0, 20)
+    assert mix.shape(0).input_tokens == 100
+
+
 def test_a_scenario_s_lengths_may_be_distributions() -> None:
     mix = asked('[workload]\ninput_tokens = "512±64"\noutput_tokens = "1..5"')
     assert mix.classes == (Class(input=Normal(512, 64), output=parse("1..5")),)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from harness.workload import text
-from harness.workload.text import Vocabulary
+from harness.workload.text import Passages, Vocabulary
 from harness.workload.words import COMMON
 
 WORDS = text.spaced(COMMON)
@@ -21,6 +23,21 @@ def test_reordered_texts_hold_the_first_words_and_those_again_that_are_wanting()
     few = [" a", " b", " c"]
     assert sorted(text.reordered(few, 7, 0, 1).split()) == ["a", "a", "a", "b", "b", "c", "c"]
     assert len({text.reordered(list(WORDS), 16, 0, n) for n in range(500)}) == 500
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 40, 300, 1000, 32_000])
+def test_a_passage_has_its_words_and_a_beginning_of_its_own(count: int) -> None:
+    passages = Passages(WORDS, seed=3)
+    texts = [passages.text(count, number).split() for number in range(200)]
+    assert {len(words) for words in texts} == {count}
+    assert set(texts[0]) <= set(COMMON)
+    assert count < 8 or len({tuple(words[:8]) for words in texts}) == 200
+
+
+def test_a_passage_goes_round_all_words_each_as_often_as_any_other() -> None:
+    counts = Counter(word for number in range(50) for word in Passages((" a", " b", " c"), 0).text(332, number).split())
+    assert sum(counts.values()) == 50 * 332
+    assert all(abs(count - 50 * 332 / 3) < 200 for count in counts.values()), "300 of each, and of 32 drawn ones"
 
 
 @pytest.mark.parametrize(("tokens", "words"), [(1, 1), (3, 2), (150, 100), (151, 101)])

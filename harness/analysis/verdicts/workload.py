@@ -46,7 +46,7 @@ def synthetic_text(manifest: Manifest, *, drafts: bool) -> Verdict | None:
     reads no text.
     """
     prediction, workload = manifest.prediction, manifest.scenario.workload
-    if manifest.simulated is not None or getattr(workload, "dataset", None):
+    if manifest.simulated is not None or workload.dataset:
         return None
     reasons = []
     if drafts or (prediction is not None and prediction.assumptions.draft_tokens):

@@ -1,0 +1,82 @@
+"""The dataset of a run: read once before any load, into a table that the workers map; what it holds is found here."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from harness import traffic
+from harness.dataset import DatasetSpec
+from harness.distribution import parse
+from harness.errors import HarnessError
+from harness.scenario import Ramp, Scenario
+from harness.workload.arrivals import trace_rate
+from harness.workload.dataset import table as tables
+from harness.workload.dataset.dataset import Skipped, open_dataset
+from harness.workload.dataset.row import Row
+from harness.workload.dataset.table import Table
+from harness.workload.rows import answer_tokens, prompt_tokens
+
+
+@contextlib.contextmanager
+def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scenario, str]]:
+    """(the scenario with what its dataset holds, path of the table of its rows); ("" where there is no dataset).
+
+    A trace that is replayed without a rate of the operator's comes at its own rate, by its speed. The table goes away
+    at the end.
+    """
+    spec = scenario.workload.dataset
+    if not spec:
+        yield scenario, ""
+        return
+    with tempfile.TemporaryDirectory(prefix="knee-") as folder:
+        path = Path(folder) / "rows"
+        found, table = _read(spec, path, parse(scenario.workload.output_tokens).mean())
+        if found.skipped:
+            note(f"{spec.path}: {found.skipped:,} broken rows are left out, {found.requests:,} are sent")
+        workload = msgspec.structs.replace(scenario.workload, dataset=found)
+        yield msgspec.structs.replace(scenario, workload=workload, ramp=_with_rate(scenario, table)), str(path)
+
+
+def _read(spec: DatasetSpec, path: Path, usual: float) -> tuple[DatasetSpec, Table]:
+    """The dataset with what it holds, and its table."""
+    skipped, prompts, answers = Skipped() if spec.skip_broken else None, 0.0, 0.0
+
+    def counted(rows: Iterator[Row]) -> Iterator[Row]:
+        nonlocal prompts, answers
+        for row in rows:
+            prompts += prompt_tokens(row)
+            answers += answer_tokens(row) or usual
+            yield row
+
+    table = tables.write(counted(open_dataset(Path(spec.path), spec.format).rows(skipped)), path)
+    if spec.requests not in (None, len(table)):
+        fact = f"it holds {len(table):,} requests now, and the run began with {spec.requests:,}"
+        raise HarnessError(fact, place=spec.path, way_out="start a new run")
+    found = msgspec.structs.replace(
+        spec,
+        requests=len(table),
+        skipped=skipped.count if skipped else 0,
+        input_tokens=prompts / len(table),
+        output_tokens=answers / len(table),
+    )
+    return found, table
+
+
+def _with_rate(scenario: Scenario, table: Table) -> Ramp:
+    """The ramp at the trace's own rate, where nobody says another."""
+    ramp = scenario.ramp
+    speed = traffic.parse(ramp.arrivals).speed
+    if speed is None:
+        return ramp
+    if math.isnan(table.at_s[0]):
+        fact, way_out = "its rows have no times to replay", "leave --arrivals out, or give a trace"
+        raise HarnessError(fact, place="--arrivals trace", way_out=way_out)
+    if ramp.rates is not None or ramp.search_rate:
+        return ramp
+    return msgspec.structs.replace(ramp, rates=[speed * trace_rate(table.at_s)])

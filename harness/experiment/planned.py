@@ -1,0 +1,77 @@
+"""The requests that a run will send, as far as they are known before any server is asked.
+
+They are dealt out as the run's workers would have them, and come out in one order: by their numbers. How many tokens a
+word and the template come to only the server says, so a prompt here has a word for each token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+
+from harness import traffic
+from harness.scenario import Scenario
+from harness.workload import shape
+from harness.workload import source as sources
+from harness.workload.arrivals import due_times
+from harness.workload.request import Request
+from harness.workload.source import Source
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a run."""
+
+    number: int
+    class_: str = msgspec.field(name="class")
+    session: str
+    turn: int
+    after: tuple[int, ...]  # numbers of those that it waits for
+    input_tokens: float | None  # as requested
+    output_tokens: int
+    due_s: float | None  # since the first level began; None in closed loop
+    prompt_sha256: str
+
+
+def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
+    """The requests of the first level, without end; `rows` is the path of the table of its dataset."""
+    source = sources.of(scenario, sources.PromptWords(), rows)
+    mean = shape.of(scenario).mean().input_tokens
+    for number, due_s in enumerate(_due(scenario, source)):
+        request = source.request(number)
+        yield Planned(
+            number=number,
+            class_=request.class_,
+            session=request.session,
+            turn=request.turn,
+            after=request.after,
+            input_tokens=mean if request.input_tokens is None else request.input_tokens,
+            output_tokens=request.output_tokens,
+            due_s=due_s,
+            prompt_sha256=_digest(request),
+        )
+
+
+def _due(scenario: Scenario, source: Source) -> Iterator[float | None]:
+    """When each request is due, the workers taking turns."""
+    ramp = scenario.ramp
+    rates, workers = ramp.level_rates, ramp.workers or 1
+    if rates is None:
+        yield from itertools.repeat(None)
+        return
+    arrivals = traffic.parse(ramp.arrivals)
+    dealt = [
+        due_times(
+            arrivals, rates[0], seed=source.seed, level=0, worker=worker, workers=workers, trace=sources.times(source)
+        )
+        for worker in range(workers)
+    ]
+    for times in itertools.cycle(dealt):
+        yield next(times)
+
+
+def _digest(request: Request) -> str:
+    prompt = request.prompt
+    return hashlib.sha256(prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)).hexdigest()

@@ -1,0 +1,94 @@
+"""Requests of a dataset, in its order and again from the first row; the table's file is mapped by every worker.
+
+A row's own text is sent where it has one, a later one of a session behind the turns before it, with the answers that
+were recorded. Where a row has lengths only, its prompt is made of words: blocks of equal hashes are equal texts, and
+all else is drawn by the request's number, so that it is never sent twice.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from harness.workload.dataset.row import Row
+from harness.workload.dataset.table import Table
+from harness.workload.request import Message, Request
+from harness.workload.text import Passages, Vocabulary, spaced
+
+BLOCK = 512  # tokens that one hash stands for: Mooncake's, github.com/kvcache-ai/Mooncake, FAST25-release
+CHARACTERS_A_TOKEN = 4  # of English text, OpenAI's rule of thumb, where a dataset has texts without their lengths
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag_field="kind"):
+    """A source of a table's requests; row = number mod rows."""
+
+    path: str  # of the table, on the worker's machine
+    words: tuple[str, ...]
+    seed: int
+    prompt_words: int  # of the mean prompt
+    output_tokens: int  # of an answer whose length no row says
+    added_tokens: int = 0  # by the server's template, to every prompt
+    tokens_per_word: float = 1.0
+
+    @cached_property
+    def table(self) -> Table:
+        return Table(Path(self.path))
+
+    def request(self, number: int) -> Request:
+        """The n-th request."""
+        at = number % len(self.table)
+        row = self.table.row(at)
+        prompt = self._made(row, number) if row.prompt is None else self._texts(at, row)
+        tokens = answer_tokens(row) or self.output_tokens
+        return Request(number=number, prompt=prompt, output_tokens=tokens, input_tokens=row.input_tokens)
+
+    def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
+        """The row's text, behind the rest of its session."""
+        if not row.session:
+            return row.prompt or ""
+        messages: list[Message] = []
+        for earlier in self.table.of_session(self.table.session[at]):
+            turn = row if earlier == at else self.table.row(earlier)
+            messages += (Message("user", turn.prompt),) if isinstance(turn.prompt, str) else turn.prompt or ()
+            if earlier == at:
+                break
+            messages.append(Message("assistant", turn.answer or ""))
+        return tuple(messages)
+
+    def _made(self, row: Row, number: int) -> str:
+        """Words for the row's tokens: a text for each whole block that has a hash, and one for the rest."""
+        left = max(1, (row.input_tokens or 1) - self.added_tokens)
+        texts = []
+        for block in row.hashes or ():
+            tokens = min(BLOCK, left)
+            if tokens:
+                texts.append(self._vocabulary.text(tokens, f"block:{block}"))
+            left -= tokens
+        if left or not texts:
+            texts.append(self._passages.text(max(1, round(left / self.tokens_per_word)), f"row:{number}"))
+        return "".join(texts)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(words=self.words, seed=self.seed, tokens_per_word=self.tokens_per_word)
+
+    @cached_property
+    def _passages(self) -> Passages:
+        return Passages(spaced(self.words), self.seed)
+
+
+def answer_tokens(row: Row) -> int | None:
+    """Tokens that a row's answer should have: as it says, or by its recorded answer; None where it has neither."""
+    if row.output_tokens is not None:
+        return row.output_tokens
+    return max(1, round(len(row.answer) / CHARACTERS_A_TOKEN)) if row.answer else None
+
+
+def prompt_tokens(row: Row) -> int:
+    """Tokens of a row's own prompt: as it says, or by its characters."""
+    if row.input_tokens is not None:
+        return row.input_tokens
+    texts = [row.prompt or ""] if isinstance(row.prompt, str | None) else [each.content for each in row.prompt]
+    return max(1, round(sum(map(len, texts)) / CHARACTERS_A_TOKEN))

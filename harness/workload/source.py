@@ -1,0 +1,72 @@
+"""Where a run's requests come from: the same request for the same number, on any worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.distribution import parse
+from harness.scenario import Scenario
+from harness.workload import prefix, shape
+from harness.workload.mixed import Mixed
+from harness.workload.rows import Rows
+from harness.workload.text import Vocabulary
+from harness.workload.uniform import Uniform
+from harness.workload.words import COMMON
+
+Source = Uniform | Mixed | Rows  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+
+
+class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
+    """The words that prompts are made of, and what they come to by the server's count; by default a token each."""
+
+    words: tuple[str, ...] = COMMON
+    count: int | None = None  # of words in the mean prompt; None: as many as it has tokens
+    added_tokens: int = 0  # by the server's template, to every prompt
+    tokens_per_word: float = 1.0
+    exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
+
+
+def of(scenario: Scenario, words: PromptWords, rows: str = "") -> Source:
+    """The source of a scenario's requests; `rows` is the path of the table of its dataset."""
+    if rows:
+        return _of_rows(scenario, words, rows)
+    mix, tools = shape.of(scenario), scenario.workload.tools or None
+    vocabulary = Vocabulary(words=words.words, seed=mix.seed, tokens_per_word=words.tokens_per_word)
+    prefixes = prefix.of(scenario, vocabulary)
+    if not scenario.one_length or prefixes or tools:
+        return Mixed(
+            mix=mix,
+            words=words.words,
+            added_tokens=words.added_tokens,
+            tokens_per_word=words.tokens_per_word,
+            prefixes=prefixes,
+            tools=tuple(tools) if tools else None,
+        )
+    mean = mix.mean()
+    return Uniform(
+        words=words.words,
+        prompt_words=round(mean.input_tokens) if words.count is None else words.count,
+        output_tokens=round(mean.output_tokens),
+        seed=mix.seed,
+        alike=not words.exact,
+    )
+
+
+def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:
+    mean = shape.of(scenario).mean()
+    return Rows(
+        path=rows,
+        words=words.words,
+        seed=scenario.workload.seed or 0,
+        prompt_words=round(mean.input_tokens),
+        output_tokens=round(parse(scenario.workload.output_tokens).mean()),
+        added_tokens=words.added_tokens,
+        tokens_per_word=words.tokens_per_word,
+    )
+
+
+def times(source: Source) -> Sequence[float]:
+    """When the requests of a trace came, seconds since the first; empty for all other sources."""
+    return source.table.at_s if isinstance(source, Rows) else ()

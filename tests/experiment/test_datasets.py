@@ -1,0 +1,114 @@
+"""A run's dataset: what it holds is found before any load, and its requests are sent in its order and at its times."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from harness import scenario
+from harness.cli import cli
+from harness.errors import HarnessError
+from harness.experiment import datasets
+from harness.experiment.planned import planned
+from harness.scenario import Scenario
+from harness.workload import shape
+from harness.workload.shape import Mean
+from tests.builders.datasets import MOONCAKE, file, json_lines
+
+PROMPTS = json_lines([{"prompt": "x" * 400, "completion": "y" * 40}, {"prompt": "z" * 200, "output_tokens": 30}])
+
+
+def asked(path: Path, *, workload: dict[str, Any] | None = None, **ramp: Any) -> Scenario:
+    dataset = {"path": str(path)} | (workload or {})
+    return scenario.build({"workload": {"seed": 1, "dataset": dataset}, "ramp": ramp}, place="x.toml")
+
+
+def read(spec: Scenario, notes: list[str] | None = None) -> Scenario:
+    with datasets.read(spec, (notes if notes is not None else []).append) as (found, rows):
+        assert Path(rows).exists()
+    assert not Path(rows).exists(), "it goes away with the run"
+    return found
+
+
+def test_the_mean_request_is_known_before_any_load(tmp_path: Path) -> None:
+    """Prompts of 400 and 200 characters, answers of 40 characters and of 30 tokens: a token for four characters."""
+    found = read(asked(file(tmp_path, "p.jsonl", PROMPTS)))
+    dataset = found.workload.dataset
+    assert dataset
+    assert (dataset.requests, dataset.input_tokens, dataset.output_tokens) == (2, 75.0, 20.0)
+    assert shape.of(found).mean() == Mean(75, 20)
+    again = scenario.build(json.loads(json.dumps(_plain(found))), place="manifest.json")
+    assert again == found
+
+
+def _plain(spec: Scenario) -> Any:
+    return msgspec.to_builtins(spec)
+
+
+def test_a_trace_comes_at_its_own_rate_by_its_speed_or_at_the_operator_s(tmp_path: Path) -> None:
+    """Three requests in 3.052 s: two gaps."""
+    path = file(tmp_path, "m.jsonl", MOONCAKE)
+    assert read(asked(path, arrivals="trace")).ramp.rates == pytest.approx([2 / 3.052])
+    assert read(asked(path, arrivals="trace(speed=2)")).ramp.rates == pytest.approx([4 / 3.052])
+    assert read(asked(path, arrivals="trace", rates=[5.0])).ramp.rates == [5.0]
+    assert read(asked(path)).ramp.rates is None
+
+
+def test_the_requests_of_a_trace_and_their_times_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    path = file(tmp_path, "m.jsonl", MOONCAKE)
+
+    def first(workers: int) -> list[Any]:
+        with datasets.read(asked(path, arrivals="trace(speed=2)", workers=workers), print) as (found, rows):
+            return list(itertools.islice(planned(found, rows), 12))
+
+    assert first(1) == first(2) == first(4)
+    assert [each.input_tokens for each in first(1)[:4]] == [6755, 7319, 600, 6755]
+    assert [each.due_s for each in first(1)[:3]] == pytest.approx([0.0, 0.0, 1.526])
+
+
+def test_broken_rows_are_left_out_only_where_it_is_allowed(tmp_path: Path) -> None:
+    path = file(tmp_path, "p.jsonl", PROMPTS + '{"prompt": 5}\n')
+    with pytest.raises(HarnessError, match="line 3, byte"):
+        read(asked(path))
+    notes: list[str] = []
+    found = read(asked(path, workload={"skip_broken": True}), notes)
+    assert found.workload.dataset
+    assert found.workload.dataset.skipped == 1
+    assert notes == [f"{path}: 1 broken rows are left out, 2 are sent"]
+
+
+def test_a_dataset_without_times_and_one_that_has_changed_are_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, "p.jsonl", PROMPTS)
+    with pytest.raises(HarnessError, match="--arrivals trace: its rows have no times to replay"):
+        read(asked(path, arrivals="trace"))
+    with pytest.raises(HarnessError, match="it holds 2 requests now, and the run began with 3"):
+        read(asked(path, workload={"requests": 3}))
+
+
+def test_the_command_line_names_a_dataset(tmp_path: Path) -> None:
+    path = file(tmp_path, "p.jsonl", PROMPTS)
+    done = CliRunner().invoke(cli, ["run", "--dataset", str(path), "--print-requests", "2"])
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["output_tokens"] for line in done.stdout.splitlines()] == [10, 30]
+    alone = CliRunner().invoke(cli, ["run", "--skip-broken", "--print-requests", "2"])
+    assert "--skip-broken: no dataset to read; give --dataset FILE" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"class": [{"name": "a"}]}, "a dataset has requests of its own at $.class; leave it out"),
+        ({"ramp": {"probe": "prefill"}}, "it needs prompts and answers of one length at $.ramp.probe; give numbers"),
+        ({"ramp": {"arrivals": "trace", "levels": [1]}}, "levels exclude them at $.ramp.arrivals"),
+    ],
+)
+def test_what_a_dataset_excludes_is_refused(more: dict[str, Any], line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        scenario.build({"workload": {"dataset": {"path": "x"}}} | more, place="x.toml")
+    assert line in str(caught.value)
