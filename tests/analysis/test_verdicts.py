@@ -180,6 +180,9 @@ def test_token_counters_may_differ_by_one_percent() -> None:
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
     assert tokens.token_counts_disagree(near) is None
     assert tokens.token_counts_disagree(with_(server=None)) is None
+    assert tokens.token_counts_disagree(msgspec.structs.replace(off, abandoned=3)) is None, (
+        "their prompts have no count"
+    )
 
 
 def throttled(share: float, **reasons: float) -> LevelSummary:

@@ -9,7 +9,7 @@ from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
 from harness.report import document as doc
-from harness.report import facts, markdown, run_report, workload
+from harness.report import facts, markdown, run_report, subject, workload
 from harness.summary import (
     Attainment,
     ClassSummary,
@@ -94,6 +94,11 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
     assert workload.sections(full()) == [doc.Section()] * 3
+
+
+def test_the_title_has_the_mean_lengths_that_were_asked() -> None:
+    _, subtitle = subject.subject(differing(), MANIFEST)
+    assert "1,000 tokens in, 200 out on average" in subtitle
 
 
 def test_a_limit_of_a_class_is_named_with_it() -> None:
