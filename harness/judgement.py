@@ -47,6 +47,8 @@ class Code(enum.StrEnum):
     INPUT_LENGTH_OFF = enum.auto()
     PREFIX_CACHE_HITS = enum.auto()
     TOKEN_COUNTS_DISAGREE = enum.auto()
+    LENGTHS_OFF = enum.auto()
+    SYNTHETIC_TEXT = enum.auto()
     # by the length and the steadiness of its window
     WINDOW_TOO_SHORT = enum.auto()
     FIT_ERROR_ASSUMED = enum.auto()

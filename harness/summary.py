@@ -7,6 +7,7 @@ a missing number is None, never 0; an interval end that is unbounded is None.
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from harness.judgement import CurveState
 from harness.judgement import Verdict as Verdict
@@ -97,6 +98,7 @@ class Attainment(msgspec.Struct, frozen=True):
     fraction: float | None
     ci95: tuple[float, float] | None
     outcome: str  # an Outcome
+    class_: str | UnsetType = msgspec.field(name="class", default=UNSET)  # whose requests alone have the limit
 
 
 class FromSend(msgspec.Struct, frozen=True):
@@ -105,6 +107,46 @@ class FromSend(msgspec.Struct, frozen=True):
     ttft_s: Spread
     ttfat_s: Spread
     e2e_s: Spread
+
+
+class ClassSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of requests at one level; what is not said here is as in `LevelSummary`."""
+
+    requests: int
+    errors: int
+    error_rate: float | None
+    cancelled: int
+    abandoned: int
+    in_flight: float | None
+    input_tokens_mean: float | None
+    output_tokens_mean: float | None
+    requests_per_s: Estimate
+    input_tokens_per_s: Estimate
+    output_tokens_per_s: Estimate
+    cached_input_fraction: float | None
+    ttft_s: Spread
+    ttfat_s: Spread
+    itl_s: Spread
+    icl_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    goodput_requests_per_s: float | None
+    goodput_tokens_per_s: float | None
+    slo_met_fraction: float | None  # by the limits of the class, else by the run's
+    slowdown: float | None = None  # E2E per output token over that at the lowest level
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions, or tasks of an agent, that began in a level's window; their pauses are part of their times."""
+
+    sessions: int
+    completed: int  # every request answered
+    failed: int  # any request failed; the rest were cut
+    in_flight: float  # mean over the window, from the first send to the last byte
+    sessions_per_s: float  # completed in the window
+    requests_mean: float | None  # of those completed, like the two below
+    latency_s: Spread  # to the last byte
+    last_token_s: Spread  # to the last token
 
 
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +195,10 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuView | None = None
     slo: list[Attainment] = []
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
+    abandoned: int | UnsetType = UNSET  # requests that the workload gives up; not in the file where there are none
+    classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
+    worst_slowdown: float | UnsetType | None = UNSET  # of all classes; likewise
+    sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
     grade: str = "quick"  # quick | standard | submission (docs/method.md, Grades)
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
@@ -390,6 +436,43 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     decode: DecodePhase | None = None
 
 
+class LengthSpread(msgspec.Struct, frozen=True):
+    """A distribution of lengths; tokens."""
+
+    mean: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Lengths as they were asked and as they came."""
+
+    law: str | None  # as it is written, like "lognormal(512,300)"; None where it is not known, like the two with it
+    asked: LengthSpread | None
+    realised: LengthSpread
+    mean_se: float | None  # one standard error of the realised mean
+    ks: float | None  # largest distance between the two cumulative distributions, 0 to 1
+
+
+class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one class, of all levels' windows together."""
+
+    class_: str = msgspec.field(name="class")  # "": the workload has no classes
+    requests: int  # answered
+    share_asked: float
+    share: float | None  # of the requests that were sent
+    input_tokens: Lengths
+    output_tokens: Lengths
+
+
+class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of a workload whose requests differ, and what came of it."""
+
+    classes: list[ClassWorkload]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
@@ -405,6 +488,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ramp: list[RampStep] = []
     grade: Grade | None = None
     phases: Phases | None = None
+    workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
 
 
 class Achieved(msgspec.Struct, frozen=True):

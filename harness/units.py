@@ -76,7 +76,7 @@ def count(text: str | float, place: str = "") -> int:
 
 
 def lengths(text: str | int, place: str = "") -> dict[str, Any]:
-    """Lengths in tokens as people write them, as the plain data of a distribution (workload.distribution).
+    """Lengths in tokens as people write them, as the plain data of a distribution (`distribution`).
 
     A count; a mean and a standard deviation; a range with both its ends; a lognormal distribution by the mean and the
     standard deviation of the lengths themselves, not of their logarithms; lengths with weights. A mean may be followed

@@ -13,17 +13,20 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness.analysis import window
 from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
 from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
+from harness.analysis.validity import invalid_by
 from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
 from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.verdicts.server import LUMPED
 from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
 from harness.analysis.window import Little, began_in, in_flight, little
+from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
 
@@ -81,6 +84,19 @@ def level_summary(
     return msgspec.structs.replace(made, verdicts=of_level(made, level, conditions, seen))
 
 
+def part_summary(table: Table, level: Level, conditions: Conditions, whole: LevelSummary) -> LevelSummary:
+    """The figures of some of a level's requests, which the table holds alone; no verdicts.
+
+    What late reads or an unsteady rate have spoilt in the `whole` level is left out here too.
+    """
+    requests = _requests(table, level, conditions.slo)
+    chunks = _chunks(table, requests, whole.window_s, conditions.replicas)
+    made = _summary(table, level, conditions, requests, chunks, _rates(table, level, requests))
+    if Code.UNSTABLE in invalid_by(whole):
+        made = _without_steady_state(made)
+    return _without_late_reads(msgspec.structs.replace(made, client=whole.client))
+
+
 class _Requests(msgspec.Struct, frozen=True):
     """The requests that began in the window."""
 
@@ -110,7 +126,7 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
         failed=began & table.failed,
         figures=of_good,
         lag=(table.sent - table.scheduled)[good],
-        counted=int(began.sum()) - int((began & table.cancelled).sum()),
+        counted=int((began & ~table.cut).sum()),
         output_tokens=np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens),
         usage_tokens=usage,
         unplaced_tokens=usage - float(with_arrival[known].sum()),
@@ -247,13 +263,14 @@ def _summary(
 ) -> LevelSummary:
     """The figures under their names; client, server, GPU and verdicts are filled in later."""
     T, good, gpus = level.window[1] - level.window[0], requests.good, conditions.gpus
+    cancelled, abandoned = (int((requests.began & rows).sum()) for rows in (table.cancelled, table.abandoned))
     errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
     met = meets(conditions.slo, requests.figures, int(good.sum())) if conditions.slo else None
     latencies = {name: spread(requests.figures[name]) for name in ("ttft", "ttfat", "tpot")}
     return LevelSummary(
         concurrency=level.concurrency,
         rate=level.rate,
-        offered_requests_per_s=requests.counted / T if level.rate is not None else None,
+        offered_requests_per_s=(requests.counted + abandoned) / T if level.rate is not None else None,
         from_send=_from_send(table, good) if level.rate is not None else None,
         repeat=level.repeat,
         in_flight=in_flight(table, *level.window),
@@ -264,7 +281,8 @@ def _summary(
         errors=int(requests.failed.sum()),
         error_rate=float(requests.failed.sum()) / requests.counted if requests.counted else None,
         errors_by_type=dict(errors.most_common()),
-        cancelled=int(requests.began.sum()) - requests.counted,
+        cancelled=cancelled,
+        abandoned=abandoned or UNSET,
         output_tokens_per_s=rates.output,
         output_tokens_per_s_se=rates.output_se,
         output_tokens_per_s_se_assumed=rates.se_assumed,

@@ -2,26 +2,27 @@
 
 The running ramp, a resumed run and every later reading of the folder use the same function, so a ramp decides on the
 figures that the report shows. The caller brings every record that touches the level's window, whichever level it was
-sent in; more of them change nothing.
+sent in; more of them change nothing, but that a session is complete only with all of its requests.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import grade, metrics, slo, telemetry
+from harness.analysis import classes, grade, metrics, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
-from harness.manifest import Client, Hardware, Manifest
-from harness.record import Level, Record, Sample
+from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
+from harness.record import NOT_FAILED, Level, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
 
@@ -32,21 +33,23 @@ class Facts(Conditions, frozen=True, kw_only=True):
     """The parts of a run's manifest that a level's summary needs; by default nothing is known."""
 
     limits: tuple[slo.SloLimit, ...] = ()
+    class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
+    session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
-        workload, ramp = manifest.workload, manifest.scenario.ramp
-        limits = tuple(slo.limits(manifest.scenario.slo))
+        workload, scenario, ramp = manifest.workload, manifest.scenario, manifest.scenario.ramp
+        limits = tuple(slo.limits(scenario.slo))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
         return cls(
             gpus=manifest.gpus,
-            replicas=_replicas(manifest.scenario.hardware),
+            replicas=_replicas(scenario.hardware),
             slo=slo.per_request(limits),
-            input_tokens=workload.input_tokens or None,
+            input_tokens=(workload.input_tokens or None) if scenario.one_length else None,
             template_tokens=workload.template_tokens or 0.0,
-            output_tokens=workload.output_tokens or None,
+            output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
             precision=None if ramp.level_seconds or arrivals.period_s else ramp.precision or PRECISION,
@@ -54,6 +57,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
             traffic=arrivals,
             limits=limits,
+            class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
+            session_requests=_session_requests(scenario.workload),
             client=client,
         )
 
@@ -61,6 +66,14 @@ class Facts(Conditions, frozen=True, kw_only=True):
 def _replicas(hardware: Hardware) -> int:
     """How many engines serve side by side: the GPUs over those that share one."""
     return max(1, hardware.gpus // hardware.tp) if hardware.tp else 1
+
+
+def _session_requests(workload: WorkloadSpec) -> int | None:
+    """How many requests each session has; None where that varies, or there are none."""
+    if workload.node:
+        return sum(node.fan_out for node in workload.node)
+    turns = workload.session.turns if workload.session else None
+    return turns if isinstance(turns, int) else None
 
 
 def _client(client: Client, processors: int) -> ClientSummary:
@@ -83,6 +96,7 @@ def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
     """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
+    of_sessions = sessions.of_level(table, level, facts.session_requests)
     table = table.around(*level.window)
     level = whole_requests(table, level)
     window = level.window
@@ -97,9 +111,11 @@ def summarise_level(
         gpu=telemetry.gpu_view(samples, window),
         stamps_late_s=telemetry.stamp_delay(samples, window),
     )
+    made = classes.with_classes(made, table, level, facts, facts.class_limits)
     made = msgspec.structs.replace(
         made,
-        slo=slo.attainments(facts.limits, table, level, replicas=facts.replicas) if facts.limits else [],
+        slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
+        sessions=of_sessions or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
@@ -147,7 +163,7 @@ def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
     """The first message of each kind of error in the level."""
     words: dict[str, str] = {}
     for record in records:
-        if record.level == level.index and record.error not in ("", "cancelled") and record.error_message:
+        if record.level == level.index and record.error not in NOT_FAILED and record.error_message:
             words.setdefault(record.error, record.error_message)
     return [
         Verdict(f"{Code.ERROR_MESSAGE}_{kind}", Gravity.NOTE, f"{kind}: {text}", "", level.concurrency or level.rate)

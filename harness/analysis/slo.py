@@ -4,7 +4,7 @@
 that met it, against the share needed, and never by comparing a percentile. The share has a 95 % interval by Wilson's
 score: met if all of it reaches what is needed, missed if none of it does, else unresolved, which is common: where all n
 samples met a p99 limit, the interval reaches 0.99 from n = 381 on, a p99.9 limit's 0.999 from n = 3,838. Failures and
-timeouts are misses, requests that we cancelled are left out.
+timeouts are misses, requests that we cut are left out.
 
 Requests come in clumps (all that are in flight share a stall), so n of them may carry less information than n
 independent ones. How much less is read off time blocks (`clumping`), and Wilson counts only what is left.
@@ -91,7 +91,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     the attainment is unresolved, with samples but without a fraction.
     """
     start, end = level.window
-    counted = began_in(table, level) & ~table.cancelled
+    counted = began_in(table, level) & ~table.cut
     good = counted & table.ok
     origin = table.began if level.rate is None else table.scheduled
     spans = (table.done - origin)[counted]
@@ -236,7 +236,7 @@ def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 
 def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], float | None]) -> Value | None:
-    counts: dict[float, dict[str, list[Attainment]]] = defaultdict(lambda: defaultdict(list))
+    counts: dict[float, dict[object, list[Attainment]]] = defaultdict(lambda: defaultdict(list))
     overloaded = set()
     for level in levels:
         at = load(level)
@@ -245,7 +245,7 @@ def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], flo
         misses = Code.UNSTABLE in invalid_by(level) or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
             for each in level.slo:
-                counts[at][each.limit].append(each)
+                counts[at][each.class_, each.limit].append(each)
         elif misses and usable(level, Purpose.MISS):
             overloaded.add(at)
     outcomes = {at: outcome([pooled(each) for each in by_limit.values()]) for at, by_limit in counts.items()}

@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import curve, gap, grade, phases, slo
+from harness.analysis import classes, curve, gap, grade, lengths, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import dip_confirmed, drift
+from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
 from harness.predict import rules
@@ -31,6 +32,7 @@ from harness.summary import (
     Prediction,
     RampStep,
     Summary,
+    WorkloadSummary,
 )
 
 
@@ -39,6 +41,7 @@ def summarise(run: Result) -> Summary:
     table, facts = Table.of(run.records), Facts.of(run.manifest)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
+    levels = classes.with_slowdowns(levels)
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
@@ -47,14 +50,15 @@ def summarise(run: Result) -> Summary:
         fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
     phase, of_phase = _phases(run, levels, fitted)
-    found = _of_run(run)
+    workload = lengths.compared(run.manifest.scenario, table, finished)
+    found = [*_of_run(run), *_of_workload(run, workload)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
-        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits)),
+        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values())),
         levels=levels,
         curve=fitted,
         knees=knees,
@@ -64,6 +68,7 @@ def summarise(run: Result) -> Summary:
         ramp=_ramp(run),
         grade=grade.of_run(_counting(levels)),
         phases=phase,
+        workload=workload or UNSET,
     )
 
 
@@ -199,6 +204,12 @@ def _of_run(run: Result) -> list[Verdict]:
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]
     notes = [*run.manifest.notes, *dict.fromkeys(stops)]
     return out + [note(Code.RUN_NOTE, text) for text in notes]
+
+
+def _of_workload(run: Result, asked: WorkloadSummary | None) -> list[Verdict]:
+    drafts = any(sample.value > 0 for sample in run.samples if sample.metric == "draft_tokens")
+    off = lengths_off(asked) if asked is not None else None
+    return list(filter(None, [off, synthetic_text(run.manifest, drafts=drafts)]))
 
 
 def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:

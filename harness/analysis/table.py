@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.record import Record
+from harness.record import ABANDONED, CANCELLED, Record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-CANCELLED = "cancelled"  # cut by us at a run's end: neither a success nor a failure
 _ONE = np.int32(1).tobytes()
 
 
@@ -36,8 +35,11 @@ class Table(msgspec.Struct, frozen=True):
     cached_tokens: Floats
     output_tokens: Floats
     ok: Bools
-    cancelled: Bools
+    cancelled: Bools  # cut at the run's end
+    abandoned: Bools  # given up because the workload wants it
     error: tuple[str, ...]
+    class_: tuple[str, ...]  # "": none
+    session: tuple[str, ...]  # its id; "": none
     level: Ints
     merged: Ints
     lumped: Ints  # of the merged ones, those that the server sent together
@@ -76,7 +78,10 @@ class Table(msgspec.Struct, frozen=True):
             output_tokens=column("output_tokens"),
             ok=np.array([r.error == "" for r in records], dtype=np.bool_),
             cancelled=np.array([r.error == CANCELLED for r in records], dtype=np.bool_),
+            abandoned=np.array([r.error == ABANDONED for r in records], dtype=np.bool_),
             error=tuple([r.error for r in records]),
+            class_=tuple([r.class_ for r in records]),
+            session=tuple([r.session_id for r in records]),
             level=np.array([r.level for r in records], dtype=np.int64),
             merged=np.array([r.merged for r in records], dtype=np.int64),
             lumped=np.array([r.lumped for r in records], dtype=np.int64),
@@ -103,15 +108,31 @@ class Table(msgspec.Struct, frozen=True):
             tokens=self.tokens[before : before + inside],
         )
 
+    def only(self, rows: Bools) -> Table:
+        """The marked requests with their chunks; `rows` has shape [requests]."""
+        kept, chunks = np.flatnonzero(rows), np.repeat(rows, self.chunks)
+        *of_requests, _, _ = self.__struct_fields__
+        columns = {name: getattr(self, name) for name in of_requests}
+        picked = {
+            name: tuple([each[row] for row in kept]) if isinstance(each, tuple) else each[kept]
+            for name, each in columns.items()
+        }
+        return msgspec.structs.replace(self, **picked, arrival=self.arrival[chunks], tokens=self.tokens[chunks])
+
     @property
     def owner(self) -> Ints:
         """Row of the request that each chunk belongs to, shape [chunks]."""
         return np.repeat(np.arange(len(self.chunks)), self.chunks)
 
     @property
+    def cut(self) -> Bools:
+        """Requests that we ended before their answer: neither successes nor failures."""
+        return np.asarray(self.cancelled | self.abandoned)
+
+    @property
     def failed(self) -> Bools:
         """Requests that ended in an error which was not our own cut."""
-        return np.logical_not(self.ok | self.cancelled)
+        return np.logical_not(self.ok | self.cut)
 
     @property
     def began(self) -> Floats:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three.")
+@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three, and every table.")
 def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
     """Make summary and report again from a result folder.
 

@@ -129,7 +129,12 @@ _HEADINGS = (
         option("--resume", metavar="DIR", help="Continue a run that ended early, with its own scenario."),
         option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.", with_resume=True),
         option("--quiet", is_flag=True, help="No progress and no table.", with_resume=True),
-        option("--verbose", is_flag=True, help="Every remark, not only the gravest three.", with_resume=True),
+        option(
+            "--verbose",
+            is_flag=True,
+            help="Every remark, not only the gravest three, and every table.",
+            with_resume=True,
+        ),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
         option("--print-requests", metavar="N", help="Print the first N requests as JSON lines and stop."),

@@ -12,6 +12,7 @@ import msgspec
 
 from harness import traffic
 from harness.dataset import DatasetSpec
+from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.scenario import Ramp, Scenario
 from harness.workload.arrivals import trace_rate
@@ -19,7 +20,6 @@ from harness.workload.dataset import table as tables
 from harness.workload.dataset.dataset import Skipped, open_dataset
 from harness.workload.dataset.row import Row
 from harness.workload.dataset.table import Table
-from harness.workload.distribution import parse
 from harness.workload.rows import answer_tokens, prompt_tokens
 
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from harness.distribution import Distribution
 from harness.load.transport import Target
-from harness.workload.distribution import Distribution
 from harness.workload.source import Source
 from harness.workload.tasks import Tasks
 

@@ -24,6 +24,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "computed_prompt_tokens": ("llamacpp:prompt_tokens_total",),
     "ended_generation_tokens": ("llamacpp:tokens_predicted_total",),
     "preemptions": ("vllm:num_preemptions_total",),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
     "requests_succeeded": ("vllm:request_success_total",),
 }
 _SHARES = {"kv_usage"}  # of one engine each: of several their mean

@@ -34,7 +34,10 @@ def _slo(summary: Summary) -> list[Fact]:
     judged = [level for level in summary.levels if level.slo]
     if not judged:
         return []
-    limits = ", ".join(f"{plain(each.limit)} for {percent(each.needed)}" for each in judged[0].slo)
+    limits = ", ".join(
+        f"{f'{plain(each.class_)} ' if each.class_ else ''}{plain(each.limit)} for {percent(each.needed)}"
+        for each in judged[0].slo
+    )
     open_loop = is_open(summary)
     knee = summary.knees.slo_rate if open_loop else summary.knees.slo
     unit = "requests per second" if open_loop else "requests in flight"

@@ -109,6 +109,12 @@ def load_of(level: LevelSummary) -> str:
     return load(level.rate is not None, level.concurrency if level.rate is None else level.rate)  # type: ignore[arg-type]
 
 
+def label(level: LevelSummary) -> str:
+    """One level by the number of its load, and of its repeat if it is not the first."""
+    load = level.concurrency if level.rate is None else f"{level.rate:g}"
+    return f"{load}{f' #{level.repeat + 1}' if level.repeat else ''}"
+
+
 def half_width(ends: tuple[float, float] | None) -> float | None:
     """Half the width of an interval, the figure after ±; in the unit of the interval.
 

@@ -12,7 +12,7 @@ import msgspec
 from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest, Scenario
 from harness.predict import claims
-from harness.report import charts
+from harness.report import charts, workload
 from harness.report import document as doc
 from harness.report.facts import facts
 from harness.report.format import (
@@ -21,6 +21,7 @@ from harness.report.format import (
     half_width,
     interval,
     joined,
+    label,
     load,
     load_of,
     ms,
@@ -52,6 +53,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
         _levels(summary, "Levels"),
+        *workload.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
         doc.Section("All knees", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
@@ -71,7 +73,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
     """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them if `verbose`.
 
-    Remarks that repeat the answer are left out unless `verbose`.
+    Remarks that repeat the answer, and the tables of classes, sessions and lengths, are left out unless `verbose`.
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
@@ -80,6 +82,7 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
     sections = [
         _levels(summary),
+        *(workload.sections(summary) if verbose else ()),
         doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
         doc.Section(remarks=first, note=rest if first else ""),
     ]
@@ -217,7 +220,7 @@ def level_columns(summary: Summary) -> list[doc.Column]:
 
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     return [
-        doc.Column("target\nreq/s" if open_loop else "C", [_load(x) for x in levels]),
+        doc.Column("target\nreq/s" if open_loop else "C", [label(x) for x in levels]),
         doc.Column("in\nflight", [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels]),
         doc.Column("output\ntok/s", [number(x.output_tokens_per_s.mean) for x in levels]),
         doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),
@@ -236,11 +239,6 @@ def level_columns(summary: Summary) -> list[doc.Column]:
         doc.Column("errors", [number(x.errors) for x in levels]),
         doc.Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
     ]
-
-
-def _load(level: LevelSummary) -> str:
-    load = level.concurrency if level.rate is None else f"{level.rate:g}"
-    return f"{load}{f' #{level.repeat + 1}' if level.repeat else ''}"
 
 
 def _half(level: LevelSummary) -> str:

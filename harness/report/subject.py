@@ -22,16 +22,12 @@ def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
     model = manifest.model or (prediction.model if prediction else None)
     gpu = manifest.gpu or (prediction.gpu if prediction else None)
     gpus = manifest.gpus or (prediction.gpus if prediction else None)
-    tokens_in = workload.prompt_tokens or workload.input_tokens or (prediction.input_tokens if prediction else None)
+    asked_in = workload.input_tokens if summary.workload else workload.prompt_tokens
+    tokens_in = asked_in or workload.input_tokens or (prediction.input_tokens if prediction else None)
     tokens_out = workload.output_tokens or (prediction.output_tokens if prediction else None)
-    own = of_ramp(summary.levels)
-    sent_in = _mean([(level.input_tokens_mean, level.requests) for level in own])
-    sent_out = _mean([(level.output_tokens_mean, level.requests) for level in own])
     parts = [
         " × ".join([number(gpus)] * bool(gpus) + [plain(gpu)]) if gpu else "",
-        f"{_tokens(tokens_in, sent_in, ' tokens in')}, {_tokens(tokens_out, sent_out, ' out')}"
-        if tokens_in and tokens_out
-        else "",
+        _lengths(summary, tokens_in, tokens_out),
         " ".join(plain(server[key]) for key in ("name", "version") if server.get(key)),
         plain(manifest.created or ""),
     ]
@@ -43,6 +39,18 @@ def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
     if sent is None or abs(sent / wanted - 1) <= _DIFFERS:
         return f"{number(wanted)}{unit}"
     return f"{number(sent)}{unit} ({number(wanted)} requested)"
+
+
+def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None) -> str:
+    """Tokens of a request; of requests that differ the mean that was asked, for what came has a table of its own."""
+    if not tokens_in or not tokens_out:
+        return ""
+    if summary.workload:
+        return f"{number(tokens_in)} tokens in, {number(tokens_out)} out on average"
+    own = of_ramp(summary.levels)
+    sent_in = _mean([(level.input_tokens_mean, level.requests) for level in own])
+    sent_out = _mean([(level.output_tokens_mean, level.requests) for level in own])
+    return f"{_tokens(tokens_in, sent_in, ' tokens in')}, {_tokens(tokens_out, sent_out, ' out')}"
 
 
 def _mean(pairs: list[tuple[float | None, int]]) -> float | None:

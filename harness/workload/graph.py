@@ -11,8 +11,8 @@ from functools import cached_property
 import msgspec
 
 from harness import precedence
+from harness.distribution import Distribution
 from harness.errors import HarnessError
-from harness.workload.distribution import Distribution
 from harness.workload.task import MOST_NODES, Node, Task
 
 

@@ -16,10 +16,10 @@ from functools import cached_property
 import msgspec
 
 from harness.classes import Cancel, ClassSpec
+from harness.distribution import Distribution, Fixed, observed, parse
 from harness.errors import HarnessError
 from harness.scenario import Scenario
 from harness.workload import tasks
-from harness.workload.distribution import Distribution, Fixed, observed, parse
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):

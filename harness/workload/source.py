@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.distribution import parse
 from harness.scenario import Scenario
 from harness.workload import prefix, shape
-from harness.workload.distribution import parse
 from harness.workload.mixed import Mixed
 from harness.workload.rows import Rows
 from harness.workload.text import Vocabulary

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from harness.distribution import parse
 from harness.scenario import Scenario
 from harness.workload import prefix, think
 from harness.workload.conversation import Conversation
-from harness.workload.distribution import parse
 from harness.workload.graph import Graph, Step
 from harness.workload.prefix import Prefixes
 from harness.workload.request import Request

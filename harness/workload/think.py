@@ -10,7 +10,7 @@ import random
 import msgspec
 
 from harness import reuse
-from harness.workload.distribution import Distribution
+from harness.distribution import Distribution
 
 
 def pauses(pause: float | str, place: str = "") -> Distribution | None:

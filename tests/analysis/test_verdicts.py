@@ -5,16 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from harness.analysis import lengths
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
+from harness.analysis.lengths import Law
 from harness.analysis.table import Table
-from harness.analysis.verdicts import client, curve, server, tokens, window
+from harness.analysis.verdicts import client, curve, server, tokens, window, workload
 from harness.analysis.verdicts.level import Evidence, of_level
 from harness.analysis.window import Little
+from harness.distribution import parse
 from harness.record import Level
-from harness.summary import ClientView, Estimate, GpuView, LevelSummary, ServerView, Verdict
+from harness.summary import (
+    ClassWorkload,
+    ClientView,
+    Estimate,
+    GpuView,
+    LevelSummary,
+    ServerView,
+    Verdict,
+    WorkloadSummary,
+)
+from tests.builders import summaries
 from tests.builders.records import steady
 
 # Four slots, one request of nine tokens a second each: 36 tok/s, 40 requests' times long.
@@ -186,6 +200,9 @@ def test_token_counters_may_differ_by_one_percent() -> None:
     near = with_(server=ServerView(generation_tokens_ratio=1.009, prompt_tokens_ratio=None))
     assert tokens.token_counts_disagree(near) is None
     assert tokens.token_counts_disagree(with_(server=None)) is None
+    assert tokens.token_counts_disagree(msgspec.structs.replace(off, abandoned=3)) is None, (
+        "their prompts have no count"
+    )
 
 
 def throttled(share: float, **reasons: float) -> LevelSummary:
@@ -261,3 +278,49 @@ def test_a_hinge_needs_six_levels_and_says_how_many_there_were() -> None:
     found = curve.knee_not_identifiable(5)
     assert found.level == "note"
     assert "5 distinct valid levels" in found.message
+
+
+# The workload
+
+
+def came(asked: str, mean: float, se: float, name: str = "") -> ClassWorkload:
+    """A class whose prompts and answers came to the same mean length."""
+    made = lengths.lengths(Law(parse(asked)), np.array([mean, mean]))
+    made = msgspec.structs.replace(made, mean_se=se)
+    return ClassWorkload(class_=name, requests=2, share_asked=1.0, share=1.0, input_tokens=made, output_tokens=made)
+
+
+@pytest.mark.parametrize(("mean", "se", "off"), [(102.0, 0.0, False), (103.0, 0.0, True), (103.0, 1.01, False)])
+def test_lengths_are_off_beyond_2_percent_and_beyond_chance(mean: float, se: float, off: bool) -> None:
+    found = workload.lengths_off(WorkloadSummary(classes=[came("100", mean, se)]))
+    assert (found is not None) == off
+
+
+def test_lengths_that_are_off_are_named_with_their_class() -> None:
+    found = workload.lengths_off(
+        WorkloadSummary(classes=[came("100", 100.0, 0.0, "chat"), came("100", 50.0, 1.0, "long")])
+    )
+    assert found is not None
+    assert (found.code, found.level, found.at) == ("lengths_off", "doubt", None)
+    assert "prompts of long 50.0 tokens, 100.0 asked; answers of long 50.0 tokens" in found.message
+    assert "chat" not in found.message
+    unknown = lengths.lengths(None, np.array([5.0]))
+    alone = msgspec.structs.replace(came("5", 5.0, 0.0), input_tokens=unknown)
+    assert workload.lengths_off(WorkloadSummary(classes=[alone])) is None
+
+
+def test_random_text_is_a_doubt_where_the_servers_speed_depends_on_it() -> None:
+    plain = msgspec.structs.replace(summaries.MANIFEST, prediction=summaries.prediction((1,), {}))
+    assert plain.prediction is not None
+    assert workload.synthetic_text(plain, drafts=False) is None
+    drafting = workload.synthetic_text(plain, drafts=True)
+    assert drafting is not None
+    assert (drafting.code, drafting.level) == ("synthetic_text", "doubt")
+    assert "drafted tokens" in drafting.message
+    routed = [msgspec.structs.replace(each, experts_hit=3.5) for each in plain.prediction.levels]
+    experts = msgspec.structs.replace(plain, prediction=msgspec.structs.replace(plain.prediction, levels=routed))
+    found = workload.synthetic_text(experts, drafts=False)
+    assert found is not None
+    assert "experts" in found.message
+    simulated = msgspec.structs.replace(experts, simulated=summaries.SIMULATED_MANIFEST.simulated)
+    assert workload.synthetic_text(simulated, drafts=True) is None

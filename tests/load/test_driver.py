@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from harness.classes import Cancel
 from harness.cli import cli
+from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Stop
@@ -24,7 +25,6 @@ from harness.predict import stepped
 from harness.record import Record, arrivals_of
 from harness.workload.dataset import table
 from harness.workload.dataset.row import Row
-from harness.workload.distribution import parse
 from harness.workload.mixed import Mixed
 from harness.workload.rows import Rows
 from harness.workload.shape import Class, Mix

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.distribution import Fixed, Range, parse
 from harness.load.driver import Driver
 from harness.load.messages import BeginLevel, Command, Plan, Progress, Stop
 from harness.load.transport import Exchange, Target
 from harness.record import Record
 from harness.workload.conversation import Conversation
-from harness.workload.distribution import Fixed, Range, parse
 from harness.workload.graph import Graph, Step
 from harness.workload.session import Sessions
 from harness.workload.task import MOST_NODES

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from harness.classes import Cancel
-from harness.workload.distribution import parse
+from harness.distribution import parse
 from harness.workload.mixed import Mixed
 from harness.workload.prefix import Prefixes
 from harness.workload.request import Request

@@ -10,9 +10,9 @@ import pytest
 
 from harness import scenario
 from harness.classes import Cancel
+from harness.distribution import Fixed, Normal, parse
 from harness.errors import HarnessError
 from harness.workload import shape
-from harness.workload.distribution import Fixed, Normal, parse
 from harness.workload.shape import Class, Mean, Mix, Shape
 from tests.builders.fit import kolmogorov_smirnov
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.distribution import Distribution, Empirical, Fixed, Lognormal, Normal, Range, observed, parse
 from harness.errors import HarnessError
-from harness.workload.distribution import Distribution, Empirical, Fixed, Lognormal, Normal, Range, observed, parse
 from tests.builders.fit import kolmogorov_smirnov
 
 TEXTS = (

@@ -4,7 +4,7 @@ Every law is its quantile function: a draw is the quantile of one random number.
 at least 1. A normal and a lognormal distribution are cut off at their bounds (what lies outside is drawn again, not
 moved to the bound) and then rounded; `mean`, `quantile` and `cdf` are those of what is drawn.
 
-Left out: how lengths of prompt and answer belong together (`shape`), and reading the text (`units.lengths`).
+Left out: how lengths of prompt and answer belong together (`workload.shape`), and reading the text (`units.lengths`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+"""Lengths asked and lengths that came: each figure by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness import distribution, manifest
+from harness.analysis import lengths
+from harness.analysis.lengths import Law
+from harness.analysis.table import Table
+from harness.record import Record
+from harness.summary import ClassWorkload, WorkloadSummary
+from tests.builders.records import WINDOW, request
+
+
+def law(text: str, more: int = 0, share: float = 0.0) -> Law:
+    return Law(distribution.parse(text), more, share)
+
+
+def compared(records: list[Record], **scenario: Any) -> WorkloadSummary | None:
+    stated = msgspec.convert(scenario, manifest.Scenario)
+    return lengths.compared(stated, Table.of(records), [WINDOW])
+
+
+def rows(records: list[Record], **scenario: Any) -> list[ClassWorkload]:
+    found = compared(records, **scenario)
+    assert found is not None
+    return found.classes
+
+
+def test_a_law_stands_beside_what_came() -> None:
+    found = lengths.lengths(law("1..100"), np.repeat(np.arange(1.0, 101.0), 10))
+    assert found.law == "1..100"
+    assert found.asked is not None
+    assert (found.asked.mean, found.asked.p10, found.asked.p50, found.asked.p90, found.asked.p99) == (
+        50.5,
+        10,
+        50,
+        90,
+        99,
+    )
+    assert found.realised == found.asked
+    assert found.ks == pytest.approx(0.0)
+    # Variance of 1..100 is (100² - 1)/12 = 833.25, of the 1,000 seen 1000/999 of it.
+    assert found.mean_se == pytest.approx(math.sqrt(833.25 / 999))
+
+
+def test_a_percentile_that_too_few_carry_is_missing_and_what_was_not_counted_is_out() -> None:
+    found = lengths.lengths(law("7"), np.array([7.0] * 11 + [math.nan]))
+    assert (found.realised.mean, found.realised.p10, found.realised.p50, found.realised.p90) == (7.0, None, 7.0, None)
+    none = lengths.lengths(law("7"), np.array([math.nan]))
+    assert (none.realised.mean, none.mean_se, none.ks) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "largest"),
+    [
+        ("1..4", [1, 2, 2, 4], 0.25),  # at 2: 3/4 against 2/4
+        ("1..4", [4, 4], 0.75),  # below 4: 0 against 3/4
+        ("10", [10, 10], 0.0),
+        ("10", [11], 1.0),  # at 10: 0 against 1
+        ("100:3,900:1", [100, 900], 0.25),  # at 100: 1/2 against 3/4
+    ],
+)
+def test_the_distance_is_the_largest_at_any_length(text: str, found: list[int], largest: float) -> None:
+    assert lengths.distance(law(text), np.array(found, dtype=np.float64)) == pytest.approx(largest)
+
+
+def test_draws_of_a_law_are_near_it_and_those_of_another_are_not() -> None:
+    rng, asked = random.Random(3), law("lognormal(512,300)")
+    draws = np.array([asked.own.draw(rng) for _ in range(2000)], dtype=np.float64)
+    assert lengths.distance(asked, draws) < 1.63 / math.sqrt(2000), "p > .01 by Kolmogorov's limit"
+    assert lengths.distance(law("512±300"), draws) > 1.63 / math.sqrt(2000)
+
+
+def test_a_prefix_is_added_to_the_share_that_has_one() -> None:
+    # 1..10 for a quarter, 101..110 for the rest.
+    mixed = law("1..10", 100, 0.75)
+    assert mixed.mean() == pytest.approx(5.5 + 75)
+    assert [mixed.cdf(n) for n in (5, 10, 100, 105, 110)] == [0.125, 0.25, 0.25, 0.625, 1.0]
+    assert [mixed.quantile(p) for p in (0.125, 0.25, 0.625, 1.0)] == [5, 10, 105, 110]
+    assert str(mixed) == "1..10, 75 % of them after a prefix of 100"
+
+
+def test_requests_count_that_succeeded_and_began_in_a_window() -> None:
+    inside = [request(at, [at + 0.1], input_tokens=100, output_tokens=5) for at in (1.0, 2.0)]
+    others = [
+        request(-1.0, [0.5], input_tokens=900),
+        request(3.0, [3.1], input_tokens=900, error="http_5xx"),
+        request(4.0, [4.1], input_tokens=900, error="abandoned"),
+    ]
+    [only] = rows(inside + others, workload={"input_tokens": "50..150", "output_tokens": 5})
+    assert (only.class_, only.requests, only.share_asked, only.share) == ("", 2, 1.0, 1.0)
+    assert (only.input_tokens.realised.mean, only.output_tokens.realised.mean) == (100.0, 5.0)
+    assert only.input_tokens.asked is not None
+    assert only.input_tokens.asked.mean == 100.0
+
+
+def test_each_class_has_its_law_and_its_share() -> None:
+    records = [request(0.1 * i, [0.1 * i + 0.05], class_="long" if i % 10 == 0 else "chat") for i in range(50)]
+    classes = [{"name": "chat", "share": 3, "input": 10}, {"name": "long", "input": "20..40"}]
+    chat, long = rows(records, **{"class": classes})
+    assert (chat.share_asked, chat.share, long.share_asked, long.share) == (0.75, 0.9, 0.25, 0.1)
+    assert (chat.input_tokens.law, chat.input_tokens.ks, long.input_tokens.ks) == ("10", 0.0, 1.0)
+
+
+def test_of_sessions_and_tasks_no_law_of_the_prompts_is_known() -> None:
+    session = {"turns": 2, "user_tokens": 10}
+    [turns] = rows([request(1.0, [2.0])], workload={"session": session, "output_tokens": 1})
+    assert (turns.input_tokens.law, turns.input_tokens.ks, turns.input_tokens.realised.mean) == (None, None, 10.0)
+    assert turns.output_tokens.ks == 0.0
+    [task] = rows([request(1.0, [2.0])], workload={"node": [{"name": "root"}]})
+    assert task.output_tokens.asked is None
+
+
+def test_where_all_requests_are_alike_there_is_nothing_to_compare() -> None:
+    assert compared([request(1.0, [2.0])], workload={"input_tokens": 512, "output_tokens": 128}) is None
+    assert compared([request(1.0, [2.0])]) is None
+    [prefixed] = rows([request(1.0, [2.0])], workload={"input_tokens": 4, "prefix": {"tokens": 6}})
+    assert (prefixed.input_tokens.law, prefixed.input_tokens.ks) == ("4, after a prefix of 6", 0.0)
+
+
+def test_of_a_dataset_no_law_is_asked() -> None:
+    [read] = rows([request(1.0, [2.0])], workload={"dataset": {"path": "chats.jsonl"}})
+    assert (read.requests, read.input_tokens.law, read.output_tokens.law) == (1, None, None)
+    assert (read.input_tokens.realised.mean, read.output_tokens.realised.mean) == (10.0, 1.0)
