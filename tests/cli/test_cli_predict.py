@@ -367,7 +367,7 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
         (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model-config: unknown model 'lama-3.1-8b'"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a count"),
-        ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: 0 tokens are too few"),
+        ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: a length of 0 tokens is below 1"),
         ((*CHAT, "--mbu", "0"), "error: --mbu: 0 is not above 0"),
         ((*CHAT, "--price", "-1"), "error: --price: a price is a number from 0 on"),
         ((*CHAT, "--slo", "itl"), "error: --slo: 'itl' has no '='"),
