@@ -370,7 +370,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[PredictedLevel]
     assumptions: Assumptions
     calibrated: Calibrated | None = None
-    step_machine: list[SteppedLevel] = []  # on request: the same, or requests as they come, step by step
+    step_machine: list[SteppedLevel] = []  # on request or where lengths vary: the same, or rates, step by step
     scaling_efficiency: float | None = None  # throughput of n GPUs over n times that of one
     notes: list[str] = []
     gap: Gap | None = None  # where the measurement leaves it

@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from harness.predict.question import PredictionResult, Question
     from harness.predict.step import MeanLengths
     from harness.report.document import Document
+    from harness.scenario import Scenario
     from harness.summary import Prediction, SteppedLevel
     from harness.traffic import Traffic
 
 
 _ELSEWHERE = "give a place to write to by --plot"
+_SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 
 
 @click.command()
+@click.argument("scenario", required=False)
 @deployed.options
-@click.option("--input-tokens", "--random-input-len", metavar="N", default="512", show_default=True)
-@click.option("--output-tokens", "--random-output-len", metavar="N", default="128", show_default=True)
+@click.option("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512.")
+@click.option("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128.")
 @click.option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256.")
 @click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, compared with the means.")
 @click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
@@ -47,26 +50,63 @@ _ELSEWHERE = "give a place to write to by --plot"
 @click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
 @click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
-def predict(golden: bool, **flags: Any) -> None:
+def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     """Predict the whole curve from a model's config and a GPU's name.
+
+    SCENARIO is a file as `knee run` takes it; options replace its fields. Lengths that vary are simulated step by step.
 
     --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
     """
     if golden:
         _golden(as_json=flags["as_json"])
         return
+    _check_arrivals(flags)
+    asked = _scenario(scenario, flags)
+    for option in ("model_config", "gpu", "price", "calibration"):
+        flags[option] = getattr(asked.hardware, option) if flags[option] is None else flags[option]
     for option, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         if flags[option] is None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
+    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
+        _choose(asked, flags)
+    else:
+        _one(asked, flags)
+
+
+def _check_arrivals(flags: Mapping[str, Any]) -> None:
     for flag in ("rate", "arrivals"):
         if flags[flag] is not None and not flags["simulate"]:
             raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
-    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
-        _choose(flags)
-    else:
-        _one(flags)
+
+
+def _scenario(path: str | None, flags: Mapping[str, Any]) -> Scenario:
+    """The scenario of the file, else an empty one, with the lengths of the options in place of its own."""
+    import msgspec
+
+    from harness import classes, scenario
+    from harness.workload import representative
+
+    found = scenario.load(path) if path else scenario.Scenario()
+    if not representative.predictable(found):
+        fact = "the prompts of sessions and graphs grow with every answer"
+        raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
+    lengths = {}
+    for field in ("input_tokens", "output_tokens"):
+        flag, text = f"--{field.replace('_', '-')}", flags[field]
+        if text is None:
+            continue
+        if found.class_:
+            raise HarnessError("classes have lengths of their own", place=flag, way_out="leave it out")
+        if field == "input_tokens" or not _prefill_alone(flags):
+            lengths[field] = classes.length(text, flag)
+    return msgspec.structs.replace(found, workload=msgspec.structs.replace(found.workload, **lengths))
+
+
+def _prefill_alone(flags: Mapping[str, Any]) -> bool:
+    """Whether no tokens are wanted, as for embeddings and scores."""
+    return flags["output_tokens"] is not None and flags["output_tokens"].strip() == "0"
 
 
 def _golden(*, as_json: bool) -> None:
@@ -88,15 +128,20 @@ def _golden(*, as_json: bool) -> None:
     sys.exit(0 if all(row.met for row in rows) else 1)
 
 
-def _one(flags: Mapping[str, Any]) -> None:
+def _one(asked: Scenario, flags: Mapping[str, Any]) -> None:
     """One model on one kind of card."""
     import msgspec
 
-    question = _question(flags, deployed.card(flags["gpu"], flags["host_cpus"]))
+    cpus = flags["host_cpus"]
+    if cpus is None and flags["gpu"].lower() == "host" and asked.hardware.host_cpus:
+        cpus = ",".join(map(str, asked.hardware.host_cpus))
+    question = _question(asked, flags, deployed.card(flags["gpu"], cpus))
     found = _answer(question, flags)
     prediction = found.prediction
-    if flags["simulate"]:
-        prediction = msgspec.structs.replace(prediction, step_machine=_stepped(question, prediction, flags))
+    rates, arrivals = _traffic(asked, flags)
+    if flags["simulate"] or rates is not None:
+        stepped = _stepped(question, prediction, rates, arrivals)
+        prediction = msgspec.structs.replace(prediction, step_machine=stepped)
     if flags["measured"]:
         from harness.decide import measured
 
@@ -113,32 +158,47 @@ def _one(flags: Mapping[str, Any]) -> None:
         _show(predicting.report(found))
 
 
-def _question(flags: Mapping[str, Any], card: Any) -> Question:
+def _question(asked: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
     from harness.predict import question
+    from harness.predict.step import MeanLengths, means
+    from harness.workload import representative
 
     path, name = deployed.model(flags["model_config"], hub=flags["hub"])
-    levels = {} if flags["levels"] is None else {"levels": units.levels(flags["levels"])}
+    levels = asked.ramp.levels if flags["levels"] is None else units.levels(flags["levels"])
+    lengths, prefill_alone = representative.lengths(asked), _prefill_alone(flags)
+    mean = means(lengths)
     return question.Question(
         model=path,
         name=name,
         gpu=card,
-        input_tokens=_tokens(flags["input_tokens"], "--input-tokens", 1),
-        output_tokens=_tokens(flags["output_tokens"], "--output-tokens", 0),
-        dtype=flags["dtype"],
-        kv_dtype=flags["kv_dtype"],
-        slo=units.slo(flags["slo"]) if flags["slo"] else {},
+        input_tokens=mean.input_tokens,
+        output_tokens=0 if prefill_alone else mean.output_tokens,
+        mixture=() if prefill_alone or isinstance(lengths, MeanLengths) else lengths,
+        levels=levels or question.LEVELS,
+        dtype=_stored(flags["dtype"], asked.hardware.dtype),
+        kv_dtype=_stored(flags["kv_dtype"], asked.hardware.kv_dtype),
+        slo=units.slo(flags["slo"]) if flags["slo"] else asked.slo,
         price=flags["price"],
         peak_flops=flags["peak_flops"],
-        figures=deployed.figures(flags),
-        **levels,
+        figures=_figures(asked, flags, several=several),
     )
 
 
-def _tokens(text: str, flag: str, least: int) -> int:
-    found = units.count(text, flag)
-    if found < least:
-        raise HarnessError(f"{found} tokens are too few", place=flag, way_out=f"give {least} or more")
-    return found
+def _stored(option: str, of_file: str | None) -> str:
+    """How weights or the cache are stored: what the file says, unless an option does."""
+    return of_file or option if option == "auto" else option
+
+
+def _figures(asked: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
+    """Fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
+    from harness.predict import served
+    from harness.workload import representative
+
+    own, of_file = deployed.figures(flags), served.figures(asked.hardware)
+    if cached := representative.cached_share(asked):
+        of_file["prefix_hit"] = cached
+    split = _SPLIT if several or own.keys() & _SPLIT else set()
+    return {name: value for name, value in of_file.items() if name not in split} | own
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
@@ -158,45 +218,49 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     from harness.predict.calibrated import calibrated
 
     profile = hardware.calibration(flags["calibration"])
-
+    made, where, mean = questions.setup(question)
     both = calibrated(
-        *questions.setup(question), question.levels, profile, slo=question.slo or None, price=question.price
+        made, where, question.mixture or mean, question.levels, profile, slo=question.slo or None, price=question.price
     )
     return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
 
 
-def _stepped(question: Question, prediction: Prediction, flags: Mapping[str, Any]) -> list[SteppedLevel]:
-    """The step machine's prediction for the levels, or for --rate in their place."""
+def _stepped(
+    question: Question, prediction: Prediction, rates: list[float] | None, arrivals: Traffic
+) -> list[SteppedLevel]:
+    """The step machine's prediction for the levels, or for rates in their place."""
     from harness.predict import question as questions
     from harness.predict import stepped
     from harness.workload.arrivals import due_times
 
-    setup = questions.setup(question)
-    rates, arrivals = _traffic(flags)
+    made, where, mean = questions.setup(question)
+    lengths = question.mixture or mean
     if rates is None:
-        return stepped.at_levels(*setup, prediction.levels)
+        return prediction.step_machine or stepped.at_levels(made, where, lengths, prediction.levels)
 
     def due_s(level: int, rate: float) -> Iterator[float]:
         return due_times(arrivals, rate, seed=0, level=level)
 
-    return stepped.at_rates(*setup, rates, due_s, arrivals.period_s)
+    return stepped.at_rates(made, where, lengths, rates, due_s, arrivals.period_s)
 
 
-def _traffic(flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
+def _traffic(asked: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
     """Rates in place of the levels, if there are any, and how requests arrive at them."""
     from harness import traffic
 
-    arrivals = traffic.parse(flags["arrivals"] or "poisson")
+    arrivals = traffic.parse(flags["arrivals"] or asked.ramp.arrivals)
     if arrivals.speed is not None:
         raise HarnessError("no dataset has times to replay", place="--arrivals", way_out="name another kind")
     if flags["rate"] is not None:
         return units.rates(flags["rate"]), arrivals
+    if asked.ramp.rates is not None:
+        return asked.ramp.rates, arrivals
     if flags["arrivals"] is None or arrivals.own_rate is not None:
         return None if arrivals.own_rate is None else [arrivals.own_rate], arrivals
     raise HarnessError("it has no effect without --rate", place="--arrivals", way_out="add --rate")
 
 
-def _choose(flags: Mapping[str, Any]) -> None:
+def _choose(asked: Scenario, flags: Mapping[str, Any]) -> None:
     """Rank cards: all of the catalog, or those named by --gpu."""
     import msgspec
 
@@ -216,7 +280,7 @@ def _choose(flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    first = _question(flags, cards[0])
+    first = _question(asked, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}

@@ -25,7 +25,7 @@ from harness.observe.gpu import Gpus
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
-from harness.workload import hit_rate, shape
+from harness.workload import hit_rate, representative, shape
 
 _BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
 
@@ -55,7 +55,11 @@ async def first(
     deployed = (profile.model, profile.deployment) if profile else of_card
     if deployed is None:
         notes.append("no prediction: it needs --gpu and --model-config")
-    made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile)) if deployed else None
+    made = None
+    if deployed and not representative.predictable(scenario):
+        notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
+    elif deployed:
+        made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
     shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
     card = found.card.key if found.card else spec.gpu or (profile.deployment.gpu.key if profile else None)
     return Manifest(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from harness.experiment import hardware
 from harness.experiment.endpoint import Launch
-from harness.predict import claims, model, roofline
+from harness.predict import claims, mixture, model, roofline
 from harness.predict.calibrated import calibrated
+from harness.predict.step import MeanLengths, Mixture, means
 from harness.scenario import Scenario
 from harness.summary import Prediction
-from harness.workload import shape
+from harness.workload import representative, shape
 
 
 def predict(
@@ -18,15 +21,26 @@ def predict(
 ) -> Prediction:
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
-    mean = shape.of(scenario).mean()
-    workload = roofline.MeanLengths(launch.input_tokens or mean.input_tokens, mean.output_tokens)
+    lengths, cached = _as_counted(scenario, launch), where.prefix_hit or representative.cached_share(scenario)
+    where = msgspec.structs.replace(where, prefix_hit=cached)
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
-    notes = claims.notes(of, where, workload, levels)
-    made = roofline.predict(of, where, workload, levels, simulated=simulated, slo=slo, price=price, notes=notes)
+    notes = claims.notes(of, where, means(lengths), levels)
+    made = mixture.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)
     if path is None:
         return made
-    both = calibrated(of, where, workload, levels, hardware.calibration(path), slo=slo, price=price)
+    both = calibrated(of, where, lengths, levels, hardware.calibration(path), slo=slo, price=price)
     return msgspec.structs.replace(made, calibrated=both)
+
+
+def _as_counted(scenario: Scenario, launch: Launch) -> MeanLengths | Mixture:
+    """The requests' lengths as the checks say that the server counts them."""
+    lengths = representative.lengths(scenario)
+    if isinstance(lengths, MeanLengths):
+        asked = shape.of(scenario).mean().input_tokens
+        missed = 0 if launch.input_tokens is None else launch.input_tokens - asked
+        return msgspec.structs.replace(lengths, input_tokens=lengths.input_tokens + missed)
+    fewest = launch.added_tokens + math.ceil(launch.tokens_per_word)  # the template, and one word
+    return [(max(P, fewest), G) for P, G in lengths]
 
 
 def _doubling(highest: int) -> list[int]:

@@ -1,6 +1,6 @@
 """The data sheet's prediction and the calibrated one, side by side.
 
-The same closed form twice, with other efficiencies: what differs is what a server was measured to reach. The band of
+The same prediction twice, with other efficiencies: what differs is what a server was measured to reach. The band of
 the data sheet's is what is not known of any server; that of the calibrated one is how far it missed the levels that it
 was not fitted on.
 """
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from harness.predict import roofline, tune
+from harness.predict import mixture, tune
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.question import short
-from harness.predict.step import MeanLengths
+from harness.predict.step import MeanLengths, Mixture
 from harness.predict.tune import RANGES, Calibration
 from harness.summary import Band, Calibrated, PredictedLevel
 
@@ -23,7 +23,7 @@ from harness.summary import Band, Calibrated, PredictedLevel
 def calibrated(
     model: Model,
     deployment: Deployment,
-    workload: MeanLengths,
+    lengths: MeanLengths | Mixture,
     levels: Sequence[int],
     calibration: Calibration,
     *,
@@ -32,7 +32,7 @@ def calibrated(
 ) -> Calibrated:
     """The prediction by a calibration; `deployment` is the data sheet's. Another model or card is refused."""
     applied = tune.apply(msgspec.structs.replace(model, name=short(model.name)), deployment, calibration)
-    found = roofline.predict(model, applied, workload, list(levels), slo=slo, price=price)
+    found = mixture.predict(model, applied, lengths, levels, slo=slo, price=price)
     error = calibration.rms().calibrated
     names = [*RANGES, "o_step"]
     return Calibrated(

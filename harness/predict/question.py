@@ -1,7 +1,7 @@
 """From what people type to every table of a prediction.
 
-Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline and
-predict.rules. Distributions of lengths, arrivals and tails are predict.simulate's.
+Names become a model, a card and a deployment here and nowhere else; the figures come from predict.roofline,
+predict.mixture and predict.rules. Arrivals and tails are predict.simulate's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.predict import claims, limits, roofline, rules, steady
+from harness.predict import claims, limits, mixture, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
@@ -26,10 +26,10 @@ from harness.predict.model import (
     weight_bytes_per_step,
 )
 from harness.predict.roofline import Roofline
-from harness.predict.step import MeanLengths, prefill_time, step_cost
+from harness.predict.step import MeanLengths, Mixture, means, prefill_time, step_cost
 from harness.summary import Prediction
 
-_LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | Gpu
     input_tokens: float
     output_tokens: float
-    levels: Sequence[int] = _LEVELS
+    mixture: Mixture = ()  # where requests differ: their lengths, of which the two are the means
+    levels: Sequence[int] = LEVELS
     dtype: str = "auto"
     kv_dtype: str = "auto"
     slo: Mapping[str, float] = {}  # seconds by limit, like {"ttft_p99": 2.0}
@@ -75,9 +76,17 @@ def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
     name = question.name or short(question.model)
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
-    tokens = question.output_tokens if made.generates else 0.0
-    beyond_context(made, question.input_tokens + tokens)
-    return made, deployment(card, **question.figures), MeanLengths(question.input_tokens, tokens)
+    mean = means(question.mixture or MeanLengths(question.input_tokens, question.output_tokens))
+    if not made.generates:
+        mean = MeanLengths(mean.input_tokens, 0.0)
+    beyond_context(made, _longest(question, made))
+    return made, deployment(card, **question.figures), mean
+
+
+def _longest(question: Question, made: Model) -> float:
+    """Tokens of the longest request, prompt and answer."""
+    each: Sequence[tuple[float, float]] = question.mixture or [(question.input_tokens, question.output_tokens)]
+    return max(P + made.generates * G for P, G in each)
 
 
 def short(name: str) -> str:
@@ -95,11 +104,11 @@ def predict(question: Question) -> Prediction:
 
 
 def _predict(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> Prediction:
-    return roofline.predict(
+    return mixture.predict(
         made,
         where,
-        workload,
-        list(question.levels),
+        question.mixture or workload,
+        question.levels,
         slo=question.slo or None,
         price=question.price,
         notes=_notes(question, made, where, workload),
@@ -113,7 +122,7 @@ def notes(question: Question) -> list[str]:
 
 def _notes(question: Question, made: Model, where: Deployment, workload: MeanLengths) -> list[str]:
     return [
-        *beyond_context(made, workload.input_tokens + workload.output_tokens),
+        *beyond_context(made, _longest(question, made)),
         *claims.notes(made, where, workload, question.levels, question.peak_flops),
     ]
 

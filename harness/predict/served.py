@@ -102,11 +102,24 @@ def deployed(
     """
     if card is None or hardware.model_config is None:
         return None
-    figures: dict[str, Any] = {"gpus": hardware.gpus}
+    found = figures(hardware)
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        cache = cache_config or {}
+        tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
+        if 0 < tokens < _MOST_TOKENS:
+            found["kv_tokens"] = tokens
+    config = catalog.model_config(hardware.model_config)
+    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
+    return made, roofline.deployment(card, **found)
+
+
+def figures(hardware: Hardware) -> dict[str, Any]:
+    """What a scenario says of a Deployment, by the names of its fields."""
+    found: dict[str, Any] = {"gpus": hardware.gpus}
     if hardware.tp is not None:
-        figures["tp"] = hardware.tp
+        found["tp"] = hardware.tp
         if hardware.gpus % hardware.tp == 0:
-            figures["dp"] = hardware.gpus // hardware.tp
+            found["dp"] = hardware.gpus // hardware.tp
         else:
             fact = f"{hardware.gpus} GPUs are no whole replicas of {hardware.tp}"
             raise HarnessError(fact, place="--tp", way_out="give as many by --gpus as serve, or a multiple")
@@ -114,12 +127,5 @@ def deployed(
         way_out = f"give --tp {hardware.gpus} for one replica over all, or --tp 1 for replicas side by side"
         raise HarnessError(f"{hardware.gpus} GPUs, but not how they share the model", place="--gpus", way_out=way_out)
     if hardware.max_num_seqs is not None:
-        figures["max_num_seqs"] = hardware.max_num_seqs
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        cache = cache_config or {}
-        tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
-        if 0 < tokens < _MOST_TOKENS:
-            figures["kv_tokens"] = tokens
-    config = catalog.model_config(hardware.model_config)
-    made = model(config, hardware.model_config, dtype=hardware.dtype or "auto", kv_dtype=hardware.kv_dtype or "auto")
-    return made, roofline.deployment(card, **figures)
+        found["max_num_seqs"] = hardware.max_num_seqs
+    return found

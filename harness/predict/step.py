@@ -45,6 +45,14 @@ def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
     return MeanLengths(sum(P for P, _ in requests) / n, tokens / n, weighted)
 
 
+Mixture = Sequence[tuple[int, int]]  # (P, G) of requests that together stand for all
+
+
+def means(lengths: MeanLengths | Mixture) -> MeanLengths:
+    """The mean request, of a mixture as `workload` has it."""
+    return lengths if isinstance(lengths, MeanLengths) else workload(lengths)
+
+
 class WindowCost(msgspec.Struct, frozen=True):
     """Seconds in layers that attend to only so many tokens, as their namesakes in StepCost."""
 

@@ -1,10 +1,12 @@
 """The step machine at the levels of a prediction, or at rates: all replicas of a deployment together.
 
-dp replicas are as many simulations, each with its share of the users or of the rate.
+dp replicas are as many simulations, each with its share of the users or of the rate. Requests are all alike, or are
+those of a mixture, which come over and over again.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -15,9 +17,9 @@ from harness.predict.batching import StepMachine
 from harness.predict.deployment import Deployment
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
-from harness.predict.simulate import CARRIED, Simulation, closed_loop, open_loop
+from harness.predict.simulate import CARRIED, Lengths, Simulation, closed_loop, open_loop
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, step_cost
+from harness.predict.step import MeanLengths, Mixture, means, step_cost
 from harness.summary import PredictedLevel, SteppedLevel
 
 _ROUNDS = 4  # of all users, in the window of a closed loop
@@ -27,19 +29,26 @@ _FLOOD = 20.0  # times what is sustained: beyond it there is only the queue to s
 
 
 def at_levels(
-    model: Model, where: Deployment, workload: MeanLengths, levels: Sequence[PredictedLevel]
+    model: Model, where: Deployment, lengths: MeanLengths | Mixture, levels: Sequence[PredictedLevel]
 ) -> list[SteppedLevel]:
-    """The closed form's levels in a closed loop, begun spread over one request time."""
+    """The closed form's levels in a closed loop, begun spread over one request time.
+
+    The window has a whole number of rounds of a mixture, so that each of its requests counts alike.
+    """
+    mean = means(lengths)
     found = []
     for level in levels:
-        over = level.ttft_s + workload.output_tokens * (level.itl_s or 0.0)
+        over = level.ttft_s + mean.output_tokens * (level.itl_s or 0.0)
         each, more = divmod(level.concurrency, where.dp)
         shares = [(each + 1, more), (each, where.dp - more)]  # of the users, and how many replicas have so many
         parts = []
         for C, replicas in shares:
             if C and replicas:
-                machine, requests = _machine(model, where, workload), max(CARRIED[0.99], _ROUNDS * C)
-                parts.append((replicas, closed_loop(machine, workload, C, requests=requests, stagger=over)))
+                machine, requests = _machine(model, where, mean), max(CARRIED[0.99], _ROUNDS * C)
+                if not isinstance(lengths, MeanLengths):
+                    requests = math.ceil(requests / len(lengths)) * len(lengths)
+                seen = closed_loop(machine, _endless(lengths), C, requests=requests, stagger=over)
+                parts.append((replicas, seen))
         stepped = _level(parts, concurrency=level.concurrency)
         ratio = stepped.output_tokens_per_s / level.output_tokens_per_s.mid
         found.append(msgspec.structs.replace(stepped, over_closed_form=ratio))
@@ -49,7 +58,7 @@ def at_levels(
 def at_rates(
     model: Model,
     where: Deployment,
-    workload: MeanLengths,
+    lengths: MeanLengths | Mixture,
     rates: Sequence[float],
     arrivals: Callable[[int, float], Iterable[float]],
     period_s: float | None = None,
@@ -59,9 +68,10 @@ def at_rates(
     `period_s`: after which a rate that varies begins anew; the window is of whole periods then. Replicas share the
     requests evenly. A rate far beyond what is sustained is refused.
     """
-    cap = batch_cap(caps(model, where, workload))
-    full = steady_state(step_cost(model, where), workload, cap, cap)
-    request = full.ttft + workload.output_tokens * full.itl
+    mean = means(lengths)
+    cap = batch_cap(caps(model, where, mean))
+    full = steady_state(step_cost(model, where), mean, cap, cap)
+    request = full.ttft + mean.output_tokens * full.itl
     found = []
     for level, rate in enumerate(rates):
         if rate > _FLOOD * where.dp * full.requests_per_s:
@@ -71,17 +81,21 @@ def at_rates(
         seconds = max(_WINDOW * request, _ARRIVALS / share)
         if period_s is not None:
             seconds = math.ceil(seconds / period_s) * period_s
-        machine = _machine(model, where, workload)
-        seen = open_loop(machine, workload, arrivals(level, share), warm_up=_WARM_UP * request, seconds=seconds)
+        machine, each = _machine(model, where, mean), _endless(lengths)
+        seen = open_loop(machine, each, arrivals(level, share), warm_up=_WARM_UP * request, seconds=seconds)
         found.append(_level([(where.dp, seen)], rate=rate))
     return found
 
 
-def _machine(model: Model, where: Deployment, workload: MeanLengths) -> StepMachine:
-    if not workload.output_tokens:
+def _endless(lengths: MeanLengths | Mixture) -> Lengths:
+    return lengths if isinstance(lengths, MeanLengths) else itertools.cycle(lengths)
+
+
+def _machine(model: Model, where: Deployment, mean: MeanLengths) -> StepMachine:
+    if not mean.output_tokens:
         way_out = "leave it out: a batch of prompts is one pass, which the closed form has"
         raise HarnessError("the workload has no output tokens", place="--simulate", way_out=way_out)
-    return StepMachine(model, where, workload.context)
+    return StepMachine(model, where, mean.context)
 
 
 def _level(

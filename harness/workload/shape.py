@@ -51,6 +51,15 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
             return self.pairs[int(rng.random() * len(self.pairs))]
         return self.input.draw(rng), self.output.draw(rng)
 
+    def stratified(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
+        """So many lengths of prompt and answer: one of every equal share of the draws, shape [count]."""
+        middles = [(i + 0.5) / count for i in range(count)]
+        if self.pairs:
+            return [self.pairs[int(p * len(self.pairs))] for p in middles]
+        answers = [self.output.quantile(p) for p in middles]
+        rng.shuffle(answers)
+        return list(zip(map(self.input.quantile, middles), answers, strict=True))
+
 
 class Mean(msgspec.Struct, frozen=True):
     """The mean request of a mix; whole where all lengths are one."""
@@ -88,6 +97,24 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
         parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
         own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
         return Mean(self.prefix_tokens + own, answer)
+
+    def stratified(self, count: int) -> list[tuple[int, int]]:
+        """Lengths of prompt and answer that stand for all requests, in an order of the seed's, shape [count].
+
+        A stratified sample: each class has its share of it, and each law is kept by its quantiles, so that the means
+        are those of the mix and not of what happened to be drawn. A class of less than one request may be missing.
+
+        >>> short = Class(name="short", share=3, input=parse(500), output=parse(64))
+        >>> long = Class(name="long", share=1, input=parse("32k"), output=parse("1..4"))
+        >>> sorted(Mix((short, long), seed=1).stratified(8))[-3:]
+        [(500, 64), (32000, 2), (32000, 4)]
+        """
+        rng = random.Random(f"{self.seed}:stratified")
+        until = [round(count * upto / self._upto[-1]) for upto in (0.0, *self._upto)]
+        parts = zip(self.classes, itertools.pairwise(until), strict=True)
+        found = [lengths for each, (begin, end) in parts for lengths in each.stratified(end - begin, rng)]
+        rng.shuffle(found)
+        return found
 
     @cached_property
     def _upto(self) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from harness.experiment import hardware
 from harness.manifest import Card, Machine
 from harness.predict import catalog, question, served, tune
 from harness.predict.calibrated import calibrated
+from harness.predict.step import means
 from harness.predict.tune import RANGES, CalibrationPoint
 from harness.results.result import Result
 from harness.scenario import Hardware
@@ -77,6 +78,15 @@ def test_the_band_of_a_calibrated_level_is_the_error_where_it_was_judged() -> No
         assert (band.low, band.high) == pytest.approx(
             (band.mid * (1 - own.error_unseen), band.mid * (1 + own.error_unseen))
         )
+
+
+def test_a_calibration_predicts_a_mixture_step_by_step_too() -> None:
+    made, where, _ = question.setup(CHAT)
+    mixture = [(200, 40), (8000, 80)]
+    own = calibrated(made, where, mixture, [8], profile()).levels[0].output_tokens_per_s.mid
+    by_means = calibrated(made, where, means(mixture), [8], profile()).levels[0].output_tokens_per_s.mid
+    assert own != pytest.approx(by_means, rel=0.01)
+    assert own == pytest.approx(by_means, rel=0.1)
 
 
 def test_the_terminal_shows_both_in_columns_of_their_own(file: str) -> None:

@@ -357,6 +357,127 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
             assert level["usd_per_million"]["mid"] == pytest.approx(paid)
 
 
+# ---- a scenario -----------------------------------------------------------------------------------------
+
+MIXED = """
+[[class]]
+name = "chat"
+share = 20
+input = "300±50"
+output = "lognormal(60,30)"
+[[class]]
+name = "document"
+input = "16k"
+output = 32
+[ramp]
+levels = [1, 8]
+[hardware]
+gpu = "h100-sxm"
+model_config = "llama-3.1-8b"
+price = 2.5
+max_num_seqs = 64
+[slo]
+ttft_p99 = "2s"
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> str:
+    path = tmp_path / "mixed.toml"
+    path.write_text(MIXED)
+    return str(path)
+
+
+def test_a_scenario_of_a_run_is_predicted_without_any_option(mixed: str) -> None:
+    found = prediction(mixed)
+    jsonschema.validate(found, msgspec.json.schema(Prediction))
+    assert (found["model"], found["gpu"]) == ("llama-3.1-8b", "h100-sxm")
+    assert (round(found["input_tokens"]), round(found["output_tokens"])) == (1054, 59)  # .952 · 300 + .048 · 16,000
+    assert found["caps"]["max_num_seqs"] == 64
+    assert [level["concurrency"] for level in found["step_machine"]] == [1, 8]
+    for level, stepped in zip(found["levels"], found["step_machine"], strict=True):
+        assert level["output_tokens_per_s"]["mid"] == stepped["output_tokens_per_s"]
+        assert level["usd_per_million"]["mid"] > 0
+        assert level["meets_slo"] is True
+
+
+def test_options_stand_in_place_of_the_scenario_s_fields(mixed: str) -> None:
+    options = ("--gpu", "h200-sxm", "--levels", "4", "--max-num-seqs", "32", "--price", "5", "--slo", "ttft=1ms")
+    found = prediction(mixed, *options)
+    assert (found["gpu"], found["caps"]["max_num_seqs"]) == ("h200-sxm", 32)
+    (level,) = found["levels"]
+    assert (level["concurrency"], level["meets_slo"]) == (4, False)
+    twice = prediction(mixed, "--levels", "1", "--price", "5")["levels"][0]["usd_per_million"]["mid"]
+    assert twice == pytest.approx(2 * prediction(mixed, "--levels", "1")["levels"][0]["usd_per_million"]["mid"])
+
+
+def test_how_gpus_share_the_work_is_from_the_scenario_or_from_the_options(tmp_path: Path) -> None:
+    path = tmp_path / "tp.toml"
+    path.write_text('[hardware]\ngpu = "h100-sxm"\nmodel_config = "llama-3.1-70b"\ngpus = 8\ntp = 4\n')
+    assert (prediction(str(path))["gpus"], prediction(str(path))["assumptions"]["dp"]) == (8, 2)
+    assert prediction(str(path), "--tp", "8")["assumptions"]["tp"] == 8
+    assert "2 × h200-sxm" in knee(str(path), "--gpu", "h200-sxm,b200-sxm").output
+
+
+def test_lengths_that_vary_may_be_given_as_options(tmp_path: Path) -> None:
+    one = (*CHAT[:4], "--output-tokens", "50", "--levels", "8")
+    varied, alike = prediction(*one, "--input-tokens", "100..20000"), prediction(*one, "--input-tokens", "10050")
+    assert (varied["input_tokens"], len(varied["step_machine"])) == (pytest.approx(10050, rel=1e-3), 1)
+    assert alike["step_machine"] == []
+    rates = prediction(*one, "--input-tokens", "100..900", "--simulate", "--rate", "2")["step_machine"]
+    assert [(level["concurrency"], level["rate"]) for level in rates] == [(None, 2.0)]
+    assert varied["assumptions"]["prefill_s"] > alike["assumptions"]["prefill_s"]  # by the squares of long prompts
+
+
+def test_a_scenario_with_rates_is_simulated_at_them(tmp_path: Path) -> None:
+    path = tmp_path / "rates.toml"
+    path.write_text('[ramp]\nrates = [5, 10]\narrivals = "gamma(0.25)"\n[hardware]\ngpu = "h100-sxm"\n')
+    found = prediction(str(path), "--model", "llama-3.1-8b")["step_machine"]
+    assert [level["rate"] for level in found] == [5.0, 10.0]
+    options = ("--simulate", "--rate", "5,10", "--arrivals", "gamma(0.25)", "--input-tokens", "512")
+    assert found == prediction(*CHAT[:4], *options, "--output-tokens", "128")["step_machine"]
+
+
+def test_what_prompts_share_is_cached(tmp_path: Path) -> None:
+    path = tmp_path / "prefix.toml"
+    path.write_text("[workload]\ninput_tokens = 100\n[workload.prefix]\ntokens = 900\n")
+    found = prediction(str(path), *CHAT[:4])
+    assert (found["input_tokens"], found["assumptions"]["prefix_hit"]) == (1000, 0.9)
+    assert "prefix_hit" not in prediction(str(path), *CHAT[:4], "--prefix-hit", "0")["assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("toml", "options", "line"),
+    [
+        (MIXED, ("--input-tokens", "512"), "error: --input-tokens: classes have lengths of their own"),
+        (MIXED, ("--output-tokens", "0"), "error: --output-tokens: classes have lengths of their own"),
+        (
+            "[workload.session]\nturns = 3\nuser_tokens = 50", CHAT[:4],
+            "error: x.toml: $.workload: the prompts of sessions and graphs grow with every answer",
+        ),
+        ("[hardware]\ngpus = 8\n", CHAT[:4], "error: --gpus: 8 GPUs, but not how they share the model"),
+        ("[hardwear]\n", CHAT[:4], "error: x.toml: unknown field 'hardwear'"),
+        ('[workload]\noutput_tokens = "100..200000"', CHAT[:4], "error: --input-tokens: a request of 200,"),
+        ("", (*CHAT[:4], "--input-tokens", "9..3"), "error: --input-tokens: the range 9..3 is reversed"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_scenario_or_against_one_is_one_line(
+    toml: str, options: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.toml").write_text(toml)
+    got = knee("x.toml", *options)
+    assert got.exit_code == 1, got.output
+    assert got.output.startswith(line)
+    assert got.output.count("\n") == 1
+
+
+def test_a_scenario_that_names_no_card_is_a_usage_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("")
+    assert knee(str(path)).exit_code == 2
+
+
 # ---- mistakes -------------------------------------------------------------------------------------------
 
 
@@ -367,7 +488,7 @@ def test_a_run_gives_its_slo_and_its_price_to_its_own_prediction(tmp_path: Path)
         (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model-config: unknown model 'lama-3.1-8b'"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
         ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a count"),
-        ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: 0 tokens are too few"),
+        ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: a length of 0 tokens is below 1"),
         ((*CHAT, "--mbu", "0"), "error: --mbu: 0 is not above 0"),
         ((*CHAT, "--price", "-1"), "error: --price: a price is a number from 0 on"),
         ((*CHAT, "--slo", "itl"), "error: --slo: 'itl' has no '='"),

@@ -106,6 +106,35 @@ def test_the_mean_request_is_weighted_by_the_shares() -> None:
     assert sum(each.output_tokens for each in found) / len(found) == pytest.approx(MIX.mean().output_tokens, rel=0.02)
 
 
+def test_a_stratified_sample_keeps_shares_and_laws_as_closely_as_whole_requests_can() -> None:
+    found = MIX.stratified(1000)
+    chats, longs = [each for each in found if each[0] < 9000], [each for each in found if each[0] > 9000]
+    assert (len(chats), len(longs)) == (900, 100)
+    assert {prompt for prompt, _ in longs} == {32_000}
+    # 49 lengths by 100 requests: two of each, and two more somewhere.
+    assert sorted(Counter(answer for _, answer in longs).values()) == [2] * 47 + [3] * 2
+    for place, law in enumerate((CHAT.input, CHAT.output)):
+        lengths = [each[place] for each in chats]
+        assert sum(lengths) / len(lengths) == pytest.approx(law.mean(), rel=0.002)
+        assert max(abs(law.cdf(n) - sum(each <= n for each in lengths) / 900) for n in set(lengths)) < 2 / 900
+    assert MIX.stratified(1000) == found
+    assert msgspec.structs.replace(MIX, seed=4).stratified(1000) != found
+
+
+def test_in_a_stratified_sample_the_classes_are_mixed_and_prompts_have_any_answer() -> None:
+    found = MIX.stratified(1000)
+    assert 30 < sum(prompt > 9000 for prompt, _ in found[:500]) < 70, "50 ± 4 · √(100 · 1/4)"
+    chats = [each for each in found if each[0] < 9000]
+    above = sum((prompt > 512) == (answer > 108) for prompt, answer in chats)  # 108: the median of the answers
+    assert above == pytest.approx(450, abs=60), "half of 900, ± 4 · √(900 / 4)"
+
+
+def test_a_stratified_sample_of_a_trace_takes_its_pairs_evenly() -> None:
+    pairs = [(100, 900), (900, 100), (500, 500)]
+    assert Counter(Mix((shape.joint(pairs),), seed=1).stratified(300)) == dict.fromkeys(pairs, 100)
+    assert Mix((shape.joint(pairs), msgspec.structs.replace(CHAT, share=0)), seed=1).stratified(2) != []
+
+
 def test_a_share_of_a_class_is_given_up_and_no_other() -> None:
     """A quarter of the long ones, some 500: 125 ± 3 · √(500 · 0.25 · 0.75) = 29."""
     found = shapes(MIX)
