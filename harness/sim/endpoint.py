@@ -17,7 +17,8 @@ import time
 from collections import deque
 from time import monotonic_ns
 
-from harness.predict.batching import SimulatedRequest, Step, StepMachine
+from harness.predict.batching import Step, StepMachine
+from harness.predict.sequence import SimulatedRequest
 from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
 from harness.sim.connection import (
     BODY_LIMIT,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from harness.predict.batching import SimulatedRequest, Step, Token
+from harness.predict.batching import Step, Token
+from harness.predict.sequence import SimulatedRequest
 
 
 class _Stream:

@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.predict import question, tune
-from harness.predict.batching import SimulatedRequest, StepMachine
+from harness.predict.batching import StepMachine
 from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
+from harness.predict.sequence import SimulatedRequest
 from harness.predict.steady import steady_state
 from harness.predict.step import MeanLengths, decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
