@@ -144,7 +144,9 @@ class Endpoint:
         tokens = min(self._burst, job.generation.output_tokens - position)
         self._counts.generation_tokens += tokens
         if position == 0:
+            cached = job.writer.cached_tokens = self._machine.cached_tokens(job.id)
             self._counts.prompt_tokens += job.generation.prompt_tokens
+            self._counts.cached_tokens += cached or 0
         if finished:
             del self._jobs[job.id]
             self._counts.success[job.generation.finish_reason] += 1
@@ -259,7 +261,13 @@ class Endpoint:
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
         writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
         job = Job(self._issued, name, generation, writer, connection)
-        request = SimulatedRequest(job.id, generation.prompt_tokens, generation.output_tokens)
+        request = SimulatedRequest(
+            job.id,
+            generation.prompt_tokens,
+            generation.output_tokens,
+            hashes=generation.hashes,
+            priority=generation.priority,
+        )
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
             self._machine.submit(request, max(late, 0) / 1e9)

@@ -34,6 +34,9 @@ class _Unlimited:
     block_size = 16  # tokens
     num_blocks = 2**32
 
+    def cached_tokens(self, request_id: int) -> None:
+        """There is no prefix cache."""
+
 
 class Pacer(_Unlimited):
     """Streams at one ITL, spread over its phases: step k gives `lump` tokens to every stream of group k mod groups.

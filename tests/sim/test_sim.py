@@ -821,6 +821,15 @@ def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
     assert chosen(*DEPLOYED, "--speed", "3").deployment == msgspec.structs.replace(where, speed=3.0)
 
 
+def test_sim_says_how_it_serves_what_prompts_share_and_who_goes_first(chosen):
+    served = chosen("--prefix-caching", "--scheduling-policy", "priority", "--reasoning-tokens", "40")
+    assert (served.deployment.prefix_caching, served.deployment.scheduling_policy) == (True, "priority")
+    assert served.reasoning_tokens == 40
+    plain = chosen()
+    assert (plain.deployment.prefix_caching, plain.deployment.scheduling_policy) == (False, "fcfs")
+    assert plain.reasoning_tokens == 0
+
+
 def test_a_model_or_a_card_alone_is_beside_the_other_of_the_default(chosen):
     served = chosen("--model-config", "qwen2.5-7b")
     assert (served.model, served.deployment) == setup_of("qwen2.5-7b")
