@@ -47,7 +47,7 @@ def sim(
     """Serve the simulated endpoint.
 
     It is an OpenAI-compatible server that only pretends to be a model on a GPU. --profile names the model and the GPU,
-    or --model-config and --gpu do. By the same options it is one replica of what `knee predict` predicts.
+    or --model-config and --gpu do. By the same options it is what `knee predict` predicts.
     """
     import msgspec
 

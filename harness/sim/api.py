@@ -20,6 +20,7 @@ from harness.dialects.dialect import Dialect
 from harness.predict.batching import StepMachine
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
+from harness.sim.replicas import Replicas
 from harness.workload.cache import hashes
 
 GENERATE = {"/v1" + dialect.path: dialect for dialect in DIALECTS.values()}
@@ -295,7 +296,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: StepMachine | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: StepMachine | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

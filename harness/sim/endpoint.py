@@ -32,6 +32,7 @@ from harness.sim.connection import (
 )
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference, StreamPace
+from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
@@ -371,8 +372,9 @@ class Endpoint:
         self._log.append(entry)
 
 
-def _machine(profile: Profile | Reference) -> StepMachine | Pacer | Flood:
+def _machine(profile: Profile | Reference) -> StepMachine | Replicas | Pacer | Flood:
     if isinstance(profile, Profile):
-        return StepMachine(profile.model, profile.deployment)
+        machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
+        return machines[0] if len(machines) == 1 else Replicas(machines)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)

@@ -126,9 +126,6 @@ def served(
     if not 0 < where.speed < math.inf:
         raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
     machine = StepMachine(made, where)
-    if where.dp > 1:
-        way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
-        raise HarnessError(f"{where.dp} replicas, but the endpoint is one", place="--dp", way_out=way_out)
     if machine.num_blocks < 1:
         fact = f"its KV cache is smaller than a block of {where.block_size} tokens"
         raise HarnessError(fact, place="--kv-tokens", way_out="give more, or a larger GPU")

@@ -765,7 +765,7 @@ def test_a_profile_travels_unchanged(served):
 
 
 @pytest.mark.parametrize(
-    "figures", [{"max_num_seqs": 0}, {"speed": 0}, {"speed": float("nan")}, {"kv_tokens": 15}, {"tp": 0}, {"dp": 2}]
+    "figures", [{"max_num_seqs": 0}, {"speed": 0}, {"speed": float("nan")}, {"kv_tokens": 15}, {"tp": 0}, {"dp": 0}]
 )
 def test_a_profile_that_serves_nobody_is_refused(figures):
     with pytest.raises(HarnessError):
@@ -903,7 +903,6 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
         (["--dtype", "int3"], "--dtype: unknown precision 'int3'"),
         (["--tp", "0"], "--tp, --pp, --dp, --ep: a split into less than 1 part"),
         (["--tp", "3"], "--tp: 3 GPUs cannot share the 32 heads"),
-        (["--tp", "2", "--gpus", "4"], "--dp: 2 replicas, but the endpoint is one"),
         (["--max-num-seqs", "0"], "--max-num-seqs: "),
         (["--kv-tokens", "15"], "--kv-tokens: its KV cache is smaller than a block of 16 tokens"),
         (

@@ -1,4 +1,4 @@
-"""What the endpoint does with prompts that begin alike, with priorities, and with reasoning."""
+"""What the endpoint does with prompts that begin alike, with priorities, reasoning and replicas."""
 
 from __future__ import annotations
 
@@ -195,3 +195,26 @@ def test_a_completion_has_no_reasoning(reasoning):
     *texts, usage = post(reasoning, COMPLETIONS, prompt="why", max_tokens=5)
     assert [len(each["choices"][0]["text"].split()) for each in texts] == [1] * 5
     assert "completion_tokens_details" not in usage["usage"]
+
+
+# ---- replicas -------------------------------------------------------------------------------------------
+
+
+def test_two_replicas_of_one_seat_answer_two_requests_at_once(tmp_path):
+    log = tmp_path / "writes"
+    with running(profile(speed=4, max_num_seqs=1, dp=2), log=log) as url:
+        asks = [
+            threading.Thread(
+                target=post, args=(url, COMPLETIONS), kwargs={"prompt": "one two", "max_tokens": 60, "id": id}
+            )
+            for id in ("a", "b")
+        ]
+        for each in asks:
+            each.start()
+        for each in asks:
+            each.join()
+    one, other = entries(log)
+    assert (one.tokens, other.tokens) == (60, 60)
+    assert max(one.received_ns, other.received_ns) < min(one.end_ns, other.end_ns)
+    assert one.writes_ns[0] < other.writes_ns[-1]
+    assert other.writes_ns[0] < one.writes_ns[-1]
