@@ -64,6 +64,22 @@ def test_a_block_in_use_is_shared_and_stays_whatever_goes():
     assert cache.leave([1]) == 1
 
 
+def test_what_is_in_use_is_not_counted_among_those_that_may_go():
+    cache = PrefixCache()
+    cache.keep([7, 8])
+    cache.use([7])
+    cache.shrink(1)
+    assert (cache.found([7]), cache.found([8])) == (1, 1)
+
+
+def test_a_block_that_is_kept_again_is_the_most_recently_used():
+    cache = PrefixCache()
+    for each in (1, 2, 1):
+        cache.keep([each])
+    cache.shrink(1)
+    assert (cache.found([1]), cache.found([2])) == (1, 0)
+
+
 def test_the_end_of_what_was_used_longest_ago_goes_first():
     cache = PrefixCache()
     for hashes in ([1, 2], [3, 4], [1]):
@@ -144,7 +160,8 @@ def test_a_preempted_request_finds_its_own_blocks_again():
     assert server.preemptions == 1
     steps = [server.step() for _ in range(9)]
     assert [token.request for token in steps[-1].tokens] == [2]
-    assert (steps[-1].computed, server.cached_tokens(2)) == (1, 0)  # the share of its first beginning
+    assert (steps[-1].computed, server.cached_tokens(2)) == (1, 0)  # what it found when it first began
+    assert (server.step().tokens, server.step(), server.free_blocks) == ([(2, 2, True)], None, 5)
 
 
 def test_a_prompt_in_chunks_finds_its_prefix_once():
@@ -173,6 +190,7 @@ talks = st.lists(
         st.tuples(st.just("step")),
         st.tuples(st.just("cancel"), st.integers(0, 20)),
     ),
+    min_size=12,
     max_size=60,
 )
 servers = st.fixed_dictionaries(
