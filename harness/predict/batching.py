@@ -238,7 +238,7 @@ class StepMachine:
         self._granted = self._count
 
     def _next(self) -> SequenceState | None:
-        """The waiting request that begins next; None where there is no seat for it."""
+        """The waiting request that begins next; None where there is no slot for it."""
         if not self._waiting or self._preempted or len(self._running) >= self.max_num_seqs:
             return None
         waiting = self._waiting.values()

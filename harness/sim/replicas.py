@@ -45,9 +45,11 @@ class Replicas:
         return sum(machine.preemptions for machine in self._machines)
 
     def cached_tokens(self, request_id: int) -> int | None:
+        """Tokens of a running request's prompt that its replica's cache had; None without one."""
         return self._of[request_id].cached_tokens(request_id)
 
     def submit(self, request: SimulatedRequest) -> None:
+        """Put a request at the end of the shortest queue, those that run counted."""
         machine = min(self._machines, key=lambda each: each.running + each.waiting)
         machine.submit(request)
         self._of[request.id] = machine
