@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @deployed.options
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was.")
 @click.option("--prefix-caching", is_flag=True, help="Keep KV blocks for prompts that begin alike.")
+@click.option("--block-size", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a KV block.")
 @click.option(
     "--scheduling-policy",
     default="fcfs",
@@ -80,7 +81,7 @@ def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
         if flags[flag] and flags[of.replace("-", "_")] is None:
             place = f"--{flag.replace('_', '-')}"
             raise HarnessError(f"it has no effect without --{of}", place=place, way_out=f"add --{of}")
-    own = ("speed", "dtype", "kv_dtype", "prefix_caching", "scheduling_policy")
+    own = ("speed", "dtype", "kv_dtype", "prefix_caching", "block_size", "scheduling_policy")
     settings = deployed.figures(flags) | {name: flags[name] for name in own}
     named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
     if not named:

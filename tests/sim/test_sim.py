@@ -822,8 +822,11 @@ def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
 
 
 def test_sim_says_how_it_serves_what_prompts_share_and_who_goes_first(chosen):
-    served = chosen("--prefix-caching", "--scheduling-policy", "priority", "--reasoning-tokens", "40")
+    served = chosen(
+        "--prefix-caching", "--block-size", "128", "--scheduling-policy", "priority", "--reasoning-tokens", "40"
+    )
     assert (served.deployment.prefix_caching, served.deployment.scheduling_policy) == (True, "priority")
+    assert served.deployment.block_size == 128
     assert served.reasoning_tokens == 40
     plain = chosen()
     assert (plain.deployment.prefix_caching, plain.deployment.scheduling_policy) == (False, "fcfs")
