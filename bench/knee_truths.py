@@ -21,10 +21,11 @@ import numpy as np
 
 from harness.analysis import stats
 from harness.analysis.curve import Point
-from harness.predict.batching import SimulatedRequest, StepMachine
+from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.model import model
 from harness.predict.roofline import Deployment, deployment
+from harness.predict.sequence import SimulatedRequest
 from harness.search import precision
 from harness.search.measured import MeasuredLevel
 from harness.search.ramp import next_level

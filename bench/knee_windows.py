@@ -26,8 +26,8 @@ from knee_truths import Floats, TrueCurve
 from harness.analysis import curve, stats
 from harness.analysis.curve import Point
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S
-from harness.predict.batching import SimulatedRequest
 from harness.predict.batching import StepMachine as StepMachine
+from harness.predict.sequence import SimulatedRequest
 from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision, timing

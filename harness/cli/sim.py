@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 @click.option("--profile", metavar="MODEL/GPU", help="Default llama-3.1-8b/h100-sxm, with --max-num-seqs 16.")
 @deployed.options
 @click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was.")
+@click.option("--prefix-caching", is_flag=True, help="Keep KV blocks for prompts that begin alike.")
+@click.option("--block-size", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a KV block.")
+@click.option(
+    "--scheduling-policy",
+    default="fcfs",
+    show_default=True,
+    type=click.Choice(["fcfs", "priority"]),
+    help="Which request goes first: by arrival, or the lowest `priority` in its body.",
+)
+@click.option("--reasoning-tokens", default=0, type=click.IntRange(0), help="Reasoning before each answer to a chat.")
 @click.option(
     "--speed", default=1.0, show_default=True, type=float, help="How many times faster than real time it runs."
 )
@@ -27,19 +37,25 @@ if TYPE_CHECKING:
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--log", metavar="FILE", help="Log the time of every token.")
 def sim(
-    profile: str | None, calibration: str | None, speed: float, host: str, port: int, log: str | None, **flags: Any
+    profile: str | None,
+    calibration: str | None,
+    reasoning_tokens: int,
+    host: str,
+    port: int,
+    log: str | None,
+    **flags: Any,
 ) -> None:
     """Serve the simulated endpoint.
 
     It is an OpenAI-compatible server that only pretends to be a model on a GPU. --profile names the model and the GPU,
-    or --model-config and --gpu do. By the same options it is one replica of what `knee predict` predicts.
+    or --model-config and --gpu do. By the same options it is what `knee predict` predicts.
     """
+    import msgspec
+
     from harness.sim import serve
 
-    chosen = _profile(profile, speed, flags)
+    chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens)
     if calibration is not None:
-        import msgspec
-
         from harness.experiment import hardware
         from harness.predict import tune
 
@@ -57,7 +73,7 @@ def sim(
     serve.serve(chosen, host, port, log=log, ready=ready)
 
 
-def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Profile:
+def _profile(profile: str | None, flags: Mapping[str, Any]) -> Profile:
     """What to serve; a model or a card that is not named is the default's."""
     from harness.sim import profile as profiles
 
@@ -65,7 +81,8 @@ def _profile(profile: str | None, speed: float, flags: Mapping[str, Any]) -> Pro
         if flags[flag] and flags[of.replace("-", "_")] is None:
             place = f"--{flag.replace('_', '-')}"
             raise HarnessError(f"it has no effect without --{of}", place=place, way_out=f"add --{of}")
-    settings = {**deployed.figures(flags), "speed": speed, "dtype": flags["dtype"], "kv_dtype": flags["kv_dtype"]}
+    own = ("speed", "dtype", "kv_dtype", "prefix_caching", "block_size", "scheduling_policy")
+    settings = deployed.figures(flags) | {name: flags[name] for name in own}
     named = [flag for flag in ("model_config", "gpu") if flags[flag] is not None]
     if not named:
         return profiles.profile(profiles.DEFAULT if profile is None else profile, **settings)

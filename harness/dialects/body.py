@@ -109,5 +109,6 @@ class Body(msgspec.Struct, kw_only=True):
     max_completion_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
+    priority: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -25,6 +25,11 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     return fields | {"tools": tools} if tools else fields
 
 
+def _choice(text: str, reasoning: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {"message": message | {"reasoning": reasoning} if reasoning else message}
+
+
 CHAT = Dialect(
     path="/chat/completions",
     unit=Unit.OUTPUT_TOKENS,
@@ -37,6 +42,7 @@ CHAT = Dialect(
         whole="chat.completion",
         opening=b'"delta":{"role":"assistant","content":""}',
         token=b'"delta":{"content":"%s"}',
-        choice=lambda text: {"message": {"role": "assistant", "content": text}},
+        reasoning=b'"delta":{"reasoning":"%s"}',
+        choice=_choice,
     ),
 )

@@ -44,6 +44,7 @@ COMPLETIONS = Dialect(
         whole="text_completion",
         opening=None,
         token=b'"text":"%s"',
-        choice=lambda text: {"text": text},
+        reasoning=None,
+        choice=lambda text, _: {"text": text},
     ),
 )

@@ -28,7 +28,8 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
     whole: str  # `object` of an answer that is not streamed
     opening: bytes | None  # of an event before the first token; None: there is none
     token: bytes  # of the event that brings a token, which stands for %s
-    choice: Callable[[str], dict[str, Any]]  # what holds the text of an answer that is not streamed
+    reasoning: bytes | None  # the same for a token of reasoning; None: there is none
+    choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

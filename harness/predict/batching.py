@@ -4,8 +4,10 @@ Each step admits waiting requests first come, first served, while a sequence slo
 free; prefills those; decodes for every other running request; and takes the time that predict.step gives that work.
 When a running request finds no free block, the youngest one loses its own and later prefills all it had so far again
 (recomputation, as in vLLM); an engine that reserves takes the blocks of the whole answer at the start instead. With a
-token budget a step's prompts are cut into chunks: decoding goes first, prompts share the rest. The caller keeps the
-clock: predict.simulate jumps from step to step, the simulated endpoint waits each of them out.
+token budget a step's prompts are cut into chunks: decoding goes first, prompts share the rest. With a prefix cache
+prompts that begin alike share blocks, and what is found there is not computed; with priorities the lowest number goes
+first and the highest yields. The caller keeps the clock: predict.simulate jumps from step to step, the simulated
+endpoint waits each of them out.
 
 Speculation is not random: every request gains (1 - α^(γ+1)) / (1 - α) tokens a step, and a fraction is carried on to
 the next step. So the rate is exact in the mean, its scatter is missing, and what an answer's last burst drafts beyond
@@ -14,13 +16,14 @@ its end is lost, as it is in a server.
 A step costs what changes in it, not what runs: all running requests share one count of tokens, and for its end and
 its next block a request only notes at which count they come.
 
-Left out: priorities, draft tokens' own KV, prefixes that several requests share in the same blocks.
+Left out: draft tokens' own KV.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,19 +33,13 @@ import msgspec
 from harness.errors import HarnessError
 from harness.predict.deployment import Deployment, kv_capacity
 from harness.predict.model import Model, kv_bytes_per_token
+from harness.predict.prefix_cache import PrefixCache
+from harness.predict.sequence import SequenceState, SimulatedRequest
 from harness.predict.step import mixed_time, series, step_cost, times_alike
 
+_PRIORITY = operator.attrgetter("request.priority")
 _UNLIMITED = 2**53
 _WORTHWHILE = 4  # steps: fewer are as quick one by one
-
-
-class SimulatedRequest(msgspec.Struct, frozen=True):
-    """One request to the step machine: how long the prompt is and how many tokens to generate."""
-
-    id: int
-    prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int | None = None  # of the prompt; None: the deployment's share
 
 
 class Token(NamedTuple):
@@ -84,33 +81,6 @@ class Stride(NamedTuple):
         return series(self.first, self.growth, self.steps)
 
 
-class _Sequence:
-    """A request inside the machine.
-
-    Once it decodes it has `count - base` tokens, where count is the machine's; it ends when that is at `end`.
-    """
-
-    __slots__ = ("base", "blocks", "computed", "decoding", "done", "end", "request")
-
-    def __init__(self, request: SimulatedRequest) -> None:
-        self.request = request
-        self.done = 0  # tokens generated, until it decodes
-        self.computed = 0  # tokens whose KV is there, until it decodes
-        self.blocks = 0  # its KV blocks, until it decodes
-        self.decoding = False
-        self.base = self.end = 0
-
-    @property
-    def known(self) -> int:
-        """Tokens whose KV it needs before it can decode: the prompt and everything generated."""
-        return self.request.prompt_tokens + self.done
-
-    @property
-    def offset(self) -> int:
-        """Its context less the machine's count."""
-        return self.request.prompt_tokens - self.base
-
-
 class StepMachine:
     """The state of one replica: what waits, what runs, and which KV blocks are free.
 
@@ -133,17 +103,20 @@ class StepMachine:
         self.max_num_seqs = min(deployment.max_num_seqs, self.budget // self.cost.verified)
         self.preemptions = 0
         self._reserve = deployment.reserve
-        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._running: OrderedDict[int, _Sequence] = OrderedDict()  # oldest first
-        self._partial: _Sequence | None = None  # the youngest, while its prompt is computed in chunks
-        self._finished: list[_Sequence] = []
+        self._cache = PrefixCache() if deployment.prefix_caching else None
+        self._by_priority = deployment.scheduling_policy == "priority"
+        self._waiting: OrderedDict[int, SequenceState] = OrderedDict()
+        self._running: OrderedDict[int, SequenceState] = OrderedDict()  # oldest first
+        self._partial: SequenceState | None = None  # the youngest, while its prompt is computed in chunks
+        self._finished: list[SequenceState] = []
+        self._preempted: list[int] = []  # in the last step, of those that decoded
         self._steps = 0
         self._count = 0  # tokens that a request would have that had decoded in every step
         self._granted = 0  # the count up to which blocks are assigned
         self._decoding = 0
         self._offsets = 0  # sum over those that decode
         self._phases = [0] * self.block_size  # how many need their next block at a count, modulo the block size
-        self._ends: dict[int, dict[int, _Sequence]] = {}  # by count
+        self._ends: dict[int, dict[int, SequenceState]] = {}  # by count
         self._end_counts: list[int] = []  # heap of its keys
 
     @property
@@ -159,6 +132,10 @@ class StepMachine:
         """Share of the KV blocks in use."""
         return 1 - self.free_blocks / self.num_blocks
 
+    def cached_tokens(self, request_id: int) -> int | None:
+        """Tokens of a running request's prompt that the prefix cache had; None without one."""
+        return None if self._cache is None else self._running[request_id].cached
+
     def fits(self, request: SimulatedRequest) -> bool:
         """Whether the request could ever finish, with the whole cache to itself."""
         return self._blocks(request.prompt_tokens + request.output_tokens) <= self.num_blocks
@@ -169,7 +146,7 @@ class StepMachine:
             raise ValueError(f"request {request.id} is here already")
         if not self.fits(request) or request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError(f"{request} can never finish")
-        self._waiting[request.id] = sequence = _Sequence(request)
+        self._waiting[request.id] = sequence = SequenceState(request)
         sequence.computed = self._cached(request)
 
     def cancel(self, request_id: int) -> bool:
@@ -210,9 +187,10 @@ class StepMachine:
         """
         self._retire()
         preemptions = self.preemptions
-        preempted = self._make_room()
+        self._preempted = []
+        self._make_room()
         chunks: list[tuple[int, int]] = []
-        joined: list[_Sequence] = []
+        joined: list[SequenceState] = []
         calm = self.preemptions == preemptions  # also of one whose prompt was being computed
         if calm:
             chunks, joined = self._prefill()
@@ -226,7 +204,7 @@ class StepMachine:
             first, growth, n = mixed_time(self.cost, B, context, chunks, len(joined), len(self._running)), 0.0, 1
         else:
             n, first, growth = steps
-            self.free_blocks -= self._crossings(count + n - 1)
+            self._take(self._crossings(count + n - 1))
             self._granted = count + n - 1
         self._steps += n
         self._count = math.floor(self._steps * self.cost.accepted + 1e-9)
@@ -241,7 +219,7 @@ class StepMachine:
             [each.request.id for each in joined if not each.done],
             [each.request.id for each in joined if each.done],
             [each.request.id for each in self._finished],
-            preempted,
+            self._preempted,
         )
 
     # ---- one step ---------------------------------------------------------------------------------------
@@ -252,46 +230,52 @@ class StepMachine:
                 self.cancel(sequence.request.id)
         self._finished.clear()
 
-    def _make_room(self) -> list[int]:
-        """Give every decoding request the blocks of its next token, the oldest first; the ids of those preempted.
-
-        The youngest go until the others' blocks are there.
-        """
-        gone = []
-        need = self._crossings(self._count)
-        while need > self.free_blocks:
-            sequence = self._preempt()
-            if sequence.decoding:
-                gone.append(sequence.request.id)
-                at = sequence.offset
-                need -= self._blocks(at + self._count) - self._blocks(at + self._granted)
-            self._back(sequence)
-        self.free_blocks -= need
+    def _make_room(self) -> None:
+        """Give every decoding request the blocks of its next token; others yield until there are enough."""
+        while (need := self._crossings(self._count)) > self.free_blocks:
+            self._preempt()
+        self._take(need)
         self._granted = self._count
-        return gone
 
-    def _prefill(self) -> tuple[list[tuple[int, int]], list[_Sequence]]:
+    def _next(self) -> SequenceState | None:
+        """The waiting request that begins next; None where there is no slot for it."""
+        if not self._waiting or self._preempted or len(self._running) >= self.max_num_seqs:
+            return None
+        waiting = self._waiting.values()
+        sequence = min(waiting, key=_PRIORITY) if self._by_priority else next(iter(waiting))
+        if self._cache is not None:
+            whole = (sequence.known - 1) // self.block_size  # the last token is computed, for its logits
+            sequence.computed = self._cache.found(sequence.request.hashes[:whole]) * self.block_size
+        return sequence
+
+    def _prefill(self) -> tuple[list[tuple[int, int]], list[SequenceState]]:
         """Parts of prompts that this step computes, as (start, end), and the requests that it makes ready to decode."""
         chunks: list[tuple[int, int]] = []
-        joined: list[_Sequence] = []
+        joined: list[SequenceState] = []
         left = self.budget - self._decoding * self.cost.verified
         while left > 0:
-            sequence = self._partial
+            sequence = self._partial or self._next()
             if sequence is None:
-                if not self._waiting or len(self._running) >= self.max_num_seqs:
-                    break
-                sequence = next(iter(self._waiting.values()))
+                break
             request, known, start = sequence.request, sequence.known, sequence.computed
             end = min(known, start + left)
-            need = self._blocks(request.prompt_tokens + request.output_tokens if self._reserve else end)
-            if need - sequence.blocks > self.free_blocks:
-                if sequence is self._partial:  # it is the youngest itself
-                    self._back(self._preempt())
-                break  # first come, first served: a smaller one behind it waits too
+            blocks = self._blocks(request.prompt_tokens + request.output_tokens if self._reserve else end)
+            hashed = request.hashes[sequence.hashed : end // self.block_size]
+            need = blocks - sequence.blocks
+            if self._cache is not None:
+                need -= self._cache.shared(hashed)
+            if need > self.free_blocks:
+                if sequence is self._partial and self._preempt() is not sequence:
+                    continue
+                break  # a smaller one behind it waits too
             if sequence is not self._partial:
                 self._running[request.id] = self._waiting.pop(request.id)
-            self.free_blocks -= need - sequence.blocks
-            sequence.blocks, sequence.computed = need, end
+                sequence.cached = start if sequence.cached is None else sequence.cached
+            if self._cache is not None:
+                self._cache.use(hashed)
+                sequence.hashed += len(hashed)
+            self._take(need)
+            sequence.blocks, sequence.computed = blocks, end
             chunks.append((start, end))
             left -= end - start
             self._partial = sequence if end < known else None
@@ -337,7 +321,7 @@ class StepMachine:
 
     # ---- who decodes, and in which blocks ---------------------------------------------------------------
 
-    def _join(self, sequence: _Sequence) -> None:
+    def _join(self, sequence: SequenceState) -> None:
         """Let a request decode from this step on."""
         sequence.decoding = True
         sequence.base = self._count - sequence.done
@@ -350,33 +334,45 @@ class StepMachine:
             heapq.heappush(self._end_counts, sequence.end)
         self._ends[sequence.end][sequence.request.id] = sequence
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: SequenceState) -> None:
         """Free a request's blocks, and count it no longer."""
         if sequence is self._partial:
             self._partial = None
-        freed = sequence.blocks
+        blocks, computed = sequence.blocks, sequence.computed
         if sequence.decoding:
             if not self._reserve:
-                freed = self._blocks(sequence.offset + self._granted)
+                blocks = self._blocks(sequence.offset + self._granted)
+            computed = sequence.offset + min(self._count, sequence.end) - 1  # the last token's KV is not there
             self._decoding -= 1
             self._offsets -= sequence.offset
             self._phases[(1 - sequence.offset) % self.block_size] -= 1
             self._ends.get(sequence.end, {}).pop(sequence.request.id, None)
-        self.free_blocks += freed
+        if self._cache is not None:
+            hashes, hashed = sequence.request.hashes, sequence.hashed
+            self._cache.keep(hashes[hashed : computed // self.block_size])
+            blocks += self._cache.leave(hashes[:hashed]) - hashed
+        self.free_blocks += blocks
 
-    def _preempt(self) -> _Sequence:
+    def _preempt(self) -> SequenceState:
+        """Put the youngest request, or that of the highest priority number, back to the head of the queue."""
         self.preemptions += 1
-        _, youngest = self._running.popitem()
-        self._release(youngest)
-        return youngest
-
-    def _back(self, sequence: _Sequence) -> None:
-        """Put a preempted request at the head of the queue; its KV is lost, but for a prefix that others keep."""
+        youngest = reversed(self._running.values())
+        sequence = max(youngest, key=_PRIORITY) if self._by_priority else next(youngest)
+        request = self._running.pop(sequence.request.id).request
+        self._release(sequence)
         if sequence.decoding:
+            self._preempted.append(request.id)
             sequence.done, sequence.decoding = self._count - sequence.base, False
-        sequence.blocks, sequence.computed = 0, self._cached(sequence.request)
-        self._waiting[sequence.request.id] = sequence
-        self._waiting.move_to_end(sequence.request.id, last=False)
+        sequence.blocks, sequence.hashed, sequence.computed = 0, 0, self._cached(request)
+        self._waiting[request.id] = sequence
+        self._waiting.move_to_end(request.id, last=False)
+        return sequence
+
+    def _take(self, blocks: int) -> None:
+        """Use free blocks, in which a prefix may have been kept."""
+        self.free_blocks -= blocks
+        if self._cache is not None:
+            self._cache.shrink(self.free_blocks)
 
     def _crossings(self, count: int) -> int:
         """Blocks that those who decode need up to that count."""

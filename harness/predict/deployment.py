@@ -8,7 +8,7 @@ replicas serve in parallel. With expert parallelism a GPU has whole experts inst
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,6 +53,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     link_latency: float = 15e-6  # seconds of one collective before its first byte: 10-20 µs
     max_num_batched_tokens: int | None = None  # of one step; None: no limit
     reserve: bool = False  # the engine keeps room for whole answers instead of preempting
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"  # who goes first; only simulations obey it
+    prefix_caching: bool = False  # prompts that begin alike share blocks; only simulations obey it
     prefix_hit: float = 0.0  # share of prompt tokens whose KV is already there: h_p
     fused: float = 0.0  # w: share of steps in which prefill and decode run as one
     acceptance: float = 0.0  # speculative decoding: α, chance that a drafted token is right
@@ -75,6 +77,9 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
     _check_shares(found)
+    if found.prefix_caching and found.prefix_hit:
+        fact = "a prefix cache has its own share of hits"
+        raise HarnessError(fact, place="--prefix-hit", way_out="leave it out, or --prefix-caching")
     if found.draft_tokens < 0:
         fact = f"{found.draft_tokens} drafted tokens are too few"
         raise HarnessError(fact, place="--draft-tokens", way_out="give 0 or more")

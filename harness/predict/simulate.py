@@ -19,7 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from harness.errors import HarnessError
-from harness.predict.batching import SimulatedRequest, StepMachine, Stride
+from harness.predict.batching import StepMachine, Stride
+from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import MeanLengths
 from harness.summary import Spread
 

@@ -1,12 +1,14 @@
 """What the endpoint reads and writes: OpenAI's bodies in, vLLM's bytes out. No sockets, no clock.
 
-Tokens here are words: a prompt has as many as its text has between blanks, plus a fixed few for the chat
-template, and an answer has one in each chunk. That makes every count exact from the outside.
+Tokens here are words: a prompt has as many as its text has between blanks, behind a fixed few of the chat
+template, and an answer has one in each chunk. That makes every count exact from the outside, and a conversation that
+goes on begins with the tokens of the request before it, but for its reasoning.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +20,8 @@ from harness.dialects.dialect import Dialect
 from harness.predict.batching import StepMachine
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
+from harness.sim.replicas import Replicas
+from harness.workload.cache import hashes
 
 GENERATE = {"/v1" + dialect.path: dialect for dialect in DIALECTS.values()}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
@@ -32,6 +36,8 @@ WORDS = [
         "happy heart heavy horse house human juice large laugh learn level light lucky metal money month"
     ).split()
 ]
+_ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the next prompt
+_TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
 
 
 class RefusalError(Exception):
@@ -49,7 +55,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Dialect
     prompt_tokens: int
     output_tokens: int
+    reasoning_tokens: int  # of them
     finish_reason: str
+    priority: int
+    hashes: Sequence[int]  # of the whole KV blocks of prompt and answer; none without a prefix cache
     salt: int  # which words the answer has
     stream: bool
     include_usage: bool
@@ -86,17 +95,38 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     salt = zlib.crc32(data, profile.seed)
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
+    output = min(limit, natural)
+    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and dialect.wording.reasoning else 0
     options = body.stream_options or StreamOptions()
     return Generation(
         dialect=dialect,
         prompt_tokens=prompt,
-        output_tokens=min(limit, natural),
+        output_tokens=output,
+        reasoning_tokens=min(output, reasoning),
         finish_reason="length" if natural >= limit else "stop",
+        priority=body.priority or 0,
+        hashes=_blocks(texts, dialect, salt, output, profile),
         salt=salt,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
     )
+
+
+def _blocks(
+    texts: Sequence[str], dialect: Dialect, salt: int, output_tokens: int, profile: Profile | Reference
+) -> Sequence[int]:
+    """Hashes of a request's whole KV blocks, the answer's too; none without a prefix cache."""
+    if not isinstance(profile, Profile) or not profile.deployment.prefix_caching:
+        return ()
+    words = [*(_TEMPLATE if dialect is CHAT else ()), *(word for text in texts for word in text.split())]
+    words += [_ANSWER[_word(salt, position)] for position in range(output_tokens)]
+    return hashes(words, profile.deployment.block_size)
+
+
+def _word(salt: int, position: int) -> int:
+    """Which word an answer has at a position; the stride is odd, so all 64 come before one comes again."""
+    return (salt + position * (salt | 1)) & 63
 
 
 def _bad(message: str) -> RefusalError:
@@ -107,11 +137,13 @@ class EventWriter:
     """The bytes of one answer, token by token or whole."""
 
     def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
+        self.cached_tokens: int | None = None  # of the prompt, once it is known
         self._generation = generation
+        self._reasoning = generation.reasoning_tokens
         self._wording = generation.dialect.wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
-        self._stride = generation.salt | 1  # odd, so that it visits all 64 words before one comes again
+        self._stride = generation.salt | 1  # `_word`'s
         opening = msgspec.json.encode(
             {"id": self._id, "object": self._wording.event, "created": created, "model": model, "choices": []}
         )
@@ -127,6 +159,8 @@ class EventWriter:
 
     def middle(self, position: int) -> bytes:
         """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
+        if position < self._reasoning:
+            return _framed(self._piece(position, False))
         word = WORDS[(self._generation.salt + position * self._stride) & 63]
         if not self._generation.continuous_usage:
             return b"".join((self._before, word, self._after))
@@ -150,32 +184,25 @@ class EventWriter:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
-        generation = self._generation
         parts = [_framed(event) for event in self._first(position)]
         parts.append(_framed(self._piece(position, finished)))
         if finished:
-            if generation.include_usage:
-                parts.append(_framed(self._opening + b'],"usage":' + self._usage(position + 1) + b"}\n\n"))
-            parts.append(_framed(b"data: [DONE]\n\n"))
-            parts.append(b"0\r\n\r\n")
+            parts.append(self._last(position + 1))
         return b"".join(parts)
 
     def lump(self, position: int, tokens: int, finished: bool) -> bytes:
         """Several tokens, an event each, in one HTTP chunk; what ends the answer has its own."""
-        generation, end = self._generation, position + tokens
+        end = position + tokens
         events = self._first(position)
         events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
         out = _framed(b"".join(events))
-        if finished:
-            if generation.include_usage:
-                out += _framed(self._opening + b'],"usage":' + self._usage(end) + b"}\n\n")
-            out += _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-        return out
+        return out + self._last(end) if finished else out
 
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
         generation = self._generation
-        text = b"".join(self._word(each) for each in range(generation.output_tokens)).decode()
+        words = [WORDS[_word(generation.salt, each)] for each in range(generation.output_tokens)]
+        reasoning, text = (b"".join(part).decode() for part in (words[: self._reasoning], words[self._reasoning :]))
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": generation.finish_reason}
         return msgspec.json.encode(
             {
@@ -183,13 +210,10 @@ class EventWriter:
                 "object": self._wording.whole,
                 "created": self._created,
                 "model": self._model,
-                "choices": [choice | self._wording.choice(text)],
-                "usage": msgspec.Raw(self._usage(generation.output_tokens)),
+                "choices": [choice | self._wording.choice(text, reasoning)],
+                "usage": msgspec.Raw(self._final_usage(generation.output_tokens)),
             }
         )
-
-    def _word(self, position: int) -> bytes:
-        return WORDS[(self._generation.salt + position * self._stride) & 63]
 
     def _first(self, position: int) -> list[bytes]:
         """The events that stand before this token's own."""
@@ -202,8 +226,16 @@ class EventWriter:
         """The event of one token."""
         generation = self._generation
         usage = self._usage(position + 1) if generation.continuous_usage else None
-        text = self._wording.token % self._word(position)
-        return self._event(text, generation.finish_reason if last else None, usage)
+        word = WORDS[_word(generation.salt, position)]
+        token = (position < self._reasoning and self._wording.reasoning) or self._wording.token
+        return self._event(token % word, generation.finish_reason if last else None, usage)
+
+    def _last(self, tokens: int) -> bytes:
+        """The chunks that end an answer of so many tokens."""
+        end = _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        if not self._generation.include_usage:
+            return end
+        return _framed(self._opening + b'],"usage":' + self._final_usage(tokens) + b"}\n\n") + end
 
     def _event(self, text: bytes, finish: str | None, usage: bytes | None) -> bytes:
         reason = b'"%s"' % finish.encode() if finish else b"null"
@@ -218,11 +250,22 @@ class EventWriter:
 
     def _usage(self, completion: int) -> bytes:
         prompt = self._generation.prompt_tokens
-        return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}' % (
+        usage = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}' % (
             prompt,
             prompt + completion,
             completion,
         )
+        if not self._reasoning:
+            return usage
+        reasoning = min(completion, self._reasoning)
+        return b'%b,"completion_tokens_details":{"reasoning_tokens":%d}}' % (usage[:-1], reasoning)
+
+    def _final_usage(self, completion: int) -> bytes:
+        """Usage of the whole answer: here vLLM says how much of the prompt was cached, and only here."""
+        usage = self._usage(completion)
+        if self.cached_tokens is None:
+            return usage
+        return usage.replace(b"null", b'{"cached_tokens":%d}' % self.cached_tokens)
 
 
 def _framed(event: bytes) -> bytes:
@@ -248,11 +291,12 @@ class Counts:
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
+        self.cached_tokens = 0  # of them
         self.generation_tokens = 0
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: StepMachine | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: StepMachine | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [
@@ -260,7 +304,7 @@ def metrics(machine: StepMachine | Pacer | Flood, counts: Counts, model: str) ->
         ("num_requests_waiting", "gauge", machine.waiting),
         ("kv_cache_usage_perc", "gauge", machine.kv_usage),
         ("prefix_cache_queries_total", "counter", counts.prompt_tokens),
-        ("prefix_cache_hits_total", "counter", 0),
+        ("prefix_cache_hits_total", "counter", counts.cached_tokens),
         ("prompt_tokens_total", "counter", counts.prompt_tokens),
         ("generation_tokens_total", "counter", counts.generation_tokens),
         ("num_preemptions_total", "counter", machine.preemptions),

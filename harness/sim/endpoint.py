@@ -17,7 +17,8 @@ import time
 from collections import deque
 from time import monotonic_ns
 
-from harness.predict.batching import SimulatedRequest, Step, StepMachine
+from harness.predict.batching import Step, StepMachine
+from harness.predict.sequence import SimulatedRequest
 from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
 from harness.sim.connection import (
     BODY_LIMIT,
@@ -31,6 +32,7 @@ from harness.sim.connection import (
 )
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference, StreamPace
+from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry, WriteLog
 
 _SPIN_NS = 100_000  # the end of every wait is spun: the kernel wakes a sleeper up to this late
@@ -143,7 +145,9 @@ class Endpoint:
         tokens = min(self._burst, job.generation.output_tokens - position)
         self._counts.generation_tokens += tokens
         if position == 0:
+            cached = job.writer.cached_tokens = self._machine.cached_tokens(job.id)
             self._counts.prompt_tokens += job.generation.prompt_tokens
+            self._counts.cached_tokens += cached or 0
         if finished:
             del self._jobs[job.id]
             self._counts.success[job.generation.finish_reason] += 1
@@ -258,7 +262,13 @@ class Endpoint:
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
         writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
         job = Job(self._issued, name, generation, writer, connection)
-        request = SimulatedRequest(job.id, generation.prompt_tokens, generation.output_tokens)
+        request = SimulatedRequest(
+            job.id,
+            generation.prompt_tokens,
+            generation.output_tokens,
+            hashes=generation.hashes,
+            priority=generation.priority,
+        )
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
             self._machine.submit(request, max(late, 0) / 1e9)
@@ -362,8 +372,9 @@ class Endpoint:
         self._log.append(entry)
 
 
-def _machine(profile: Profile | Reference) -> StepMachine | Pacer | Flood:
+def _machine(profile: Profile | Reference) -> StepMachine | Replicas | Pacer | Flood:
     if isinstance(profile, Profile):
-        return StepMachine(profile.model, profile.deployment)
+        machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
+        return machines[0] if len(machines) == 1 else Replicas(machines)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)

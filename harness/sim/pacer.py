@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from harness.predict.batching import SimulatedRequest, Step, Token
+from harness.predict.batching import Step, Token
+from harness.predict.sequence import SimulatedRequest
 
 
 class _Stream:
@@ -32,6 +33,9 @@ class _Unlimited:
     preemptions = 0
     block_size = 16  # tokens
     num_blocks = 2**32
+
+    def cached_tokens(self, request_id: int) -> None:
+        """There is no prefix cache."""
 
 
 class Pacer(_Unlimited):

@@ -31,6 +31,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     max_model_len: int  # tokens of the longest request, prompt and answer
     seed: int = 0  # of the answers' words and natural lengths
     api_key: str | None = None  # guards /v1/*
+    reasoning_tokens: int = 0  # with which an answer to a chat begins
 
     @property
     def model_name(self) -> str:
@@ -85,6 +86,7 @@ def profile(
     speed: float = 4.0,
     seed: int = 0,
     api_key: str | None = None,
+    reasoning_tokens: int = 0,
     **more: Any,
 ) -> Profile:
     """A profile from `MODEL/GPU`; MODEL may be the path of a config.json or of its folder. For `more` see `served`.
@@ -97,7 +99,7 @@ def profile(
     if not slash or not which:
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
     made = served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **more)
-    return msgspec.structs.replace(made, seed=seed, api_key=api_key)
+    return msgspec.structs.replace(made, seed=seed, api_key=api_key, reasoning_tokens=reasoning_tokens)
 
 
 def served(
@@ -124,9 +126,6 @@ def served(
     if not 0 < where.speed < math.inf:
         raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
     machine = StepMachine(made, where)
-    if where.dp > 1:
-        way_out = f"simulate one of them, on {where.tp * where.pp} GPUs"
-        raise HarnessError(f"{where.dp} replicas, but the endpoint is one", place="--dp", way_out=way_out)
     if machine.num_blocks < 1:
         fact = f"its KV cache is smaller than a block of {where.block_size} tokens"
         raise HarnessError(fact, place="--kv-tokens", way_out="give more, or a larger GPU")

@@ -1,16 +1,17 @@
 """The prefix hits to expect: what a cache of whole blocks would serve of these prompts, in this order. Pure.
 
-As vLLM caches: a block is known by its tokens and all before it, only whole blocks are kept, the last token of a
-prompt is always computed, and the block that was used longest ago goes first, the end of a prompt before its
-beginning. Left out: requests in flight at once, which hold their blocks, and do not yet find each other's.
+The blocks are kept as the simulated endpoint keeps them (predict.prefix_cache): only whole ones, and the last token of
+a prompt is always computed. Left out: requests in flight at once, which hold their blocks, and do not yet find each
+other's.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
+
+from harness.predict.prefix_cache import PrefixCache
 
 
 class Hits(msgspec.Struct, frozen=True):
@@ -26,28 +27,22 @@ class Hits(msgspec.Struct, frozen=True):
 
 
 class Cache:
-    """The blocks that are kept, from the least to the most recently used."""
+    """A server's cache, for requests one after the other."""
 
     def __init__(self, block: int, blocks: int | None = None) -> None:
         """Tokens of a block, and how many blocks there are; None: without bound."""
         self._block, self._most = block, blocks
-        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._kept = PrefixCache()
 
     def serve(self, hashes: Sequence[int], prompt_tokens: int) -> int:
         """Tokens of a prompt that are served, by the hashes of its whole blocks; those of its answer may follow them.
 
         All of them are the most recently used then.
         """
-        known = 0
-        for each in hashes[: max(0, prompt_tokens - 1) // self._block]:
-            if each not in self._kept:
-                break
-            known += 1
-        for each in reversed(hashes):  # so that the first block is the last to go
-            self._kept[each] = None
-            self._kept.move_to_end(each)
-        while self._most is not None and len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        known = self._kept.found(hashes[: max(0, prompt_tokens - 1) // self._block])
+        self._kept.keep(hashes)
+        if self._most is not None:
+            self._kept.shrink(self._most)
         return known * self._block
 
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.predict.batching import SimulatedRequest, Step, StepMachine, Token
+from harness.predict.batching import Step, StepMachine, Token
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model
+from harness.predict.sequence import SimulatedRequest
 from harness.predict.step import WindowCost, decode_time, prefill_time, step_cost
 
 LLAMA = model(model_config("llama-3.1-8b"), "llama-3.1-8b")
@@ -258,6 +259,49 @@ def test_a_fused_step_hides_a_prompt_behind_the_decoding_of_others():
     assert plain.step().duration == pytest.approx(serial)
     # The prompt computes for less time than decoding reads, so all that is not hidden is the share of its own decoding.
     assert fused.step().duration == pytest.approx(0.9 * alone + 0.1 * serial, rel=1e-3)
+
+
+# ---- priorities -----------------------------------------------------------------------------------------
+
+
+def first_tokens(server):
+    return [token.request for token in drain(server) if token.position == 0]
+
+
+def test_the_lowest_priority_number_goes_first_and_the_earlier_of_two_alike():
+    server = machine(max_num_seqs=1, scheduling_policy="priority")
+    for id, priority in enumerate((0, 5, -1, 5, -1)):
+        server.submit(SimulatedRequest(id, 10, 2, priority=priority))
+    assert first_tokens(server) == [2, 4, 0, 1, 3]
+
+
+def test_priorities_mean_nothing_to_a_server_that_does_not_schedule_by_them():
+    server = machine(max_num_seqs=1)
+    for id, priority in enumerate((0, 5, -1)):
+        server.submit(SimulatedRequest(id, 10, 2, priority=priority))
+    assert first_tokens(server) == [0, 1, 2]
+
+
+def test_the_highest_priority_number_yields_its_blocks_and_of_two_alike_the_younger():
+    server = machine(kv_tokens=16 * 7, scheduling_policy="priority")
+    for id, priority in enumerate((7, 7, 0)):
+        server.submit(SimulatedRequest(id, 32, 40, priority=priority))
+    assert [token.request for token in server.step().tokens] == [2, 0, 1]  # two blocks each, one is free
+    assert [token.request for token in server.step().tokens] == [2, 0]
+    assert (server.preemptions, server.waiting) == (1, 1)
+
+
+def test_a_prompt_in_chunks_takes_the_blocks_of_a_request_of_a_higher_number():
+    """The urgent prompt of six blocks comes in three chunks; for the third the other one yields."""
+    server = machine(kv_tokens=16 * 8, max_num_batched_tokens=33, scheduling_policy="priority")
+    server.submit(SimulatedRequest(1, 32, 60, priority=1))
+    server.step()
+    server.submit(SimulatedRequest(2, 90, 5))
+    steps = [server.stride(most=1) for _ in range(3)]
+    assert [(each.computed, each.batch, list(each.preempted)) for each in steps] == [
+        (32, 1, []), (32, 1, []), (26, 1, [1]),
+    ]  # fmt: skip
+    assert (list(steps[2].started), server.preemptions, server.waiting) == ([2], 1, 1)
 
 
 # ---- properties -----------------------------------------------------------------------------------------

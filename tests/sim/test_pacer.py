@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predict.batching import SimulatedRequest
+from harness.predict.sequence import SimulatedRequest
 from harness.sim.pacer import Flood, Pacer
 
 

@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from harness.cli import cli
 from harness.errors import HarnessError
 from harness.predict import question, tune
-from harness.predict.batching import SimulatedRequest, StepMachine
+from harness.predict.batching import StepMachine
 from harness.predict.limits import batch_cap, caps
 from harness.predict.roofline import predict
+from harness.predict.sequence import SimulatedRequest
 from harness.predict.steady import steady_state
 from harness.predict.step import MeanLengths, decode_time, step_cost
 from harness.sim.api import CHAT_OVERHEAD, WORDS, EventWriter, RefusalError, read
@@ -764,7 +765,7 @@ def test_a_profile_travels_unchanged(served):
 
 
 @pytest.mark.parametrize(
-    "figures", [{"max_num_seqs": 0}, {"speed": 0}, {"speed": float("nan")}, {"kv_tokens": 15}, {"tp": 0}, {"dp": 2}]
+    "figures", [{"max_num_seqs": 0}, {"speed": 0}, {"speed": float("nan")}, {"kv_tokens": 15}, {"tp": 0}, {"dp": 0}]
 )
 def test_a_profile_that_serves_nobody_is_refused(figures):
     with pytest.raises(HarnessError):
@@ -818,6 +819,18 @@ def test_sim_serves_what_predict_predicts_by_the_same_options(chosen):
     assert (served.model, served.deployment) == (made, where)
     assert (served.name, served.model_name) == ("qwen2.5-7b/h200-sxm", "qwen2.5-7b")
     assert chosen(*DEPLOYED, "--speed", "3").deployment == msgspec.structs.replace(where, speed=3.0)
+
+
+def test_sim_says_how_it_serves_what_prompts_share_and_who_goes_first(chosen):
+    served = chosen(
+        "--prefix-caching", "--block-size", "128", "--scheduling-policy", "priority", "--reasoning-tokens", "40"
+    )
+    assert (served.deployment.prefix_caching, served.deployment.scheduling_policy) == (True, "priority")
+    assert served.deployment.block_size == 128
+    assert served.reasoning_tokens == 40
+    plain = chosen()
+    assert (plain.deployment.prefix_caching, plain.deployment.scheduling_policy) == (False, "fcfs")
+    assert plain.reasoning_tokens == 0
 
 
 def test_a_model_or_a_card_alone_is_beside_the_other_of_the_default(chosen):
@@ -893,7 +906,6 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
         (["--dtype", "int3"], "--dtype: unknown precision 'int3'"),
         (["--tp", "0"], "--tp, --pp, --dp, --ep: a split into less than 1 part"),
         (["--tp", "3"], "--tp: 3 GPUs cannot share the 32 heads"),
-        (["--tp", "2", "--gpus", "4"], "--dp: 2 replicas, but the endpoint is one"),
         (["--max-num-seqs", "0"], "--max-num-seqs: "),
         (["--kv-tokens", "15"], "--kv-tokens: its KV cache is smaller than a block of 16 tokens"),
         (
