@@ -23,8 +23,8 @@ ROOMS = (
     "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
-    "bounds", "classes", "decoding", "errors", "files", "interpreter", "judgement", "manifest", "precedence", "record",
-    "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic", "units",
+    "bounds", "classes", "decoding", "errors", "files", "interpreter", "judgement", "manifest", "precedence", "ready",
+    "record", "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {"workload", "dialects", "load", "observe", "experiment"}  # what reads its results never comes to it

@@ -124,6 +124,7 @@ _HEADINGS = (
         option("--quiet", is_flag=True, help="No progress and no table.", with_resume=True),
         option("--verbose", is_flag=True, help="Every remark, not only the gravest three.", with_resume=True),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
+        option("--list", "list_ready", is_flag=True, help="List the ready scenarios with their questions and stop."),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
         option(
             "--yes",
