@@ -180,7 +180,7 @@ _LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 
 def load(path: str) -> Scenario:
     """The scenario in a TOML file, checked field by field."""
-    with decoding.reading(path, "TOML", "give the path of a scenario.toml, like those in scenarios/"):
+    with decoding.reading(path, "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
         raw = decoding.toml(decoding.content(Path(path)))
     return build(raw, place=path)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
+import pytest
+
+from harness import ready, scenario
 from harness.judgement import Code
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}
+WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
 CITED = re.compile(r"docs/(method|definitions)\.md, ([A-Z][^;:)\"\n]*)")
 
 
@@ -39,3 +44,13 @@ def test_every_code_of_a_verdict_has_its_definition_and_every_definition_its_cod
     _, *rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
     codes = re.findall(r"`([a-z0-9_…]+)`", " ".join(rows))
     assert sorted(codes) == sorted("said_…" if code is Code.ERROR_MESSAGE else code for code in Code)
+
+
+@pytest.mark.parametrize("example", re.findall(r"```toml\n(.*?)```", WORKLOADS, re.DOTALL))
+def test_every_scenario_that_is_shown_can_be_read(example: str) -> None:
+    assert scenario.build(tomllib.loads(example), place="docs/workloads.md") != scenario.Scenario()
+
+
+def test_every_ready_scenario_stands_in_the_docs_with_its_question() -> None:
+    rows = re.findall(r"^\| \[(.+)\]\(\.\./scenarios/(.+)\.toml\) \| (.+) \|$", WORKLOADS, re.MULTILINE)
+    assert rows == [(each.name, each.name, each.question) for each in ready.scenarios()]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import harness
+from harness import ready
 from harness.summary import Value
 
 ROOT = Path(__file__).parent.parent
@@ -115,6 +117,28 @@ def test_the_wheel_has_everything_that_a_page_is_made_of() -> None:
     assets = {path.relative_to(ROOT) for path in (ROOT / "harness/report/assets").iterdir()}
     assert {path.suffix for path in assets} == {".css", ".js", ".j2"}
     assert assets <= packed
+
+
+def test_the_wheel_has_the_ready_scenarios() -> None:
+    packed = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    files = {Path("harness/scenarios", path.name) for path in (ROOT / "scenarios").glob("*.toml")}
+    assert len(files) >= 5
+    assert files <= packed
+
+
+@pytest.mark.slow
+def test_what_the_wheel_holds_takes_a_ready_scenario_by_its_name(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    printed = [
+        subprocess.run(
+            [sys.executable, "-m", "harness", "run", *arguments],
+            cwd=tmp_path / "installed", capture_output=True, text=True, check=True,
+        ).stdout
+        for arguments in (["--list"], ["chat", "--print-scenario"])
+    ]  # fmt: skip
+    assert [line.split()[0] for line in printed[0].splitlines()] == [each.name for each in ready.scenarios()]
+    assert 'name = "chat"' in printed[1]
 
 
 def test_a_loose_requirement_is_no_pin() -> None:

@@ -24,7 +24,7 @@ ROOMS = (
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "interpreter", "judgement",
-    "manifest", "precedence", "record", "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic",
+    "manifest", "precedence", "ready", "record", "reuse", "roles", "scenario", "secrecy", "summary", "terminal", "traffic",
     "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import units
+from harness import ready, units
 from harness.cli import option_values, output
 from harness.cli.grouped import Grouped, Option
 from harness.cli.run_options import options
@@ -29,7 +29,7 @@ Examples:
   knee run --url http://127.0.0.1:8000 --levels 1,2,4,8,16,32 --level-seconds 10s
   knee run --url http://127.0.0.1:8000 --gpu h100-sxm --model-config llama-3.1-8b
   knee run --url http://127.0.0.1:8000 --slo ttft_p99=2s,itl_p99=50ms --max-seconds 5m
-  knee run scenarios/chat.toml --url http://127.0.0.1:8000"""
+  knee run chat --url http://127.0.0.1:8000"""
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
@@ -38,8 +38,12 @@ Examples:
 def run(scenario: tuple[str, ...], **flags: Any) -> None:
     """Measure an endpoint and write a result folder.
 
-    The load rises from level to level of concurrency, and the curve is fitted to the levels.
+    The load rises from level to level of concurrency, and the curve is fitted to the levels. SCENARIO is a TOML file,
+    or the name of a ready scenario.
     """
+    if flags["list_ready"]:
+        _list_ready()
+        return
     from harness import scenario as scenarios
     from harness.experiment import consent
 
@@ -67,6 +71,14 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
     measure = _measure if resolved.sweep == scenarios.Sweep() else _measure_map
     sys.exit(measure(resolved, agreed, flags))
+
+
+def _list_ready() -> None:
+    """The ready scenarios, one a line with its question."""
+    found = ready.scenarios()
+    width = max((len(each.name) for each in found), default=0)
+    for each in found:
+        print(f"{each.name:{width}}  {each.question}")
 
 
 def _command() -> str:
@@ -192,7 +204,7 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     from harness import scenario as scenarios
 
     headers = option_values.headers(flags["header"])  # first: a value that the shell split off is no path
-    tree: dict[str, Any] = msgspec.to_builtins(scenarios.load(path)) if path else {}
+    tree: dict[str, Any] = msgspec.to_builtins(scenarios.load(str(ready.path(path)))) if path else {}
     values = {flag: value for flag, value in flags.items() if value is not None}
     replaced = {"levels": ("levels", "rates", "search_rate"), "max_concurrency": ("levels",)}  # fields of the file
     for flag, keys in (replaced | {"rate": replaced["levels"]}).items():

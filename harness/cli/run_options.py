@@ -136,6 +136,7 @@ _HEADINGS = (
             with_resume=True,
         ),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
+        option("--list", "list_ready", is_flag=True, help="List the ready scenarios with their questions and stop."),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
         option("--print-requests", metavar="N", help="Print the first N requests as JSON lines and stop."),
         option(
