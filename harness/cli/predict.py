@@ -61,18 +61,18 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
         _golden(as_json=flags["as_json"])
         return
     _check_arrivals(flags)
-    asked = _scenario(scenario, flags)
-    for option in ("model_config", "gpu", "price", "calibration"):
-        flags[option] = getattr(asked.hardware, option) if flags[option] is None else flags[option]
+    resolved = _scenario(scenario, flags)
+    for option in ("model_config", "gpu"):
+        flags[option] = flags[option] or getattr(resolved.hardware, option)
     for option, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         if flags[option] is None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
-        _choose(asked, flags)
+        _choose(resolved, flags)
     else:
-        _one(asked, flags)
+        _one(resolved, flags)
 
 
 def _check_arrivals(flags: Mapping[str, Any]) -> None:
@@ -128,17 +128,20 @@ def _golden(*, as_json: bool) -> None:
     sys.exit(0 if all(row.met for row in rows) else 1)
 
 
-def _one(asked: Scenario, flags: Mapping[str, Any]) -> None:
-    """One model on one kind of card."""
+def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
+    """One model on one kind of card; price and calibration of the scenario are of this one."""
     import msgspec
 
+    hardware = resolved.hardware
+    flags["price"] = hardware.price if flags["price"] is None else flags["price"]
+    flags["calibration"] = flags["calibration"] or hardware.calibration
     cpus = flags["host_cpus"]
-    if cpus is None and flags["gpu"].lower() == "host" and asked.hardware.host_cpus:
-        cpus = ",".join(map(str, asked.hardware.host_cpus))
-    question = _question(asked, flags, deployed.card(flags["gpu"], cpus))
+    if cpus is None and flags["gpu"].lower() == "host" and hardware.host_cpus:
+        cpus = ",".join(map(str, hardware.host_cpus))
+    question = _question(resolved, flags, deployed.card(flags["gpu"], cpus))
     found = _answer(question, flags)
     prediction = found.prediction
-    rates, arrivals = _traffic(asked, flags)
+    rates, arrivals = _traffic(resolved, flags)
     if flags["simulate"] or rates is not None:
         stepped = _stepped(question, prediction, rates, arrivals)
         prediction = msgspec.structs.replace(prediction, step_machine=stepped)
@@ -158,14 +161,14 @@ def _one(asked: Scenario, flags: Mapping[str, Any]) -> None:
         _show(predicting.report(found))
 
 
-def _question(asked: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
+def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
     from harness.predict import question
     from harness.predict.step import MeanLengths, means
     from harness.workload import representative
 
     path, name = deployed.model(flags["model_config"], hub=flags["hub"])
-    levels = asked.ramp.levels if flags["levels"] is None else units.levels(flags["levels"])
-    lengths, prefill_alone = representative.lengths(asked), _prefill_alone(flags)
+    levels = resolved.ramp.levels if flags["levels"] is None else units.levels(flags["levels"])
+    lengths, prefill_alone = representative.lengths(resolved), _prefill_alone(flags)
     mean = means(lengths)
     return question.Question(
         model=path,
@@ -175,12 +178,12 @@ def _question(asked: Scenario, flags: Mapping[str, Any], card: Any, *, several: 
         output_tokens=0 if prefill_alone else mean.output_tokens,
         mixture=() if prefill_alone or isinstance(lengths, MeanLengths) else lengths,
         levels=levels or question.LEVELS,
-        dtype=_stored(flags["dtype"], asked.hardware.dtype),
-        kv_dtype=_stored(flags["kv_dtype"], asked.hardware.kv_dtype),
-        slo=units.slo(flags["slo"]) if flags["slo"] else asked.slo,
+        dtype=_stored(flags["dtype"], resolved.hardware.dtype),
+        kv_dtype=_stored(flags["kv_dtype"], resolved.hardware.kv_dtype),
+        slo=units.slo(flags["slo"]) if flags["slo"] else resolved.slo,
         price=flags["price"],
         peak_flops=flags["peak_flops"],
-        figures=_figures(asked, flags, several=several),
+        figures=_figures(resolved, flags, several=several),
     )
 
 
@@ -189,16 +192,18 @@ def _stored(option: str, of_file: str | None) -> str:
     return of_file or option if option == "auto" else option
 
 
-def _figures(asked: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
+def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
     """Fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
     from harness.predict import served
     from harness.workload import representative
 
-    own, of_file = deployed.figures(flags), served.figures(asked.hardware)
-    if cached := representative.cached_share(asked):
+    own, hardware = deployed.figures(flags), resolved.hardware
+    of_file: dict[str, Any] = {} if hardware.max_num_seqs is None else {"max_num_seqs": hardware.max_num_seqs}
+    if not several and not own.keys() & _SPLIT:
+        of_file = served.figures(hardware)
+    if cached := representative.cached_share(resolved):
         of_file["prefix_hit"] = cached
-    split = _SPLIT if several or own.keys() & _SPLIT else set()
-    return {name: value for name, value in of_file.items() if name not in split} | own
+    return of_file | own
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
@@ -244,23 +249,23 @@ def _stepped(
     return stepped.at_rates(made, where, lengths, rates, due_s, arrivals.period_s)
 
 
-def _traffic(asked: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
+def _traffic(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
     """Rates in place of the levels, if there are any, and how requests arrive at them."""
     from harness import traffic
 
-    arrivals = traffic.parse(flags["arrivals"] or asked.ramp.arrivals)
+    arrivals = traffic.parse(flags["arrivals"] or resolved.ramp.arrivals)
     if arrivals.speed is not None:
         raise HarnessError("no dataset has times to replay", place="--arrivals", way_out="name another kind")
     if flags["rate"] is not None:
         return units.rates(flags["rate"]), arrivals
-    if asked.ramp.rates is not None:
-        return asked.ramp.rates, arrivals
+    if resolved.ramp.rates is not None:
+        return resolved.ramp.rates, arrivals
     if flags["arrivals"] is None or arrivals.own_rate is not None:
         return None if arrivals.own_rate is None else [arrivals.own_rate], arrivals
     raise HarnessError("it has no effect without --rate", place="--arrivals", way_out="add --rate")
 
 
-def _choose(asked: Scenario, flags: Mapping[str, Any]) -> None:
+def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     """Rank cards: all of the catalog, or those named by --gpu."""
     import msgspec
 
@@ -280,7 +285,7 @@ def _choose(asked: Scenario, flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    first = _question(asked, flags, cards[0], several=True)
+    first = _question(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}

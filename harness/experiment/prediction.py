@@ -36,8 +36,8 @@ def _as_counted(scenario: Scenario, launch: Launch) -> MeanLengths | Mixture:
     """The requests' lengths as the checks say that the server counts them."""
     lengths = representative.lengths(scenario)
     if isinstance(lengths, MeanLengths):
-        asked = shape.of(scenario).mean().input_tokens
-        missed = 0 if launch.input_tokens is None else launch.input_tokens - asked
+        wanted = shape.of(scenario).mean().input_tokens
+        missed = 0 if launch.input_tokens is None else launch.input_tokens - wanted
         return msgspec.structs.replace(lengths, input_tokens=lengths.input_tokens + missed)
     fewest = launch.added_tokens + math.ceil(launch.tokens_per_word)  # the template, and one word
     return [(max(P, fewest), G) for P, G in lengths]

@@ -411,11 +411,19 @@ def test_options_stand_in_place_of_the_scenario_s_fields(mixed: str) -> None:
     assert twice == pytest.approx(2 * prediction(mixed, "--levels", "1")["levels"][0]["usd_per_million"]["mid"])
 
 
+def test_the_scenario_s_price_is_of_its_own_card(mixed: str) -> None:
+    ranked = json.loads(knee(mixed, "--gpu", "h100-sxm,l40s", "--json").output)
+    prices = {each["gpu"]: each["usd_per_hour"] for each in ranked if each["tp"] == 1}
+    assert len(set(prices.values())) == 2
+
+
 def test_how_gpus_share_the_work_is_from_the_scenario_or_from_the_options(tmp_path: Path) -> None:
     path = tmp_path / "tp.toml"
     path.write_text('[hardware]\ngpu = "h100-sxm"\nmodel_config = "llama-3.1-70b"\ngpus = 8\ntp = 4\n')
     assert (prediction(str(path))["gpus"], prediction(str(path))["assumptions"]["dp"]) == (8, 2)
     assert prediction(str(path), "--tp", "8")["assumptions"]["tp"] == 8
+    path.write_text('[hardware]\ngpu = "h100-sxm"\nmodel_config = "llama-3.1-70b"\ngpus = 8\n')
+    assert prediction(str(path), "--tp", "4", "--gpus", "8")["assumptions"]["dp"] == 2
     assert "2 × h200-sxm" in knee(str(path), "--gpu", "h200-sxm,b200-sxm").output
 
 

@@ -14,35 +14,35 @@ from harness.workload import representative
 from harness.workload.representative import cached_share, lengths, predictable
 
 
-def asked(toml: str) -> Scenario:
+def built(toml: str) -> Scenario:
     return scenario.build(tomllib.loads(toml), place="x.toml")
 
 
 def test_one_length_for_all_is_a_mean_request_and_anything_else_a_thousand_requests() -> None:
-    assert lengths(asked("[workload]\ninput_tokens = 100\noutput_tokens = 20")) == MeanLengths(100, 20)
-    found = lengths(asked('[workload]\ninput_tokens = "1..9"\noutput_tokens = 20'))
+    assert lengths(built("[workload]\ninput_tokens = 100\noutput_tokens = 20")) == MeanLengths(100, 20)
+    found = lengths(built('[workload]\ninput_tokens = "1..9"\noutput_tokens = 20'))
     assert not isinstance(found, MeanLengths)
     assert len(found) == 1000
     assert means(found).input_tokens == pytest.approx(5, abs=0.01)
-    classes = asked('[[class]]\nname = "a"\nshare = 3\ninput = 10\n[[class]]\nname = "b"\ninput = 50')
+    classes = built('[[class]]\nname = "a"\nshare = 3\ninput = 10\n[[class]]\nname = "b"\ninput = 50')
     assert means(lengths(classes)).input_tokens == 20  # (3 · 10 + 50) / 4
 
 
 def test_a_shared_prefix_lengthens_the_prompts_that_have_one_and_is_cached() -> None:
     prefix = "[workload.prefix]\ntokens = 400\nshare = 0.25\n"
-    alike = asked(f"[workload]\ninput_tokens = 100\n{prefix}")
+    alike = built(f"[workload]\ninput_tokens = 100\n{prefix}")
     assert lengths(alike) == MeanLengths(200, 128)  # 100 + 0.25 · 400
     assert cached_share(alike) == 0.5
-    found = lengths(asked(f'[workload]\ninput_tokens = "100..101"\n{prefix}'))
+    found = lengths(built(f'[workload]\ninput_tokens = "100..101"\n{prefix}'))
     assert not isinstance(found, MeanLengths)
     assert sum(P >= 500 for P, _ in found) == 250
-    assert cached_share(asked("")) == 0
+    assert cached_share(built("")) == 0
 
 
 def test_sessions_and_graphs_are_not_known_before_the_run() -> None:
-    assert predictable(asked(""))
-    assert not predictable(asked("[workload.session]\nturns = 3\nuser_tokens = 50"))
-    assert not predictable(asked('[[workload.node]]\nname = "plan"'))
+    assert predictable(built(""))
+    assert not predictable(built("[workload.session]\nturns = 3\nuser_tokens = 50"))
+    assert not predictable(built('[[workload.node]]\nname = "plan"'))
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
