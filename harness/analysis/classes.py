@@ -24,12 +24,7 @@ _FIGURES = [name for name in ClassSummary.__struct_fields__ if name in LevelSumm
 
 
 def rows(table: Table, names: Iterable[str] = ()) -> dict[str, Bools]:
-    """Which requests are of each class, shape [requests], the `names` first; those of none only if it is named.
-
-    >>> from tests.builders.records import request
-    >>> rows(Table.of([request(0.0, class_="chat"), request(1.0, class_="long")]), ["long"])
-    {'long': array([False,  True]), 'chat': array([ True, False])}
-    """
+    """Which requests are of each class, shape [requests], the `names` first; those of none only if "" is named."""
     wanted = list(dict.fromkeys(names))
     codes = {name: code for code, name in enumerate(wanted)}
     of = np.fromiter((codes.setdefault(name, len(codes)) for name in table.class_), np.int64, len(table.class_))

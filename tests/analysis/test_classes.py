@@ -41,6 +41,14 @@ def parts(s: LevelSummary) -> dict[str, ClassSummary]:
     return s.classes
 
 
+def test_rows_are_by_class_those_that_are_named_first() -> None:
+    table = Table.of([request(0.0, class_="chat"), request(1.0), request(2.0, class_="long")])
+    found = {name: of_class.tolist() for name, of_class in classes.rows(table, ["long"]).items()}
+    assert found == {"long": [False, False, True], "chat": [True, False, False]}
+    assert list(found) == ["long", "chat"]
+    assert classes.rows(table, [""])[""].tolist() == [False, True, False]
+
+
 def test_each_class_has_the_figures_of_its_own_requests() -> None:
     found = parts(of(chat(40) + long(10)))
     assert list(found) == ["chat", "long"]

@@ -14,6 +14,7 @@ from harness import distribution, manifest
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.analysis.table import Table
+from harness.errors import HarnessError
 from harness.record import Record
 from harness.summary import ClassWorkload, WorkloadSummary
 from tests.builders.records import WINDOW, request
@@ -124,6 +125,11 @@ def test_where_all_requests_are_alike_there_is_nothing_to_compare() -> None:
     assert compared([request(1.0, [2.0])]) is None
     [prefixed] = rows([request(1.0, [2.0])], workload={"input_tokens": 4, "prefix": {"tokens": 6}})
     assert (prefixed.input_tokens.law, prefixed.input_tokens.ks) == ("4, after a prefix of 6", 0.0)
+
+
+def test_a_manifest_with_a_law_that_is_none_is_one_line_with_its_place() -> None:
+    with pytest.raises(HarnessError, match=r"manifest\.json: \$\.scenario"):
+        compared([request(1.0, [2.0])], workload={"input_tokens": "about 500"})
 
 
 def test_of_a_dataset_no_law_is_asked() -> None:
