@@ -85,10 +85,10 @@ def _scenario(path: str | None, flags: Mapping[str, Any]) -> Scenario:
     """The scenario of the file, else an empty one, with the lengths of the options in place of its own."""
     import msgspec
 
-    from harness import classes, scenario
+    from harness import classes, ready, scenario
     from harness.workload import representative
 
-    found = scenario.load(path) if path else scenario.Scenario()
+    found = scenario.load(str(ready.path(path))) if path else scenario.Scenario()
     if not representative.predictable(found):
         fact = "the prompts of sessions and graphs grow with every answer"
         raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")

@@ -22,13 +22,13 @@ def lengths(scenario: Scenario) -> MeanLengths | Mixture:
     """Tokens of prompts, with what they share, and of answers: one pair for all, or those of a mixture.
 
     >>> lengths(Scenario())
-    MeanLengths(input_tokens=512.0, output_tokens=128, weighted=None)
+    MeanLengths(input_tokens=512, output_tokens=128, weighted=None)
     """
     mix, prefix = shape.of(scenario), scenario.workload.prefix or None
-    share, tokens = (prefix.share, prefix.tokens) if prefix else (0.0, 0)
     if scenario.one_length:
-        mean = mix.mean()
-        return MeanLengths(mean.input_tokens + share * tokens, mean.output_tokens)
+        mean = mix.mean()  # with what prompts share
+        return MeanLengths(mean.input_tokens, mean.output_tokens)
+    share, tokens = (prefix.share, prefix.tokens) if prefix else (0.0, 0)
     found = mix.stratified(_COUNT)
     return [(P + tokens * (i < share * len(found)), G) for i, (P, G) in enumerate(found)]
 
