@@ -414,13 +414,13 @@ class Serving:
         done = []
         for slot, flying in list(self.slots.items()):
             if flying is not None and now >= flying[0] + flying[1]:
-                sent, took, level = flying
+                sent, took, of = flying
                 done.append(
-                    request(sent, [sent + took * (0.2 + 0.1 * i) for i in range(9)], level=level.index,
-                            concurrency=level.concurrency, request_id=f"{self.number}")
+                    request(sent, [sent + took * (0.2 + 0.1 * i) for i in range(9)], level=of.index,
+                            concurrency=of.concurrency, request_id=f"{self.number}")
                 )  # fmt: skip
                 self.number, self.tokens, flying = self.number + 1, self.tokens + 9, None
-                self.ended += level is level
+                self.ended += of is level
             if flying is None and slot < level.concurrency:
                 self.slots[slot] = (now, takes, level)
             elif flying is None:
