@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+import msgspec
 import pytest
 
 from harness import scenario
@@ -23,15 +24,16 @@ LAUNCH = Launch(  # 8 tokens of the template, and a token a word
 SERVED = profile(speed=1.0)
 
 
-def predicted(toml: str) -> Prediction:
+def predicted(toml: str, launch: Launch = LAUNCH) -> Prediction:
     asked = scenario.build(tomllib.loads(f"ramp.levels = [4]\n{toml}"), place="x.toml")
-    return predict(asked, LAUNCH, SERVED.model, SERVED.deployment, simulated=True)
+    return predict(asked, launch, SERVED.model, SERVED.deployment, simulated=True)
 
 
 def test_prompts_of_one_length_are_predicted_as_the_server_counts_them() -> None:
     found = predicted("[workload]\ninput_tokens = 512")
     assert (found.input_tokens, found.step_machine) == (508, [])
-    assert predicted("[workload]\ninput_tokens = 512\nprefix = { tokens = 100 }").input_tokens == 608
+    longer = msgspec.structs.replace(LAUNCH, prompt_words=600, input_tokens=608)  # the checks ask with the prefix
+    assert predicted("[workload]\ninput_tokens = 512\nprefix = { tokens = 100 }", longer).input_tokens == 608
 
 
 def test_lengths_that_vary_are_predicted_step_by_step_from_what_was_asked() -> None:
