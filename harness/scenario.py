@@ -147,6 +147,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sim: Sim = Sim()
 
     @property
+    def reuses_prompts(self) -> bool:
+        """Whether prompts begin alike on purpose, so that a prefix cache serves parts of them."""
+        return bool(self.workload.prefix or self.workload.dataset) or self.has_tasks
+
+    @property
     def has_tasks(self) -> bool:
         """Whether requests belong together, in sessions or graphs."""
         return bool(self.workload.session or self.workload.node)

@@ -22,7 +22,7 @@ def predict(
     """From the data sheet, at the levels that the run may reach; a second one from --calibration."""
     levels = scenario.ramp.levels or _doubling(scenario.ramp.max_concurrency)
     lengths, cached = _as_counted(scenario, launch), where.prefix_hit or representative.cached_share(scenario)
-    where = msgspec.structs.replace(where, prefix_hit=cached)
+    where = msgspec.structs.replace(where, prefix_hit=cached, prefix_caching=False)  # the share says what is found
     slo, price, path = scenario.slo or None, scenario.hardware.price, scenario.hardware.calibration
     notes = claims.notes(of, where, means(lengths), levels)
     made = mixture.predict(of, where, lengths, levels, simulated=simulated, slo=slo, price=price, notes=notes)

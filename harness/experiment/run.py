@@ -159,7 +159,10 @@ def _run_session(setup: _Setup) -> Outcome:
             from harness.sim.process import running
 
             sim = scenario.sim
-            profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
+            cached = scenario.reuses_prompts  # as engines do by default; prompts that are all new need no cache
+            profile = profiles.profile(
+                sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed, prefix_caching=cached
+            )
             url = stack.enter_context(running(profile, cpu=server_cpu))
         try:
             return asyncio.run(_run(setup, url, profile, placed, signals))

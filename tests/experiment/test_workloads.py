@@ -59,6 +59,18 @@ def test_prompts_begin_with_a_prefix_of_the_pool_by_the_server_s_count(tmp_path:
     assert abs(found.count(320) / len(found) - 0.5) < 2 / len(found) ** 0.5
 
 
+def test_the_expected_hit_rate_is_the_one_that_the_server_serves(tmp_path: Path) -> None:
+    """Shared 320 tokens before 64 own ones: 20 blocks of 16, and of each request's 384 tokens 320 are found, 83 %."""
+    prefix = "prefix = { tokens = 320 }"
+    toml = f"[workload]\nseed = 5\ninput_tokens = 64\noutput_tokens = 8\n{prefix}\n[sim]\nspeed = 8\n"
+    run(tmp_path, toml, "--levels", "4", "--level-seconds", "2")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    (level,) = json.loads((tmp_path / "out/summary.json").read_text())["levels"]
+    assert manifest["workload"]["expected_hit_rate"] == pytest.approx(320 / 384, abs=0.03)
+    assert level["cached_input_fraction"] == pytest.approx(manifest["workload"]["expected_hit_rate"], abs=0.03)
+    assert "prefix_cache_hits" not in [verdict["code"] for verdict in level["verdicts"]]
+
+
 def test_requests_that_are_given_up_leave_the_server_to_others(tmp_path: Path) -> None:
     """Two seats, four slots: a request that is given up after 4 of its 200 tokens frees its seat for the next."""
     give_up = "cancel = { share = 0.9, after_tokens = 4 }"
