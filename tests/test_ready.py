@@ -63,7 +63,7 @@ def test_what_looks_like_a_path_is_one(path: str) -> None:
     ("name", "way_out"),
     [
         ("chta", "did you mean 'chat'?"),
-        ("../chat\0", "embedded null byte"),
+        ("../chat\0", "embedded null"),
         ("x" * 5000, "known: agent, "),
         ("", "known"),
     ],
