@@ -50,7 +50,7 @@ from harness.workload.think import think_s
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
 _MOST_AHEAD = 4096  # requests built ahead at most
-_DECODED_S = 0.001  # between two looks whether an answer is decoded
+_DECODED_S = 0.001  # between two checks whether a response is decoded
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
@@ -58,6 +58,7 @@ class _Built(msgspec.Struct, frozen=True, gc=False):
     """A request that is ready to be sent."""
 
     id: str
+    number: int
     data: Any
     class_: str
     cancel: Cancel | None
@@ -153,9 +154,8 @@ class Driver:
         self._took_s = (self._clock() - level.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = level.tick_ns
-        if (
-            self._tasks is None and (source := self._source_of(level)) is not self._source
-        ):  # prompts built so far have the wrong length: their numbers stay unused
+        if self._tasks is None and (source := self._source_of(level)) is not self._source:
+            # Prompts built so far have the wrong length: their numbers stay unused.
             self._source = source
             self._ready.clear()
             self._low.set()
@@ -198,10 +198,12 @@ class Driver:
         before: Exchange | None = None
         think_ms = self._plan.think_ms
         while self._level is not None and i < self._level.slots:
-            if self._throttler is not None:
-                async with self._throttler:
-                    pass
-            exchange = await self._exchange(self._level, due)
+            await self._within_quota()
+            level = self._level
+            if level is None:
+                return
+            built = self._next(level)
+            exchange = await self._sent(built, level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
             judged = exchange if _failed(exchange) else before
@@ -211,17 +213,14 @@ class Driver:
             if failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
             elif think_ms is not None:
-                number = int(exchange.request_id.rpartition("-")[2])
-                due += round(think_s(think_ms, self._plan.source.seed, number) * 1e9)
+                due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
 
     async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> tasks.Answer:
         """A request of a slot's task, sent when it is due if the level still has the slot."""
         built = self._built(request)
         await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
-        if self._throttler is not None:
-            async with self._throttler:
-                pass
+        await self._within_quota()
         level = self._level
         if level is None or slot >= level.slots:
             return tasks.Answer(due, None)
@@ -237,10 +236,14 @@ class Driver:
         failures = 0
         while (level := self._level) is not None and level.slots:
             due = self._clock()
-            batch = await asyncio.gather(*(self._exchange(level, due) for _ in range(level.slots)))
+            batch = await asyncio.gather(*(self._one_of_batch(level, due) for _ in range(level.slots)))
             failures = failures + 1 if all(map(_failed, batch)) else 0
             if failures:
                 await asyncio.sleep(pause_after(failures, max(exchange.retry_after_s for exchange in batch)))
+
+    async def _one_of_batch(self, level: BeginLevel, due: int) -> Exchange:
+        await self._within_quota()
+        return await self._sent(self._next(level), level, due)
 
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
@@ -270,29 +273,33 @@ class Driver:
         me = object()
         self._queued[me] = due
         try:
-            if self._throttler is not None:
-                async with self._throttler:
-                    pass
+            await self._within_quota()
             await self._room.acquire()
         finally:
             del self._queued[me]
         try:
-            await self._exchange(level, due)
+            await self._sent(self._next(level), level, due)
         finally:
             self._room.release()
+
+    async def _within_quota(self) -> None:
+        """Wait until one more request is within --max-rps."""
+        if self._throttler is not None:
+            async with self._throttler:
+                pass
 
     def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
         task = group.create_task(work)
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    async def _exchange(self, level: BeginLevel, due: int) -> Exchange:
-        """The next request of the level's source, sent; returns when its response is over."""
+    def _next(self, level: BeginLevel) -> _Built:
+        """The next request of the level's source."""
         source = self._source_of(level)
         built = self._ready.popleft() if self._ready and source is self._source else self._build(source)
         if 2 * len(self._ready) < self._wanted:
             self._low.set()
-        return await self._sent(built, level, due)
+        return built
 
     async def _sent(self, built: _Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
@@ -314,8 +321,7 @@ class Driver:
         finally:
             del self._in_flight[built.id]
             self._ended.append(running)
-            self._done += running.level is self._level
-
+            self._done += level is self._level
         return exchange
 
     def _source_of(self, level: BeginLevel) -> Source:
@@ -338,7 +344,7 @@ class Driver:
         plan = self._plan
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request))
-        return _Built(request_id, data, request.class_, request.cancel, request.session, request.turn)
+        return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
 
     async def _fill(self) -> None:
         """Keep the next requests built before they are due."""

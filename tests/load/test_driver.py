@@ -43,7 +43,7 @@ def plan(**changes: Any) -> Plan:
         "source": SOURCE, "first_request": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "staggered",
         "tick_ns": 1_000_000, "origin_ns": 0, "max_in_flight": 1024,
     }  # fmt: skip
-    return Plan(**fields | changes)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(Plan(**fields | changes)), type=Plan)  # as a worker gets it
 
 
 class FakeServer:
@@ -100,7 +100,7 @@ class FakeServer:
 
 
 def drive(
-    script: list[tuple[float, Command]], server: FakeServer, *, run: Callable[..., Any] = virtual.run, **changes: Any
+    script: list[tuple[float, Command]], server: Any, *, run: Callable[..., Any] = virtual.run, **changes: Any
 ) -> tuple[list[Record], list[Progress]]:
     """Run a driver whose commands come at the given times; its records and reports."""
     records: list[Record] = []
@@ -494,6 +494,16 @@ def test_a_quota_of_a_part_of_a_request_a_second_is_kept_too() -> None:
     script: list[tuple[float, Command]] = [(0.0, begin_level(0, 8, spread=0.0)), (3.0, Stop())]
     drive(script, server, run=asyncio.run, max_rps=2.5)
     assert len(server.sent_at) in (7, 8), "2.5 a second for 3 s, not 2"
+
+
+@pytest.mark.slow
+def test_a_static_batch_keeps_to_its_quota() -> None:
+    server = FakeServer(takes=0.01)
+    script: list[tuple[float, Command]] = [(0.0, begin_level(0, 8)), (1.5, Stop())]
+    drive(script, server, run=asyncio.run, max_rps=20.0, start="batch")
+    first = server.sent_at[0]
+    assert sum(t - first < 0.99 for t in server.sent_at) == 20
+    assert 20 < len(server.sent_at) <= 40
 
 
 def test_the_oldest_request_is_reported() -> None:
