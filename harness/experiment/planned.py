@@ -14,7 +14,7 @@ import msgspec
 
 from harness import traffic
 from harness.scenario import Scenario
-from harness.workload import shape, tasks
+from harness.workload import probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
@@ -37,7 +37,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
-    """The requests of the first level, without end; `rows` is the path of the table of its dataset."""
+    """The requests of the first level, without end; `rows` is the path of the table of its dataset.
+
+    Of a phase probe those of its ramp.
+    """
+    scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
         yield from _of_tasks(scenario)
         return

@@ -107,3 +107,11 @@ def test_the_requests_of_tasks_name_their_session_and_what_they_wait_for() -> No
     ]  # fmt: skip
     assert [each.input_tokens for each in lines] == [20, 45, 20, 45]
     assert len({each.prompt_sha256 for each in lines}) == 4
+
+
+def test_a_phase_probe_prints_the_requests_of_its_ramp() -> None:
+    """Decode: prompts of 32 tokens, answers of 256; prefill: the lengths asked, and one token out."""
+    (decode,) = first(1, '[workload]\nseed = 3\n[ramp]\nprobe = "decode"')
+    assert (decode.input_tokens, decode.output_tokens) == (32, 256)
+    (prefill,) = first(1, '[workload]\nseed = 3\n[ramp]\nprobe = "prefill"')
+    assert (prefill.input_tokens, prefill.output_tokens) == (512, 1)
