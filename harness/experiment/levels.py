@@ -241,26 +241,23 @@ class Levels:
         self._tick_ns = tick_ns(live.icl_s or None, e2e)
         live.begin(level, level.concurrency or (level.rate or 0) * e2e)
         timing = LevelTiming(self._task(level, role), e2e, self._budget().seconds_left)
-        rate, arrivals = level.rate, ramp.arrivals
         connections = (level.concurrency or 0) * tasks.width(self._scenario) or min(
-            ramp.max_concurrency, 16 + int(1.25 * (rate or 0) * e2e)
+            ramp.max_concurrency, 16 + int(1.25 * (level.rate or 0) * e2e)
         )
-        words = None if level.input_tokens is None else words_for(self._launch, level.input_tokens)
-        spread = self._spread_s(timing.pace.spread_s, e2e)
-        hold = BeginLevel(
-            level.index,
-            level.repeat,
-            level.concurrency,
-            0,
-            spread,
-            self._tick_ns,
-            0,
-            rate,
-            arrivals,
-            words,
-            self._first_request(level),
+        begin = BeginLevel(
+            index=level.index,
+            repeat=level.repeat,
+            concurrency=level.concurrency,
+            slots=0,  # each worker's, and the moment, are filled in for all of them together
+            at_ns=0,
+            spread_s=self._spread_s(timing.pace.spread_s, e2e),
+            tick_ns=self._tick_ns,
+            rate=level.rate,
+            arrivals=ramp.arrivals,
+            prompt_words=None if level.input_tokens is None else words_for(self._launch, level.input_tokens),
+            first_request=self._first_request(level),
         )
-        await workers.begin_level(hold, connections)
+        await workers.begin_level(begin, connections)
         async for progress in self._reports(workers, level):
             phase, since_s, expected_s = timing.phase, timing.since_s, timing.expected_s
             moment = timing.step(live.at(progress, self._budget()))
@@ -287,9 +284,9 @@ class Levels:
 
         A bounded run spends a tenth of what is left of it on that at most.
         """
-        whole, left = tasks.seconds(self._scenario, e2e_s), self._budget().seconds_left
         if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
             return spread_s
+        whole, left = tasks.seconds(self._scenario, e2e_s), self._budget().seconds_left
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _task(self, level: Level, role: Role) -> Task:

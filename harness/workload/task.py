@@ -31,9 +31,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     input_tokens: int  # of its own message: what it answers to and what came before come on top
     output_tokens: int
     pause_s: float = 0.0  # from the end of its last parent, or from the task's start, until it is due
-    fresh: bool = (
-        False  # begins a conversation of its own, as a sub-agent does; else it goes on with its first parent's
-    )
+    fresh: bool = False  # begins a conversation of its own, as a sub-agent does; else goes on with its first parent's
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,13 +9,11 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-import msgspec
 import pytest
 
 from harness.distribution import Fixed, Range, parse
-from harness.load.driver import Driver
-from harness.load.messages import BeginLevel, Command, Plan, Progress, Stop
-from harness.load.transport import Exchange, Target
+from harness.load.messages import BeginLevel, Command, Progress, Stop
+from harness.load.transport import Exchange
 from harness.record import Record
 from harness.workload.conversation import Conversation
 from harness.workload.graph import Graph, Step
@@ -27,8 +25,8 @@ from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 from tests.builders import virtual
 from tests.builders.streams import delta, usage
+from tests.load.test_driver import drive as run_driver
 
-TARGET = Target(scheme="http", host="h", port=1, path="/v1/chat/completions", headers={})
 SINGLE = Uniform(words=COMMON, prompt_words=5, output_tokens=4, seed=0)
 WORDS = Vocabulary(words=COMMON, seed=0)
 
@@ -80,32 +78,12 @@ def drive(
     source: Any, server: Recorder, *levels: tuple[float, int], until: float, **changes: Any
 ) -> tuple[list[Record], list[Progress]]:
     """Records and reports of a driver whose levels, as (begin, slots), begin at their times."""
-    records: list[Record] = []
-    reports: list[Progress] = []
-    fields: dict[str, Any] = {
-        "worker": 0, "workers": 1, "run_id": "run", "target": TARGET, "url": "http://h:1", "model": "toy",
-        "source": source, "first_request": 0, "request_timeout_s": 60.0, "max_rps": None, "start": "burst",
-        "tick_ns": 1_000_000, "origin_ns": 0, "max_in_flight": 1024,
-    }  # fmt: skip
-    plan = msgspec.msgpack.decode(msgspec.msgpack.encode(Plan(**fields | changes)), type=Plan)  # as a worker gets it
-
-    async def send(payload: bytes) -> None:
-        if isinstance(msgspec.msgpack.decode(payload), list):
-            records.extend(msgspec.msgpack.decode(payload, type=list[Record]))
-        else:
-            reports.append(msgspec.msgpack.decode(payload, type=Progress))
-
-    async def main() -> None:
-        commands: asyncio.Queue[Command] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        for index, (at, slots) in enumerate(levels):
-            level = BeginLevel(index, 0, slots, slots, 1.0, 1_000_000, round(at * 1e9))
-            loop.call_later(at, commands.put_nowait, level)
-        loop.call_later(until, commands.put_nowait, Stop())
-        await Driver(plan, server, send, clock=virtual.clock_ns).run(commands)
-
-    virtual.run(main())
-    return records, reports
+    script: list[tuple[float, Command]] = [
+        (at, BeginLevel(index, 0, slots, slots, 1.0, 1_000_000, round(at * 1e9)))
+        for index, (at, slots) in enumerate(levels)
+    ]
+    changes = {"start": "burst"} | changes
+    return run_driver([*script, (until, Stop())], server, source=source, **changes)
 
 
 def sessions(turns: int = 3, think_ms: int = 2000, **fields: Any) -> Tasks:
