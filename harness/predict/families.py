@@ -54,6 +54,7 @@ FAMILIES = {
     "kimi_k2": _PLAIN,
     "llama": _PLAIN,
     "llama4_text": Family(pattern=4, expert_width="intermediate_size", dense_width="intermediate_size_mlp"),
+    "minimax_m2": _WIDE_EXPERTS,
     "mistral": _PLAIN,
     "mixtral": _WIDE_EXPERTS,
     "modernbert": Family(tied=True, generates=False),

@@ -52,6 +52,7 @@ _BY_DTYPE = {  # what --dtype can ask for on a 16-bit checkpoint; all layers but
     "mxfp4": Quantisation(method="mxfp4", bits=4.25, compute="fp4"),
     "nvfp4": Quantisation(method="nvfp4", bits=4.5, compute="fp4"),
 }
+_FOUR_BITS = ("int4", "mxfp4", "nvfp4")
 _KV_BITS = {"fp8": 8.0, "fp8_e4m3": 8.0, "fp8_e5m2": 8.0, "int8": 8.0, **dict.fromkeys(_SIXTEEN, 16.0)}
 _WHERE = "quantization_config"
 _KEPT = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
@@ -75,10 +76,21 @@ def quantisation(
     if not stored:
         return PLAIN if wanted == "auto" or wanted in _SIXTEEN else _BY_DTYPE[wanted]
     scheme, kept = _scheme(stored, name), _named(stored, name)
+    if wanted in _FOUR_BITS and scheme.bits == 8.0:
+        return _another(_BY_DTYPE[wanted], latent=bool(config.get("kv_lora_rank")))
     if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
         raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
     return _left_out(scheme, kept, list(modules), name) if kept else scheme
+
+
+def _another(scheme: Quantisation, *, latent: bool) -> Quantisation:
+    """The scheme as published 4-bit checkpoints of models that come in fp8 have it.
+
+    Those with latent attention keep it in 16 bits (the hf_quant_config.json of nvidia/DeepSeek-R1-FP4, the config.json
+    of moonshotai/Kimi-K2-Thinking); others convert every linear layer.
+    """
+    return msgspec.structs.replace(scheme, attention=0.0, shared=0.0, dense=0.0) if latent else scheme
 
 
 def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:

@@ -116,3 +116,13 @@ def test_kv_follows_the_checkpoints_own_scheme_unless_it_is_told():
 
 def test_the_examples_in_the_docstrings_hold():
     assert doctest.testmod(module).failed == 0
+
+
+def test_a_model_that_comes_in_fp8_has_4_bit_checkpoints_too():
+    r1 = model(model_config("deepseek-r1"), "r1", dtype="nvfp4")
+    assert (r1.stored.method, r1.stored.attention, r1.stored.experts) == ("nvfp4", 0.0, 1.0)  # latent: 16 bits
+    m2 = model(model_config("minimax-m2.5"), "m2", dtype="nvfp4")
+    assert (m2.stored.method, m2.stored.attention) == ("nvfp4", 1.0)
+    # 62 · 256 experts of 3 · 3072 · 1536 and 62 layers of attention in 4.5 bits, the vocabulary twice in 16
+    body = 62 * (256 * 3 * 3072 * 1536 + 3072 * 128 * (2 * 48 + 2 * 8))
+    assert weight_bytes(m2) == pytest.approx(body * 4.5 / 8 + 62 * 3072 * 256 * 2 + 2 * 200064 * 3072 * 2)
