@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import predict_groups
+
 from harness.predict import rules
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import Deployment, deployment
@@ -104,9 +106,17 @@ def error(ratios: Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["levels", "groups"], default="levels")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
+    parser.add_argument("--cross-validate", action="store_true", help="judge each part by constants set on the others")
+    options = parser.parse_args()
+    if options.what == "groups":
+        published = predict_groups.curves()
+        judged = predict_groups.cross_validated(published) if options.cross_validate else None
+        print(predict_groups.table(judged or predict_groups.levels(published)))
+        return
     found = rows()
-    if parser.parse_args().json:
+    if options.json:
         print(json.dumps([row._asdict() | {"ratio": row.ratio} for row in found], indent=1))
         return
     print(

@@ -18,10 +18,17 @@ from harness.predict.model import Model, kv_bytes, weight_bytes, weights
 from harness.predict.quantisation import Quantisation
 
 # Of prefill, docs/method.md, The deployment; by how the card's key begins; all Hoppers as the H100.
-_USUAL_MFU = {"h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6}
+_USUAL_MFU = {
+    "h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6,
+    "b200": 0.5, "gb200": 0.5, "b300": 0.5, "gb300": 0.5,  # set on published curves, docs/predict.md
+}  # fmt: skip
 # A host's rate is that of measured matrix products, about three quarters of a peak: 0.6 of it are 0.45 of the peak.
 _OTHER_MFU = 0.38  # an A100's
 _GIB = 2**30
+_LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
+_WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
+_LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
+_WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
 _LARGEST = 64  # GPUs of one replica that a way out proposes
 
 
@@ -33,14 +40,15 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     mbu: float = 0.8
     mfu_prefill: float = 0.45
     mfu_decode: float = 0.45
-    o_layer: float = 32e-6  # seconds per layer and step; with the next two a published fit on H100
-    o_step: float = 126e-6  # seconds per step
+    o_layer: float | None = None  # seconds per layer and step; None: by the kind of model, predict.step
+    o_step: float = 126e-6  # seconds per step; with the next a published fit on H100
     o_req: float = 4.4e-6  # seconds per running request and step
+    o_rank: float = 4e-6  # the same for each further rank of TP; set on published curves, docs/predict.md
     o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
     gpu_memory_utilization: float = 0.9
-    activations: float | None = None  # bytes a replica; None: 5.5 GiB, 8 GiB with experts
+    activations: float | None = None  # bytes a replica; None: by the model and the largest step
     nontorch: float | None = None  # bytes a GPU; None: 0.15 GiB alone, 0.6 GiB among others
-    max_num_seqs: int = 256  # of one replica
+    max_num_seqs: int = 256  # of one replica; `deployment` has more on large cards
     block_size: int = 16  # tokens
     kv_tokens: int | None = None  # of one replica, as the server itself publishes it; it beats the estimate
     weight_bytes: float | None = None  # what a dense model really weighs, all of it read by every step; likewise
@@ -51,6 +59,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     ep: int = 1
     micro_batches: int | None = None  # of a pipeline; None: one a stage
     link_latency: float = 15e-6  # seconds of one collective before its first byte: 10-20 µs
+    experts_prefill: float = 0.6  # of the MFU, where experts multiply: many small products reach less of the peak
+    experts_decode: float = 0.35
+    link_share: float = 0.7  # of the link's peak that collectives reach
     max_num_batched_tokens: int | None = None  # of one step; None: no limit
     reserve: bool = False  # the engine keeps room for whole answers instead of preempting
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"  # who goes first; only simulations obey it
@@ -63,7 +74,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deployment(gpu: Gpu, **figures: Any) -> Deployment:
-    """A deployment with the MFU usual for that card; any field can be set.
+    """A deployment with the MFU and the batch usual for that card; any field can be set.
 
     The number of GPUs follows from tp · pp · dp; where it is set and larger than tp · pp, replicas fill it. The card
     has the link that so many of them have. Shares that are none, and half of what drafting needs, are refused.
@@ -74,6 +85,7 @@ def deployment(gpu: Gpu, **figures: Any) -> Deployment:
     if "dp" not in figures and gpu_count is not None and one > 1 and gpu_count % one == 0:
         figures["dp"] = gpu_count // one
     figures.setdefault("gpus", one * figures.get("dp", 1))
+    figures.setdefault("max_num_seqs", usual_sequences(gpu))
     gpu = among(gpu, max(figures.get("tp", 1), figures.get("ep", 1)))
     found = Deployment(gpu=gpu, **{"mfu_prefill": usual, "mfu_decode": usual, **figures})
     _check_shares(found)
@@ -188,13 +200,45 @@ def room(model: Model, deployment: Deployment) -> float:
 
     mem · util - W_total/TP - act/TP - nontorch (docs/method.md, The deployment).
     """
-    activations, nontorch = deployment.activations, deployment.nontorch
-    if activations is None:
-        activations = (8.0 if model.experts else 5.5) * _GIB
+    nontorch = deployment.nontorch
     if nontorch is None:
         nontorch = (0.15 if deployment.tp * deployment.pp * deployment.ep == 1 else 0.6) * _GIB
     memory = deployment.gpu.memory_bytes * deployment.gpu_memory_utilization
-    return memory - weights_per_gpu(model, deployment) - activations / deployment.tp - nontorch
+    return memory - weights_per_gpu(model, deployment) - activations(model, deployment) - nontorch
+
+
+def activations(model: Model, deployment: Deployment) -> float:
+    """What one GPU needs to compute the largest step, beside weights and KV; bytes.
+
+    A step of T tokens holds their hidden states and what one layer makes of them, 2 bytes each: T (4 h + 3 f / TP), and
+    with experts T (4 h + k (h + 3 f_e / TP)), whichever is more; or the logits of a full batch, 6 V max_num_seqs. 0.4
+    GiB more are CUDA graphs and workspaces. On an H100 with an 8B model vLLM 0.25 left 1.35e9 bytes less for KV than
+    weights leave of its share; this gives 1.5e9.
+    """
+    if deployment.activations is not None:
+        return deployment.activations / deployment.tp
+    tp, h, mix = deployment.tp, model.hidden, model.experts
+    tokens = deployment.max_num_batched_tokens or usual_batched_tokens(deployment.gpu)
+    dense = model.layers - (mix.layers if mix else 0)
+    widths = [model.dense / dense / h / tp] if dense else []
+    if mix:
+        widths.append(mix.per_token * (h + mix.each / h / tp))
+    logits = deployment.max_num_seqs * model.vocab * 6 if model.generates else 0
+    return max(2 * tokens * (4 * h + max(widths, default=0.0)), logits) + _WORKSPACES
+
+
+def usual_batched_tokens(gpu: Gpu) -> int:
+    """Tokens of a step where the server is not told; vLLM's defaults for its API server (engine/arg_utils.py, 0.25)."""
+    return 8192 if gpu.memory_bytes >= _LARGE else 2048
+
+
+def usual_sequences(gpu: Gpu) -> int:
+    """max_num_seqs where the server is not told; from the same source.
+
+    >>> usual_sequences(catalog.gpu("h100-sxm")), usual_sequences(catalog.gpu("a100-80-sxm"))
+    (1024, 256)
+    """
+    return 1024 if gpu.memory_bytes >= _LARGE and gpu.vendor == "NVIDIA" and not gpu.key.startswith("a100") else 256
 
 
 def kv_capacity(model: Model, deployment: Deployment, context: float | None = None) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from harness.errors import HarnessError
+from harness.predict.band import slow
 from harness.predict.deployment import Deployment, blocks, kv_capacity, smallest_tp
+from harness.predict.latency import slo_concurrency
 from harness.predict.model import Model
-from harness.predict.steady import FAR, prefilling, slo_concurrency, steady_state, tokens_a_step
+from harness.predict.steady import FAR, prefilling, steady_state, tokens_a_step
 from harness.predict.step import MeanLengths, StepCost, Work, decode_time, prefill_time, step_cost, work_of
 
 _BENDS = ("kv_traffic", "compute", "prefill")  # they bend the curve, the other caps stop the batch
@@ -27,7 +29,8 @@ def caps(
     """Limits on the batch of one replica by name; None where that one never binds.
 
     kv_memory: requests whose mean context fits, in whole blocks. max_num_seqs: the scheduler's. max_num_batched_tokens:
-    as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it, some of whom may be queued.
+    as many as a step's tokens allow, M / (1 + P'/G). slo: the most users within it at the slow end, queued ones
+    too.
     kv_traffic, compute and prefill bend the curve where they overtake the weights, memory traffic and decoding; the
     others stop it.
     """
@@ -41,7 +44,7 @@ def caps(
     out["kv_traffic"] = _crossing(lambda B: work(B).kv - work(B).weights) if G else None
     out["prefill"] = _crossing(lambda B: prefilling(cost, workload, B) - decode_time(cost, B, B * ctx)) if G else None
     if slo:
-        out["slo"] = slo_concurrency(cost, workload, batch_cap(out), slo)
+        out["slo"] = slo_concurrency(step_cost(model, slow(model, deployment)), workload, batch_cap(out), slo)
     return out
 
 

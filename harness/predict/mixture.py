@@ -15,9 +15,10 @@ import msgspec
 
 from harness.predict import roofline
 from harness.predict.deployment import Deployment
+from harness.predict.latency import TOGETHER, latencies, meets
 from harness.predict.limits import batch_cap
 from harness.predict.model import Model
-from harness.predict.steady import SteadyState, meets
+from harness.predict.steady import SteadyState
 from harness.predict.step import MeanLengths, Mixture, StepCost, means, prefill_time, step_cost
 from harness.summary import Band, PredictedLevel, Prediction, SteppedLevel
 
@@ -82,7 +83,7 @@ def _replaced(level: PredictedLevel, seen: SteppedLevel) -> PredictedLevel:
 
 
 def _judged(level: PredictedLevel, cost: StepCost, mean: MeanLengths, slo: Mapping[str, float]) -> PredictedLevel:
-    """The level with whether its means meet the SLO."""
+    """The level with whether its latencies meet the SLO."""
     itl = math.nan if level.itl_s is None else level.itl_s
     point = SteadyState(level.concurrency, level.output_tokens_per_s.mid, itl, level.ttft_s)
-    return msgspec.structs.replace(level, meets_slo=meets(point, cost, mean, slo))
+    return msgspec.structs.replace(level, meets_slo=meets(latencies(point, cost, mean, TOGETHER[1]), slo))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.predict import claims, limits, mixture, roofline, rules, steady
+from harness.predict import claims, latency, limits, mixture, roofline, rules, steady
 from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.claims import Claim
 from harness.predict.deployment import Deployment, deployment
@@ -184,9 +184,9 @@ def rule_comparisons(
         ),
         RuleComparison("at the cap", "B / TPOT0", "tok/s", rules.x0(cap, W, ctx, kv, BW, MBU), throughput(cap, cap)),
     ]
-    token = [limit for name, limit in slo.items() if steady.slo_figure(name) in ("itl", "tpot")]
+    token = [limit for name, limit in slo.items() if latency.slo_figure(name) in ("itl", "tpot")]
     if token:
-        alone = steady.slo_concurrency(cost, workload, cap, {"itl": min(token)})
+        alone = latency.slo_concurrency(cost, workload, cap, {"itl": min(token)})
         within = rules.slo_batch(min(token), W, ctx, kv, BW, MBU)
         rows.append(RuleComparison("SLO knee", "(TPOT·BW·MBU - W) / (ctx·kv)", "requests", within, alone))
     return rows

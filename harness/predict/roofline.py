@@ -11,27 +11,35 @@ the shares of them that are reached, N parameters, X output tokens/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from harness.errors import HarnessError
+from harness.predict.band import MEMORY, fast, slow
 from harness.predict.catalog import doubts
 from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
 from harness.predict.deployment import deployment as deployment
 from harness.predict.deployment import kv_capacity, room, smallest_tp
+from harness.predict.latency import TOGETHER, latencies, meets
 from harness.predict.limits import ThroughputLimit as ThroughputLimit
 from harness.predict.limits import batch_cap as batch_cap
 from harness.predict.limits import binding_cap, bound_by, caps, hinges, stops_of
 from harness.predict.model import Model, expert_hits, kv_bytes, kv_bytes_per_token, parameters, weight_bytes
 from harness.predict.rules import usd_per_million
-from harness.predict.steady import SteadyState, meets, steady_state
+from harness.predict.steady import SteadyState, steady_state
 from harness.predict.step import MeanLengths as MeanLengths
-from harness.predict.step import StepCost, decode_time, prefill_compute, prefill_time, weights_read, work_of
+from harness.predict.step import (
+    StepCost,
+    decode_time,
+    layer_overhead,
+    prefill_compute,
+    prefill_time,
+    weights_read,
+    work_of,
+)
 from harness.predict.step import step_cost as step_cost
 from harness.summary import Assumptions, Band, PredictedLevel, Prediction
-
-_LOW = {"mbu": 0.6, "mfu": 0.3, "o_layer": 50e-6}
-_HIGH = {"mbu": 0.9, "mfu": 0.6, "o_layer": 0.0}
 
 
 def predict(
@@ -47,15 +55,16 @@ def predict(
 ) -> Prediction:
     """The whole prediction, for summary.json and for the manifest before any load.
 
-    low and high change MBU, MFU and the layer overhead together (0.6-0.9, 0.3-0.6, 50-0 µs); ITL and TTFT
-    are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users evenly.
+    low and high are a step as much slower and faster as published levels of such models are (`predict.band`);
+    ITL and TTFT are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users
+    evenly.
     """
     if not model.generates and workload.output_tokens:
         workload = MeanLengths(workload.input_tokens, 0.0)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
     cap = batch_cap(one)
-    costs = [step_cost(model, each) for each in _band(deployment)]
-    mid = costs[1]
+    band = _ends(model, deployment, workload)
+    mid = band[1].cost
     stops = hinges(mid, workload, one)
     top = cap * dp if cap < math.inf else float(max(levels, default=1))
     return Prediction(
@@ -67,10 +76,10 @@ def predict(
         output_tokens=workload.output_tokens,
         binding_cap=binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=Band(*(_of_all(cost, workload, top, cap, dp).throughput for cost in costs)),
-        single_stream_tokens_per_s=Band(*(_of_all(cost, workload, 1, cap, dp).throughput for cost in costs)),
+        plateau_tokens_per_s=Band(*(_of_all(end, workload, top, dp).throughput for end in band)),
+        single_stream_tokens_per_s=Band(*(_of_all(end, workload, 1, dp).throughput for end in band)),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
-        levels=[_level(C, costs, deployment, workload, one, slo, price) for C in levels],
+        levels=[_level(C, band, deployment, workload, one, slo, price) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
         scaling_efficiency=scaling_efficiency(model, deployment, workload),
         notes=[
@@ -83,9 +92,36 @@ def predict(
     )
 
 
-def _of_all(cost: StepCost, workload: MeanLengths, C: float, cap: float, dp: int) -> SteadyState:
+class _End(msgspec.Struct, frozen=True):
+    """One end of the band, or its middle: what a step costs, and the most requests of a batch."""
+
+    cost: StepCost
+    cap: float
+
+
+def _ends(model: Model, middle: Deployment, workload: MeanLengths) -> tuple[_End, _End, _End]:
+    """The slow end, the middle and the fast end of one replica."""
+    cap = batch_cap(stops_of(model, middle, workload))
+    return (
+        _End(step_cost(model, slow(model, middle)), min(cap, _cap(model, middle, workload, -MEMORY))),
+        _End(step_cost(model, middle), cap),
+        _End(step_cost(model, fast(model, middle)), max(cap, _cap(model, middle, workload, MEMORY))),
+    )
+
+
+def _cap(model: Model, deployment: Deployment, workload: MeanLengths, more: float) -> float:
+    """Requests that can run at once where a GPU leaves so many bytes more for KV; 1 where none fit."""
+    utilization = deployment.gpu_memory_utilization + more / deployment.gpu.memory_bytes
+    try:
+        other = msgspec.structs.replace(deployment, gpu_memory_utilization=utilization)
+        return max(1.0, batch_cap(stops_of(model, other, workload)))
+    except HarnessError:  # what fits just so may not fit with less
+        return 1.0
+
+
+def _of_all(end: _End, workload: MeanLengths, C: float, dp: int) -> SteadyState:
     """The steady state of C users who are spread evenly over dp replicas."""
-    busy, point = min(dp, C), steady_state(cost, workload, max(1.0, C / dp), cap)
+    busy, point = min(dp, C), steady_state(end.cost, workload, max(1.0, C / dp), end.cap)
     return msgspec.structs.replace(
         point, throughput=busy * point.throughput, requests_per_s=busy * point.requests_per_s
     )
@@ -93,7 +129,7 @@ def _of_all(cost: StepCost, workload: MeanLengths, C: float, cap: float, dp: int
 
 def _level(
     C: int,
-    costs: Sequence[StepCost],
+    band: Sequence[_End],
     deployment: Deployment,
     workload: MeanLengths,
     limits: Mapping[str, float | None],
@@ -101,17 +137,21 @@ def _level(
     price: float | None,
 ) -> PredictedLevel:
     """C users, at the slow, the middle and the fast end of the band."""
-    mid, dp, G = costs[1], deployment.dp, workload.output_tokens
-    points = [_of_all(cost, workload, C, batch_cap(limits), dp) for cost in costs]
+    mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
+    points = [_of_all(end, workload, C, dp) for end in band]
+    found = [latencies(points[1], mid, workload, together) for together in TOGETHER]
     rates = [point.throughput if G else point.requests_per_s * workload.input_tokens for point in points]
     return PredictedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(point.throughput for point in points)),
         itl_s=points[1].itl if G else None,
-        ttft_s=points[1].ttft,
+        ttft_s=found[1].ttft,
+        ttft_mean_s=Band(*(each.ttft for each in found)),
+        ttft_p99_s=Band(*(each.ttft_p99 for each in found)),
+        itl_p99_s=found[1].itl_p99 if G else None,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
         usd_per_million=_usd(price, deployment.gpus, rates),
-        meets_slo=meets(points[1], mid, workload, slo) if slo else None,
+        meets_slo=meets(latencies(points[0], band[0].cost, workload, TOGETHER[1]), slo) if slo else None,
         bound_by=bound_by(mid, workload, max(1.0, C / dp), limits),
         experts_hit=_experts_hit(mid, points[1].batch),
     )
@@ -214,28 +254,13 @@ def roof(model: Model, deployment: Deployment, workload: MeanLengths, batches: S
     return Roofline(flops / bandwidth, bandwidth, flops, [decoding(B) for B in batches], (flop / read, reached))
 
 
-def _band(middle: Deployment) -> tuple[Deployment, Deployment, Deployment]:
-    """Slow, as stated, and fast; a stated figure outside the usual range stretches it."""
-
-    def bent(edge: dict[str, float], less: Callable[..., float], more: Callable[..., float]) -> Deployment:
-        return msgspec.structs.replace(
-            middle,
-            mbu=less(middle.mbu, edge["mbu"]),
-            mfu_prefill=less(middle.mfu_prefill, edge["mfu"]),
-            mfu_decode=less(middle.mfu_decode, edge["mfu"]),
-            o_layer=more(middle.o_layer, edge["o_layer"]),
-        )
-
-    return bent(_LOW, min, max), middle, bent(_HIGH, max, min)
-
-
 def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) -> Assumptions:
     cost, P = step_cost(model, deployment), workload.input_tokens
     usual: dict[str, float] = {
         "mbu": deployment.mbu,
         "mfu_prefill": deployment.mfu_prefill,
         "mfu_decode": deployment.mfu_decode,
-        "layer_overhead_s": deployment.o_layer,
+        "layer_overhead_s": layer_overhead(model, deployment),
         "step_overhead_s": deployment.o_step,
         "request_overhead_s": deployment.o_req,
         "api_overhead_s": deployment.o_api,

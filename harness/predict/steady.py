@@ -1,4 +1,4 @@
-"""The steady state of a continuous-batching server in closed form, and whether its mean latencies keep an SLO.
+"""The steady state of a continuous-batching server in closed form.
 
 Every step also carries the prefills of the requests it admits. Means of fixed lengths; variable lengths, bursts, tails
 and open-loop queueing are for predict.batching. Letters as in predict.roofline.
@@ -7,11 +7,9 @@ and open-loop queueing are for predict.batching. Letters as in predict.roofline.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import msgspec
 
-from harness.errors import HarnessError, nearest
 from harness.predict.rules import mixed_step
 from harness.predict.step import (
     MeanLengths,
@@ -85,46 +83,3 @@ def prefilling(cost: StepCost, workload: MeanLengths, B: float) -> float:
     """Seconds of the prefills in one step."""
     P = workload.input_tokens
     return B * tokens_a_step(cost, workload) / workload.output_tokens * prefill_time(cost, P, cost.cached * P, B)
-
-
-_FIGURES = ("ttft", "ttfat", "itl", "tpot", "icl", "e2e")
-
-
-def slo_figure(name: str) -> str:
-    """The figure that a limit of an SLO is on; its percentile is not known to a closed form, only the mean.
-
-    >>> slo_figure("ttft_p99")
-    'ttft'
-    """
-    figure = name.split("_p", 1)[0]
-    if figure not in _FIGURES:
-        raise HarnessError(f"unknown limit {name!r}", place="--slo", way_out=nearest(figure, _FIGURES))
-    return figure
-
-
-def meets(point: SteadyState, cost: StepCost, workload: MeanLengths, slo: Mapping[str, float]) -> bool:
-    """Whether the means at a point lie within every limit; a gap (icl) is a step with one prefill in it."""
-    G, P = workload.output_tokens, workload.input_tokens
-    gap = point.itl if cost.fused else point.itl + prefill_time(cost, P, cost.cached * P, point.batch)
-    e2e = point.ttft + max(0.0, G - 1) * point.itl if G > 1 else point.ttft
-    have = {"ttft": point.ttft, "ttfat": point.ttft, "itl": point.itl, "tpot": point.itl, "icl": gap, "e2e": e2e}
-    return not any(have[slo_figure(name)] > limit for name, limit in slo.items())  # nan is within any limit
-
-
-def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
-    """The most users in flight whose mean latencies meet the SLO; 0 where not even one does."""
-
-    def missed(C: float) -> bool:
-        return not meets(steady_state(cost, workload, C, cap), cost, workload, slo)
-
-    if missed(1.0):
-        return 0.0
-    low, high = 1, 2  # latencies only grow with C
-    while not missed(high):
-        low, high = high, 2 * high
-        if high > FAR:
-            return math.inf
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if missed(middle) else (middle, high)
-    return float(low)

@@ -19,6 +19,9 @@ from harness.predict.model import Model, expert_hits, parameters, weights
 
 _B_ACT = 2  # bytes of an activation on a link
 _LINEAR = 1e-13  # of a step time: what rounding may bend
+# Set on published curves, docs/predict.md; the dense one is a published fit on an H100.
+_LAYER_OVERHEAD = {"dense": 32e-6, "experts": 45e-6, "latent attention": 70e-6}  # seconds per layer and step
+_INT4_READ = 0.6  # of the bandwidth, where 4-bit weights are expanded as they are read
 
 
 class MeanLengths(msgspec.Struct, frozen=True):
@@ -102,8 +105,9 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     check(model, deployment)
     card, tp, ep, speed = deployment.gpu, deployment.tp, deployment.ep, deployment.speed
     bytes_per_s = card.bandwidth * deployment.mbu * speed
+    weights_per_s = bytes_per_s * (_INT4_READ if model.stored.method == "int4" else 1.0)
     decode, prefill = deployment.mfu_decode * speed * tp, deployment.mfu_prefill * speed * tp
-    stored, flop = weights(model), _flop_seconds(model, deployment)
+    stored = weights(model)
     always = stored.always if deployment.weight_bytes is None else deployment.weight_bytes
     head = parameters(model).head * 2 / card.flops["bf16"]
     kv = [
@@ -120,17 +124,17 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     sync, sync_token = _links(model, deployment)
     a, gamma = deployment.acceptance, deployment.draft_tokens
     return StepCost(
-        weights=always / tp / bytes_per_s,
+        weights=always / tp / weights_per_s,
         kv=sum(kv[i] for i in everywhere),
-        token=(flop + head) / decode,
+        token=(_flop_seconds(model, deployment, deployment.experts_decode) + head) / decode,
         attend=sum(attend[i] for i in everywhere),
-        prompt=flop / prefill,
+        prompt=_flop_seconds(model, deployment, deployment.experts_prefill) / prefill,
         prompt_head=head / prefill,
         prompt_attend=sum(pairs[i] for i in everywhere),
-        step=(deployment.o_layer * model.layers + deployment.o_step) / speed,
-        request=deployment.o_req / speed,
+        step=(layer_overhead(model, deployment) * model.layers + deployment.o_step) / speed,
+        request=(deployment.o_req + (tp - 1) * deployment.o_rank) / speed,
         api=deployment.o_api / speed,
-        expert=stored.expert / max(tp, ep) / bytes_per_s,
+        expert=stored.expert / max(tp, ep) / weights_per_s,
         experts=stored.experts,
         per_token=stored.per_token,
         sharing=max(1.0, ep / tp),
@@ -152,10 +156,22 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
     )
 
 
-def _flop_seconds(model: Model, deployment: Deployment) -> float:
+def layer_overhead(model: Model, deployment: Deployment) -> float:
+    """Seconds that launching the kernels of one layer takes in every step, as stated or by the kind of model."""
+    return _LAYER_OVERHEAD[kind(model)] if deployment.o_layer is None else deployment.o_layer
+
+
+def kind(model: Model) -> str:
+    """What the constants of a model are set by: dense, experts, or latent attention (with experts or without)."""
+    latent = any(each.kv and not each.kv_heads for each in model.attention)
+    return "latent attention" if latent else "experts" if model.experts else "dense"
+
+
+def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> float:
     """One token through the layers' matrices at the peak of one GPU, each part in the precision it is multiplied in.
 
-    Storage is not compute: what the card has no units for is expanded to 16 bits and runs under that roof.
+    Storage is not compute: what the card has no units for is expanded to 16 bits and runs under that roof. Experts
+    reach `of_experts` of what other matrices do.
     """
     peaks, stored = deployment.gpu.flops, model.stored
     native = peaks.get(stored.compute, peaks["bf16"])
@@ -170,7 +186,8 @@ def _flop_seconds(model: Model, deployment: Deployment) -> float:
     seconds = 2 * plain / peaks["bf16"]
     for part, count in parts.items():
         share = getattr(stored, part) if stored.bits < 16 else 0.0
-        seconds += 2 * count * (share / native + (1 - share) / peaks["bf16"])
+        reached = of_experts if part == "experts" else 1.0
+        seconds += 2 * count * (share / native + (1 - share) / peaks["bf16"]) / reached
     return seconds
 
 
@@ -181,7 +198,7 @@ def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
     all-to-alls in place of the second, each of which carries every token once for each of its k experts.
     """
     tp, ep, a = deployment.tp, deployment.ep, deployment.link_latency
-    link = deployment.gpu.link or math.inf
+    link = (deployment.gpu.link or math.inf) * deployment.link_share
     sparse = model.experts.layers if model.experts and ep > 1 else 0
     reduces = 2 * model.layers - sparse if tp > 1 else 0
     token = model.hidden * _B_ACT / link

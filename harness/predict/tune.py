@@ -25,7 +25,7 @@ from harness.predict.least_squares import Span, least_squares, standard_errors
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model, weight_bytes
 from harness.predict.steady import steady_state
-from harness.predict.step import MeanLengths, step_cost
+from harness.predict.step import MeanLengths, layer_overhead, step_cost
 
 FORMAT = 1
 USUAL = (1, 16)  # levels to fit on, where none are named
@@ -151,6 +151,7 @@ def tune(
     def predicted(figures: Mapping[str, float], C: float) -> CalibrationPoint:
         return _at(model, msgspec.structs.replace(deployment, **figures), workload, C, cap)
 
+    deployment = msgspec.structs.replace(deployment, o_layer=layer_overhead(model, deployment))
     assumed = {name: float(getattr(deployment, name)) for name in RANGES}
     found, kept = _settled(assumed, named, workload.output_tokens, predicted)
     unseen = [each for C, each in measured.items() if C not in on]

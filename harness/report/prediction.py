@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain
 from harness.report.subject import CLAIMS
-from harness.summary import Assumptions, Band, Calibrated, Prediction, Spread, SteppedLevel
+from harness.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
     from harness.decide.golden import GoldenCase
@@ -87,7 +87,7 @@ def _head(prediction: Prediction) -> list[str]:
     shares = f"MBU {has.mbu or 0:.2f}, MFU {has.mfu_prefill or 0:.2f}"
     assumed = f"{shares}, {number((has.layer_overhead_s or 0) * 1e6)} µs a layer and step"
     by = "by what these cores reach" if prediction.gpu == "host" else "by the data sheet"
-    lines.append(f"{by}: {assumed}; low and high {_edges(has)}")
+    lines.append(f"{by}: {assumed}{_edges(prediction)}")
     if prediction.scaling_efficiency is not None:
         lines.append(f"scaling efficiency {percent(prediction.scaling_efficiency)} of {prediction.gpus} times one GPU")
     if prediction.calibrated is not None:
@@ -113,17 +113,12 @@ def _billions(value: float | None) -> str:
     return number(None if value is None else value / 1e9)
 
 
-def _edges(has: Assumptions) -> str:
-    """The figures of low and high: the usual ranges, widened to figures of the scenario outside of them.
-
-    docs/method.md, The deployment.
-    """
-
-    def share(assumed: float | None, low: float, high: float) -> str:
-        return f"{min(assumed or low, low):.3g}–{max(assumed or high, high):.3g}"
-
-    slow = number(max(50e-6, has.layer_overhead_s or 0) * 1e6)
-    return f"MBU {share(has.mbu, 0.6, 0.9)}, MFU {share(has.mfu_prefill, 0.3, 0.6)}, {slow}–0 µs"
+def _edges(prediction: Prediction) -> str:
+    """How far low and high lie from the middle; docs/predict.md, The band."""
+    band = prediction.single_stream_tokens_per_s if prediction.output_tokens else None
+    if band is None or not band.low:
+        return ""
+    return f"; low and high: steps {band.mid / band.low:.2f} times slower, {band.high / band.mid:.2f} times faster"
 
 
 def _band(band: Band) -> str:

@@ -159,7 +159,8 @@ def test_a_wrong_claim_that_an_input_walks_into_is_a_note() -> None:
 
 
 def test_what_does_not_fit_is_told_the_claims_that_it_walks_into_before_the_error() -> None:
-    got = knee("--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--dtype", "fp8", "--kv-dtype", "fp8", "--json")
+    less = ("--gpu-memory-utilization", "0.85")
+    got = knee("--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--dtype", "fp8", "--kv-dtype", "fp8", *less, "--json")
     assert (got.exit_code, got.stdout) == (1, "")
     *notes, error = got.stderr.splitlines()
     assert error.startswith("error: --gpu: llama-3.1-70b (73 GB of weights) does not fit on one h100-sxm")

@@ -24,7 +24,8 @@ def test_figures_are_bytes_per_second_and_dense_flops():
 
 def test_memory_is_what_the_driver_reports_and_the_label_only_without_it():
     assert gpu("h100-sxm").memory_bytes == 81559 * 2**20
-    assert gpu("a100-80-sxm").memory_bytes == 80e9
+    assert gpu("a100-80-sxm").memory_bytes == 81920 * 2**20
+    assert gpu("mi300x").memory_bytes == 192e9
 
 
 def test_a_dtype_without_tensor_cores_is_absent():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.predict import steady
+from harness.predict.band import slow
 from harness.predict.batching import StepMachine
 from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment, kv_capacity
@@ -89,7 +90,7 @@ def test_compute_is_the_hinge_where_throughput_is_flat_from_there_on_and_else_a_
 
 def test_compute_that_would_only_bend_past_the_stop_binds_nothing():
     assert caps(LLAMA, H100, MeanLengths(10, 1000))["compute"] > 256
-    assert predict(LLAMA, H100, MeanLengths(10, 1000), [1]).hinge_concurrency == 256
+    assert predict(LLAMA, on_h100(max_num_seqs=256), MeanLengths(10, 1000), [1]).hinge_concurrency == 256
 
 
 def test_alone_a_request_takes_its_prefill_and_its_steps():
@@ -256,8 +257,8 @@ def test_a_decoder_that_only_embeds_is_prefill_alone_as_well():
 
 
 def test_the_slo_cap_is_the_most_users_within_it():
-    cost = step_cost(LLAMA, H100)
-    slo = {"itl_p99": 0.025, "ttft": 1.0}
+    cost = step_cost(LLAMA, slow(LLAMA, H100))  # held at the slow end
+    slo = {"tpot": 0.025, "ttft_p50": 1.0}
     limits = caps(LLAMA, H100, CHAT, slo)
     most, cap = limits["slo"], batch_cap(limits)
     assert most < cap
@@ -282,7 +283,7 @@ def test_an_unknown_limit_names_the_nearest():
 
 
 def test_limits_carry_the_rate_that_each_alone_would_allow():
-    by_name = {each.name: each for each in limits(LLAMA, on_h100(max_num_seqs=64), CHAT, {"itl": 0.05})}
+    by_name = {each.name: each for each in limits(LLAMA, on_h100(max_num_seqs=64), CHAT, {"tpot": 0.05})}
     assert by_name["weights"].tokens_per_s == pytest.approx(3.35e12 * 0.8 / 15_009_316_864)
     assert by_name["kv_traffic"].tokens_per_s == pytest.approx(3.35e12 * 0.8 / (1101 * KV))
     assert by_name["prefill"].tokens_per_s == pytest.approx(200 / prefill_time(step_cost(LLAMA, H100), 1000))

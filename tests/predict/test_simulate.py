@@ -72,10 +72,12 @@ def test_in_steady_state_it_agrees_with_the_closed_form(name, card, figures, C):
     assert seen.itl.mean == pytest.approx(point.itl, rel=0.02)
     assert seen.preemptions == 0
     assert seen.e2e.mean == pytest.approx(C * shape.output_tokens / point.throughput, rel=0.02)
-    if "draft_tokens" not in figures:  # what comes into the same step is waited for: at most all of it at random
+    if "draft_tokens" not in figures:
+        # What comes into the same step is waited for. At fixed lengths the same prompts meet in every round, by how
+        # the load began: up to half more of them than at random.
         cost = step_cost(served, there)
         others = (point.batch - 1) / shape.output_tokens * prefill_time(cost, 512, 512 * cost.cached, point.batch)
-        assert 0.98 * point.ttft < seen.ttft.mean < 1.02 * (point.ttft + others)
+        assert 0.98 * point.ttft < seen.ttft.mean < 1.02 * (point.ttft + 1.5 * others)
 
 
 @pytest.mark.parametrize("C", [4, 12, 24, 48])

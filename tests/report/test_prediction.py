@@ -123,7 +123,7 @@ def test_every_limit_has_a_row_and_one_binds() -> None:
 
 
 def test_a_limit_says_what_it_does_to_the_curve() -> None:
-    found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p99": 0.05})
+    found = of(gpu="a100-80-sxm", input_tokens=512, output_tokens=128, figures={"tp": 4}, slo={"itl_p50": 0.5})
     columns = limit_columns(found.limits, found.prediction)
     shown = dict(
         zip(cells(columns, "limit"), (cell.removesuffix(" ← binds") for cell in cells(columns, "")), strict=True)
@@ -139,33 +139,22 @@ def test_a_limit_says_what_it_does_to_the_curve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "shown", "low", "high"),
-    [
-        ({}, "MBU 0.6–0.9, MFU 0.3–0.6, 50–0 µs", (0.6, 0.3, 50e-6), (0.9, 0.6, 0.0)),
-        (
-            {"mbu": 0.95, "mfu_prefill": 0.7, "mfu_decode": 0.7, "o_layer": 60e-6},
-            "MBU 0.6–0.95, MFU 0.3–0.7, 60–0 µs", (0.6, 0.3, 60e-6), (0.95, 0.7, 0.0),
-        ),
-    ],
-)  # fmt: skip
-def test_the_edges_in_the_head_are_those_of_low_and_high(
-    figures: dict[str, float], shown: str, low: tuple[float, ...], high: tuple[float, ...]
+    ("asked", "slower", "faster"),
+    [({}, 1.15, 1.22), ({"model": "qwen3-30b-a3b"}, 1.28, 1.3), ({"gpu": "mi300x"}, 1.84, 1.22)],
+)
+def test_the_head_says_how_far_low_and_high_lie_from_the_middle(
+    asked: dict[str, str], slower: float, faster: float
 ) -> None:
-    found = of(figures=figures)
+    found = of(**asked)
     line = next(line for line in prediction.report(found).sections[0].lines if "low and high" in line)
-    assert line.endswith(f"low and high {shown}")
-
-    def at(mbu: float, mfu: float, o_layer: float) -> float:
-        edge = {"mbu": mbu, "mfu_prefill": mfu, "mfu_decode": mfu, "o_layer": o_layer}
-        return of(figures=edge).prediction.plateau_tokens_per_s.mid
-
-    band = found.prediction.plateau_tokens_per_s
-    assert [at(*low), at(*high)] == pytest.approx([band.low, band.high])
+    assert line.endswith(f"low and high: steps {slower:.2f} times slower, {faster:.2f} times faster")
+    band = found.prediction.single_stream_tokens_per_s
+    assert (band.mid / band.low, band.high / band.mid) == pytest.approx((slower, faster))
 
 
 def test_a_file_gets_whole_lines_whatever_the_width() -> None:
     text = printed(prediction.report(of()), width=40)
-    assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high MBU" in text
+    assert "by the data sheet: MBU 0.80, MFU 0.45, 32 µs a layer and step; low and high: steps" in text
     head = next(line for line in text.splitlines() if "TTFT ms" in line)
     assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
 

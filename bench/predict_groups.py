@@ -1,0 +1,189 @@
+"""The prediction against 1,033 published levels of 232 curves, by group: kind of model, vendor of the card, engine.
+
+Constants of `harness.predict` were set on this file, so the first table flatters. The second one does not: models and
+cards go in five parts, and each part is judged with constants that were set on the other four. What is searched there
+stands in `_START`; what other sources gave (MBU, MFU of Hopper cards, overheads of dense models) stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.predict.catalog import gpu, model_config
+from harness.predict.deployment import Deployment, deployment
+from harness.predict.model import Model, model
+from harness.predict.roofline import predict
+from harness.predict.step import MeanLengths, kind
+from harness.summary import PredictedLevel
+
+CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves_2.csv"
+_PARTS = 5
+_SMALL = 20  # levels: a smaller group has no figure of its own
+_ENGINES = {"trtllm": "TensorRT-LLM", "trt-llm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
+_BLACKWELL = ("b200", "gb200", "b300", "gb300")
+
+# Constants that are searched: seconds, shares of the MFU, the MFU of Blackwell cards, and the share that meets.
+_START = {
+    "o_experts": 45e-6, "o_latent": 70e-6, "o_rank": 4e-6, "mfu_blackwell": 0.5, "experts_prefill": 0.6,
+    "experts_decode": 0.35,
+}  # fmt: skip
+
+
+class Curve(NamedTuple):
+    """One published curve: its setup and its levels."""
+
+    id: str
+    group: str
+    part: str  # model and card, which are judged together
+    model: Model
+    where: Deployment
+    lengths: MeanLengths
+    levels: list[dict[str, str]]
+
+
+class Level(NamedTuple):
+    """One published level beside its prediction."""
+
+    curve: Curve
+    concurrency: int
+    measured: float  # output tok/s
+    ttft_s: float | None
+    itl_s: float | None
+    predicted: PredictedLevel
+
+    @property
+    def ratio(self) -> float:
+        return self.measured / self.predicted.output_tokens_per_s.mid
+
+    @property
+    def within(self) -> bool:
+        band = self.predicted.output_tokens_per_s
+        return band.low <= self.measured <= band.high
+
+
+def curves(path: Path = CURVES) -> list[Curve]:
+    """Every published curve of the file, in its order."""
+    levels: dict[str, list[dict[str, str]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            levels.setdefault(row["id"], []).append(row)
+    return [_curve(name, rows) for name, rows in levels.items()]
+
+
+def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
+    first = rows[0]
+    made = model(
+        model_config(first["model"]), first["model"],
+        dtype=first["dtype"] or "auto", kv_dtype=first["kv_dtype"] or "auto",
+    )  # fmt: skip
+    figures: dict[str, Any] = {"max_num_seqs": int(first["max_num_seqs"])}
+    figures |= {name: int(first[name]) for name in ("tp", "dp", "ep") if int(first[name]) > 1}
+    if "0.95" in first["extra"]:  # --gpu-memory-utilization
+        figures["gpu_memory_utilization"] = 0.95
+    where = deployment(gpu(first["gpu"]), **figures)
+    engine = _ENGINES[first["engine"].split()[0].lower()]
+    return Curve(
+        id=name,
+        group=f"{kind(made)}, {where.gpu.vendor}, {engine}",
+        part=f"{first['model']} on {first['gpu']}",
+        model=made,
+        where=where,
+        lengths=MeanLengths(float(first["isl"]), float(first["osl"])),
+        levels=rows,
+    )
+
+
+def levels(found: Iterable[Curve], constants: Mapping[str, float] | None = None) -> list[Level]:
+    """Every level of the curves with its prediction, by other constants where they are given."""
+    out = []
+    for curve in found:
+        where = curve.where if constants is None else _with(curve, constants)
+        loads = [int(float(row["c"])) for row in curve.levels]
+        try:
+            predicted = predict(curve.model, where, curve.lengths, loads).levels
+        except HarnessError as error:
+            raise HarnessError(error.fact, place=curve.id, way_out=error.way_out) from None
+        for row, load, level in zip(curve.levels, loads, predicted, strict=True):
+            ttft, itl = (float(row[name]) / 1e3 if row[name] else None for name in ("ttft_ms", "itl_ms"))
+            out.append(Level(curve, load, float(row["out_tok_s"]), ttft, itl, level))
+    return out
+
+
+def _with(curve: Curve, constants: Mapping[str, float]) -> Deployment:
+    """The curve's deployment by these constants."""
+    sort = kind(curve.model)
+    figures: dict[str, Any] = {name: constants[name] for name in ("o_rank", "experts_prefill", "experts_decode")}
+    if sort != "dense":
+        figures["o_layer"] = constants["o_experts" if sort == "experts" else "o_latent"]
+    if curve.where.gpu.key.startswith(_BLACKWELL):
+        figures |= {"mfu_prefill": constants["mfu_blackwell"], "mfu_decode": constants["mfu_blackwell"]}
+    return msgspec.structs.replace(curve.where, **figures)
+
+
+def error(ratios: Sequence[float]) -> float:
+    """Root-mean-square of log ratios, as a factor; nan of none."""
+    if not ratios:
+        return math.nan
+    return math.exp(math.sqrt(sum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios)))
+
+
+def cross_validated(found: Sequence[Curve]) -> list[Level]:
+    """Every level, judged by constants that were set without its model and card."""
+    parts = sorted({curve.part for curve in found})
+    out: list[Level] = []
+    for fold in range(_PARTS):
+        left = set(parts[fold::_PARTS])
+        constants = _searched([curve for curve in found if curve.part not in left])
+        out += levels([curve for curve in found if curve.part in left], constants)
+    return out
+
+
+def _searched(training: Sequence[Curve]) -> dict[str, float]:
+    """The constants of least error in throughput, each by steps of a fifth, twice in turn."""
+    best = dict(_START)
+    least = error([level.ratio for level in levels(training, best)])
+    for step in (1.2, 1.1):
+        for name in best:
+            for factor in (step, 1 / step):
+                while True:
+                    tried = {**best, name: best[name] * factor}
+                    got = error([level.ratio for level in levels(training, tried)])
+                    if got >= least - 1e-4:
+                        break
+                    best, least = tried, got
+    return best
+
+
+def table(found: Sequence[Level]) -> str:
+    """The groups as Markdown: rms factors of throughput, ITL and TTFT, and the share in band."""
+    lines = [
+        "| group | levels | tok/s | median measured/predicted | in band | ITL | mean TTFT | TTFT in its range |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    groups = sorted({level.curve.group for level in found})
+    for group in [*groups, "all"]:
+        mine = [level for level in found if group in (level.curve.group, "all")]
+        if len(mine) < _SMALL:
+            continue
+        timed = [(x.ttft_s, x.itl_s, x.predicted) for x in mine]
+        ttft = [got / of.ttft_s for got, _, of in timed if got]
+        itl = [got / of.itl_s for _, got, of in timed if got and of.itl_s]
+        inside = [of.ttft_mean_s.low <= got <= of.ttft_mean_s.high for got, _, of in timed if got and of.ttft_mean_s]
+        ratios = sorted(level.ratio for level in mine)
+        share = sum(level.within for level in mine) / len(mine)
+        lines.append(
+            f"| {group} | {len(mine):,} | ×{error(ratios):.2f} | {ratios[len(ratios) // 2]:.2f} | {share:.0%} | "
+            f"×{error(itl):.2f} | ×{error(ttft):.2f} | {_share(inside)} |"
+        )
+    return "\n".join(lines)
+
+
+def _share(which: Sequence[bool]) -> str:
+    return f"{sum(which) / len(which):.0%}" if which else "–"

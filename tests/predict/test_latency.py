@@ -1,0 +1,59 @@
+"""Latencies at a steady state, by how many requests meet."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import pytest
+
+from harness.predict import latency
+from harness.predict.latency import Latencies, latencies, meets
+from harness.predict.steady import SteadyState
+from harness.predict.step import MeanLengths, StepCost
+
+COST = StepCost(
+    weights=0.01, kv=0, token=0, attend=0, prompt=1e-4, prompt_head=0, prompt_attend=0, step=0, request=0, api=0
+)
+AT_11 = SteadyState(11, 0.0, 0.02, 0.11)
+CHAT = MeanLengths(1000, 100)
+
+
+@pytest.mark.parametrize(("together", "mean", "p99"), [(0.0, 0.11, 0.11), (0.4, 0.31, 0.51), (1.0, 0.61, 1.11)])
+def test_a_first_token_waits_for_the_prompts_that_it_meets(together, mean, p99):
+    # ten others, 0.1 s each
+    found = latencies(AT_11, COST, CHAT, together)
+    assert (found.ttft, found.ttft_p99) == (pytest.approx(mean), pytest.approx(p99))
+    assert found.e2e == pytest.approx(mean + 99 * 0.02)
+
+
+def test_the_longest_gaps_have_prompts_that_meet_by_chance():
+    # 0.11 prompts a step: at the 99th percentile one, of 0.1 s; its mean share is in the ITL already
+    assert latencies(AT_11, COST, CHAT, 0.4).itl_p99 == pytest.approx(0.02 + (1 - 0.11) * 0.1)
+    rare = latencies(SteadyState(1, 0.0, 0.02, 0.11), COST, MeanLengths(1000, 1000), 0.4)
+    assert rare.itl_p99 == 0.02  # one gap in a thousand
+
+
+def test_without_decoding_a_batch_is_one_pass_and_nothing_waits():
+    found = latencies(SteadyState(11, 0.0, math.nan, 1.1), COST, MeanLengths(1000, 0), 1.0)
+    assert found.ttft == found.ttft_p99 == found.e2e == 1.1
+    assert math.isnan(found.itl_p99)
+
+
+@pytest.mark.parametrize(
+    ("slo", "met"),
+    [
+        ({"ttft_p50": 0.4}, True),
+        ({"ttft_p99": 0.4}, False),
+        ({"ttft": 0.4}, False),  # of a request, which 99 % have to meet
+        ({"ttft_p99": 0.6, "itl_p99": 0.05}, False),
+        ({"tpot": 0.03, "e2e_p50": 3.0}, True),
+        ({}, True),
+    ],
+)
+def test_limits_are_held_against_the_99th_percentile_but_for_medians(slo, met):
+    assert meets(Latencies(0.3, 0.5, 0.02, 0.1, 2.3, 2.5), slo) is met
+
+
+def test_the_examples_in_the_docstrings_hold():
+    assert doctest.testmod(latency).failed == 0
