@@ -92,6 +92,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     if bends and family == HYPERBOLA:
         one, all_ = _without_corner(levels, best, one, all_, rng)
     value = functools.partial(_value, levels, one, all_)
+    rises = not conclusion.flat(levels, best.chosen)  # else no level tells how it rises
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
     if family == HYPERBOLA and hinge.ci95 and not conclusion.flat(levels, best.chosen):
         hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
@@ -104,7 +105,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         expected_by="asymptote" if found.expected is not None else None,
         family=FAMILIES[family],
         single_stream_tokens_per_s=value("single"),
-        slope_tokens_per_s=value("slope"),
+        slope_tokens_per_s=value("slope") if rises else Value(None),
         hinge_concurrency=hinge,
         plateau_tokens_per_s=value("plateau") if bends else Value(None),
         plateau_reached=found.state == FOUND and not dip,
@@ -119,7 +120,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     knees = Knees(
         hinge=hinge if bends else None,
         plateau95=value("plateau95", on_c=True) if bends else None,
-        half_point=value("half", on_c=True) if bends else None,
+        half_point=value("half", on_c=True) if bends and rises else None,
         peak=hinge if found.state == FOUND else None,
     )
     return Fit(curve, knees, many.chosen)

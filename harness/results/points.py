@@ -1,7 +1,8 @@
 """Measured points from anywhere: a CSV of concurrency and output tokens per second, with or without an error.
 
-The header names the columns, `concurrency,output_tokens_per_s[,error]`, in any order and among others; the error is
-one standard error in tokens per second. Read strictly: a line that is not understood ends it, by its number.
+The header names the columns, `concurrency,output_tokens_per_s[,error]`, in any order, in any case and among others; the
+error is one standard error in tokens per second. Semicolons and tabs separate as well, and a line that begins with #
+is a comment. Read strictly: a line that is not understood ends it, by its number.
 """
 
 from __future__ import annotations
@@ -41,15 +42,19 @@ def read(text: str, place: str) -> list[CsvPoint]:
 
 
 def _read(text: str, place: str) -> list[CsvPoint]:
-    lines = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
-    names = [name.strip() for name in lines.fieldnames or []]
+    # A comment becomes an empty line, which the reader skips, so that the others keep their numbers.
+    kept = ["" if line.lstrip().startswith("#") else line for line in text.removeprefix("\ufeff").splitlines()]
+    before = next((i for i, line in enumerate(kept) if line.strip()), 0)
+    separator = max(",;\t", key=kept[before].count) if kept else ","
+    lines = csv.DictReader(io.StringIO("\n".join(kept[before:])), delimiter=separator, skipinitialspace=True)
+    names = [name.strip().lower() for name in lines.fieldnames or []]
     lines.fieldnames = names
     missing = [name for name in (LOAD, RATE) if name not in names]
     if missing:
         raise HarnessError(f"no column '{missing[0]}'", place=place, way_out=_EXAMPLE)
     rows: list[CsvPoint] = []
     for line in lines:
-        where = f"{place}, line {lines.line_num}"
+        where = f"{place}, line {before + lines.line_num}"
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
         error = line.get(ERROR)
         if len(rows) == _MOST_ROWS:

@@ -112,6 +112,8 @@ def test_throughput_that_falls_from_the_start_says_so() -> None:
     assert found.curve.state == "provisional"
     assert hinge(found) == pytest.approx(1.0)
     assert found.curve.reasons == ["throughput falls with load from the first level on"]
+    assert found.curve.slope_tokens_per_s.value is None  # no level tells how it rises
+    assert found.knees.half_point is None
 
 
 @pytest.mark.slow

@@ -13,6 +13,23 @@ def test_columns_are_found_by_name_whatever_stands_beside_them() -> None:
     assert read(text, "x.csv") == [CsvPoint(1.0, 95.5, 1.5), CsvPoint(2.0, 180.0, None)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "concurrency;output_tokens_per_s\n1;100\n2;190\n",
+        "concurrency\toutput_tokens_per_s\n1\t100\n2\t190\n",
+        "# by hand\n\nConcurrency, Output_Tokens_Per_S\n1, 100\n# again\n2, 190\r\n",
+    ],
+)
+def test_semicolons_tabs_comments_and_capitals_are_read(text: str) -> None:
+    assert read(text, "x.csv") == [CsvPoint(1.0, 100.0), CsvPoint(2.0, 190.0)]
+
+
+def test_a_mistake_below_a_comment_has_its_own_line() -> None:
+    with pytest.raises(HarnessError, match="x.csv, line 4: output_tokens_per_s 'ten'"):
+        read("# by hand\nconcurrency,output_tokens_per_s\n# again\n1,ten\n", "x.csv")
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
     assert read("\ufeffconcurrency,output_tokens_per_s\n4,2\n", "x.csv") == [CsvPoint(4.0, 2.0)]
 
