@@ -26,7 +26,7 @@ def test_semicolons_tabs_comments_and_capitals_are_read(text: str) -> None:
 
 
 def test_a_mistake_below_a_comment_has_its_own_line() -> None:
-    with pytest.raises(HarnessError, match="x.csv, line 4: output_tokens_per_s 'ten'"):
+    with pytest.raises(HarnessError, match=r"x\.csv, line 4: output_tokens_per_s 'ten'"):
         read("# by hand\nconcurrency,output_tokens_per_s\n# again\n1,ten\n", "x.csv")
 
 
