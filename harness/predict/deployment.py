@@ -235,7 +235,8 @@ def usual_batched_tokens(gpu: Gpu) -> int:
 def usual_sequences(gpu: Gpu) -> int:
     """max_num_seqs where the server is not told; from the same source.
 
-    >>> usual_sequences(catalog.gpu("h100-sxm")), usual_sequences(catalog.gpu("a100-80-sxm"))
+    >>> from harness.predict.catalog import gpu
+    >>> usual_sequences(gpu("h100-sxm")), usual_sequences(gpu("a100-80-sxm"))
     (1024, 256)
     """
     return 1024 if gpu.memory_bytes >= _LARGE and gpu.vendor == "NVIDIA" and not gpu.key.startswith("a100") else 256

@@ -91,6 +91,7 @@ LOOSELY = {
 }
 # Only known in rounded figures, without their layers that predict a second token.
 ROUNDED = {
+    "minimax-m2.5": 228.7e9,
     "granite-3.3-8b": 8.17e9,
     "llama-4-scout": 107.77e9,
     "llama-4-maverick": 400.7e9,

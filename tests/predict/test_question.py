@@ -92,7 +92,7 @@ def test_an_answer_travels_as_json():
     found = answer(ask(slo={"ttft_p50": 20.0}, price=2.0))
     again = msgspec.json.decode(msgspec.json.encode(found.prediction), type=Prediction)
     assert again == found.prediction
-    assert [limit.name for limit in found.limits if limit.binds] == ["max_num_seqs"]
+    assert [limit.name for limit in found.limits if limit.binds] == ["kv_memory"]
     assert found.roof.decode[0][0] == 1
 
 
