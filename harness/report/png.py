@@ -23,6 +23,7 @@ LINE, GRID = "#b6bec8", "#e6e9ed"
 _COLOURS: dict[Tone, str] = {
     "measured": BLUE, "fitted": INK, "predicted": ORANGE, "calibrated": GREEN, "knee": VERMILION, "limit": GREEN,
     "cap": GREY, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
+    "stack1": BLUE, "stack2": VERMILION, "stack3": GREEN, "stack4": ORANGE, "stack5": GREY, "stack6": INK,
 }  # fmt: skip
 _READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # as text, where the line's colour is too light
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 2)), "dotted": (0, (1, 1.8))}
