@@ -516,7 +516,7 @@ def workload_digest(scenario: Scenario) -> str:
     workload.get("dataset", {}).pop("path", None)
     classes = [each | {"slo": {}} for each in msgspec.to_builtins(scenario.class_ or [])]
     target = shown(scenario).target
-    open_loop = ramp.search_rate or ramp.rates is not None
+    open_loop = ramp.search_rate or ramp.level_rates is not None
     arrives = [open_loop and ramp.arrivals, ramp.start, msgspec.to_builtins(ramp.think or 0), ramp.probe]
     asked = [workload, classes, target.api, target.extra_body, arrives]
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]

@@ -19,6 +19,7 @@ from harness.summary import Knees, Value
 
 PICTURE = "comparison.png"
 _TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
+_ANSWER = "Answer"
 _PLACES = 120  # of a fitted line
 _AGAIN = "measure each stack at least twice, better three times, in turn"
 
@@ -43,9 +44,9 @@ def report(found: Report) -> Document:
 
 
 def sentence(found: Comparison) -> str:
-    """The first pair's answer in a line."""
+    """The first answer in a line."""
     fact = answer(found)[0]
-    return f"{fact.label}: {fact.value}"
+    return fact.value if fact.label == _ANSWER else f"{fact.label}: {fact.value}"
 
 
 def answer(found: Comparison) -> list[Fact]:
@@ -69,28 +70,27 @@ def _way_out(found: Comparison) -> str:
 
 def _pair(found: Comparison, pair: Pair) -> Fact:
     """Who is faster, or why nobody is shown to be."""
-    a, b = plain(pair.a), plain(pair.b)
-    label, apart = f"{b} against {a}", pair.b_over_a
+    a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
     if apart is None:
-        return Fact(label, "not ranked", "no concurrency was measured in every run of both")
-    figures = f"{apart.value:.3f} × the throughput of {a}"
-    over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
-    runs = " and ".join(f"{stack.runs}" for stack in found.stacks if stack.label in (pair.a, pair.b))
-    basis = joined(over, f"{runs} runs{', in pairs' if pair.rounds else ''}", _turn(pair))
+        return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
+    figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
     ends = f"{(1 - pair.alpha) * 100:g} % interval {_ends(apart.ci95)}"
+    over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
+    counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
+    basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _turn(pair))
     match pair.outcome:
         case "faster":
-            return Fact(label, f"{plain(pair.faster)} is faster: {figures} ({ends})", basis)
+            return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", basis)
         case "turns_over":
             turned = pair.turnover
             value = f"{plain(turned.below)} is faster at low load, {plain(turned.above)} at high load" if turned else ""
-            return Fact(label, value, joined(_turn(pair), f"over all loads {figures} ({ends})"))
+            return Fact(_ANSWER, value, joined(_turn(pair), f"over all loads {figures} ({ends})"))
         case "no_difference":
             least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
-            return Fact(label, f"no difference shown: {figures} ({ends})", joined(least, basis))
+            return Fact(_ANSWER, f"no difference shown: {figures} ({ends})", joined(least, basis))
         case _:
             why = f"one run of a stack cannot show how runs differ: {_AGAIN}"
-            return Fact(label, f"not ranked: {figures} ({ends} by the windows alone)", joined(why, basis))
+            return Fact(_ANSWER, f"not ranked: {figures} ({ends}, by the windows alone)", joined(why, basis))
 
 
 def _turn(pair: Pair) -> str:
@@ -110,7 +110,7 @@ def _sections(found: Comparison, prefix: str, name: str) -> list[Section]:
     charts = [curves(found, name), frontier(found, name)]
     lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
     return [
-        Section(f"{prefix}Answer", answer(found), answer=True),
+        Section(name, answer(found), answer=True),
         Section(
             f"{prefix}Throughput against load",
             charts=[each for each in charts if each.series],

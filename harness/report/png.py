@@ -99,10 +99,13 @@ def head(figure: Any, title: str, subtitle: str, answer: str = "", *, simulated:
 
 
 def encoded(figure: Any) -> bytes:
-    """A figure as a PNG without a date or a version in it."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    """A figure as a PNG of 256 colours, a third of the size of all, without a date or a version in it."""
+    from PIL import Image
+
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", metadata={"Software": None})
+    Image.open(drawn).convert("RGB").quantize(256).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:
