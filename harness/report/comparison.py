@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -186,7 +186,7 @@ def _ratios(found: Comparison) -> list[Column]:
 
 
 def _side_by_side(found: Comparison) -> list[Column]:
-    names = {
+    names: dict[str, Callable[[Stack], str]] = {
         "runs": lambda stack: str(stack.runs),
         "knee": _knee,
         "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, "tok/s"),
@@ -225,8 +225,7 @@ def _equal_load(found: Comparison) -> list[Column]:
     common = sorted(set.intersection(*keys)) if keys else []
     rows = [(key, stack) for key in common for stack in found.stacks]
 
-    def cells(name: str, of: object) -> list[str]:
-        make = number if of is None else ms if of == "ms" else percent
+    def cells(name: str, make: Callable[[float | None], str] = number) -> list[str]:
         return [make(_mean(stack.loads, key, name)) for key, stack in rows]
 
     if not rows:
@@ -236,13 +235,13 @@ def _equal_load(found: Comparison) -> list[Column]:
         [
             Column("load", heads, words=True),
             Column("stack", [plain(stack.label) for _, stack in rows], words=True),
-            Column("TTFT ms\np50", cells("ttft_p50_s", "ms")),
-            Column("ITL ms\nmean", cells("itl_mean_s", "ms")),
-            Column("E2E ms\np50", cells("e2e_p50_s", "ms")),
-            Column("tok/s\nper user", cells("tokens_per_s_per_user", None)),
-            Column("tok/s\nper GPU", cells("tokens_per_s_per_gpu", None)),
-            Column("$ per\n1M out", cells("usd_per_million", None)),
-            Column("J per\ntoken", cells("joules_per_token", None)),
+            Column("TTFT ms\np50", cells("ttft_p50_s", ms)),
+            Column("ITL ms\nmean", cells("itl_mean_s", ms)),
+            Column("E2E ms\np50", cells("e2e_p50_s", ms)),
+            Column("tok/s\nper user", cells("tokens_per_s_per_user")),
+            Column("tok/s\nper GPU", cells("tokens_per_s_per_gpu")),
+            Column("$ per\n1M out", cells("usd_per_million")),
+            Column("J per\ntoken", cells("joules_per_token")),
         ]
     )
 

@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.manifest import Card, Manifest, Roof, RoofWindow
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
 from harness.scenario import Hardware
+from harness.summary import Estimate
 from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
@@ -325,6 +326,17 @@ def test_what_a_folder_does_not_say_is_unknown() -> None:
     (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
     facts = msgspec.structs.asdict(found.facts)
     assert {name for name, value in facts.items() if value is not None} == {"measured_by", "workload"}
+
+
+def test_levels_that_no_server_has_are_left_out() -> None:
+    levels = [
+        summaries.level(1, in_flight=1e-300),
+        summaries.level(2, output_tokens_per_s=Estimate(-5.0)),
+        summaries.level(4, output_tokens_per_s=Estimate(1e18)),
+        summaries.level(8),
+    ]
+    (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), levels=levels))
+    assert [point.concurrency for point in found.points] == [8]
 
 
 def test_a_level_that_comes_again_in_other_tools_files_is_a_repeat() -> None:

@@ -24,6 +24,7 @@ from harness.scenario import workload_digest
 from harness.summary import Assumptions, LevelSummary, Summary
 
 KNEE = "knee"
+_LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
         levels = [level for level in summary.levels if level.repeat == repeat]
-        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok]
+        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and _within_reason(each)]
         out.append(
             Run(
                 label=label,
@@ -114,7 +115,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 simulated=summary.simulated,
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
-                points=[each for each in points if each.output_tokens_per_s > 0],
+                points=points,
                 loads=[_load(level, manifest) for level in levels if level.load is not None],
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
@@ -219,6 +220,12 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         max_num_seqs=None if seqs is None else str(seqs),
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
     )
+
+
+def _within_reason(point: Point) -> bool:
+    """Whether a level can be one of a server; a stored summary may come from anybody."""
+    figures = (point.in_flight or point.concurrency, point.output_tokens_per_s, point.se or 1.0)
+    return all(_LEAST < figure < _MOST for figure in figures)
 
 
 def _card(manifest: Manifest) -> str | None:
