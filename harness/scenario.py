@@ -508,8 +508,8 @@ def digest(scenario: Scenario) -> str:
 def workload_digest(scenario: Scenario) -> str:
     """Sixteen hex digits of the work alone: what is asked and how it arrives, whoever serves it.
 
-    Left out: address, name, price, seed, levels, bounds, hardware, limits, and where tokenizer and data lie; data count
-    by their requests and mean lengths.
+    Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
+    lie; data count by their requests and mean lengths.
     """
     workload, ramp = msgspec.to_builtins(scenario.workload), scenario.ramp
     workload.update(seed=None, tokenizer=None)
@@ -517,6 +517,6 @@ def workload_digest(scenario: Scenario) -> str:
     classes = [each | {"slo": {}} for each in msgspec.to_builtins(scenario.class_ or [])]
     target = shown(scenario).target
     open_loop = ramp.search_rate or ramp.level_rates is not None
-    arrives = [open_loop and ramp.arrivals, ramp.start, msgspec.to_builtins(ramp.think or 0), ramp.probe]
+    arrives = [open_loop and ramp.arrivals, msgspec.to_builtins(ramp.think or 0), ramp.probe]
     asked = [workload, classes, target.api, target.extra_body, arrives]
     return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]

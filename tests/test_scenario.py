@@ -255,12 +255,11 @@ def test_the_digest_of_the_work_is_of_what_is_asked_alone() -> None:
     work = scenario.workload_digest
     base = work(build(""))
     same = ('name = "b"', "[workload]\nseed = 7", '[target]\nurl = "http://x"\nmodel = "m"', "[hardware]\nprice = 2")
-    same += ("[ramp]\nlevels = [4]", "[slo]\nttft = 1", '[workload]\ntokenizer = "t"')
+    same += ('[ramp]\nstart = "burst"', "[ramp]\nlevels = [4]", "[slo]\nttft = 1", '[workload]\ntokenizer = "t"')
     assert {work(build(text)) for text in same} == {base}
     other = ("[workload]\ninput_tokens = 7", '[workload]\noutput_tokens = "5..9"', '[target]\napi = "completions"')
     other += (
         "[target.extra_body]\ntop_k = 1",
-        '[ramp]\nstart = "burst"',
         '[ramp]\nthink = "1s"',
         "[ramp]\nrates = [4]",
     )

@@ -22,7 +22,7 @@ REFUSED = 3  # exit status
 
 @click.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="[NAME=]DIR|FILE…")
-@click.option("--vary", metavar="NAME,…", help="What may differ: engine, precision, kv-dtype, tp, max-num-seqs.")
+@click.option("--vary", metavar="NAME,…", help="What may differ: engine, precision, kv-dtype, tp, max-num-seqs, start.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
 @click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png there.")
@@ -42,7 +42,8 @@ def compare(
     """Compare stacks, and rank them where the data show a difference.
 
     Each is a result folder, or another tool's file. Several of one stack are its repeats: vllm=A vllm=B llama=C.
-    Without names, folders of several engines are told apart by their engine, others by their own name.
+    Without names, folders are told apart by the stacks that `knee stacks run` started, else by their engines, else by
+    their own names.
 
     Exit status 3: what must be alike is not, so nothing is ranked.
     """
@@ -66,9 +67,10 @@ def _runs(stacks: Sequence[str]) -> list[Run]:
     given = [_named(text) for text in stacks]
     folders = {place: runs.read_folder(place) for _, place in given if Path(place).is_dir()}
     files = {place: formats.read(place) for _, place in given if place not in folders}
+    started = {place: own[0].stack or "" for place, own in folders.items() if own}
     engines = {place: (own[0].facts.engine or "").partition(" ")[0] for place, own in folders.items() if own}
     engines |= {place: found.engine or "" for place, found in files.items()}
-    labels = _labels(given, engines)
+    labels = _labels(given, started, engines)
     out: list[Run] = []
     for label in dict.fromkeys(labels):
         own = [place for each, (_, place) in zip(labels, given, strict=True) if each == label]
@@ -87,18 +89,19 @@ def _named(text: str) -> tuple[str, str]:
     return (name, place) if equals and name and "/" not in name and not Path(text).exists() else ("", text)
 
 
-def _labels(given: Sequence[tuple[str, str]], engines: Mapping[str, str]) -> list[str]:
-    """The stacks' names: those given, else their engines where these differ, else their own.
+def _labels(given: Sequence[tuple[str, str]], *found: Mapping[str, str]) -> list[str]:
+    """The stacks' names: those given, else the first names found that tell them apart, else their own.
 
-    >>> _labels([("", "runs/a"), ("", "runs/b"), ("x", "c")], {"runs/a": "vllm", "runs/b": "llamacpp"})
+    >>> _labels([("", "runs/a"), ("", "runs/b"), ("x", "c")], {}, {"runs/a": "vllm", "runs/b": "llamacpp"})
     ['vllm', 'llamacpp', 'x']
-    >>> _labels([("", "runs/a"), ("", "old/a"), ("", "b.json")], {})
+    >>> _labels([("", "runs/a"), ("", "old/a"), ("", "b.json")], {"runs/a": "vllm", "old/a": "vllm"})
     ['runs/a', 'old/a', 'b']
     """
     bare = [place for name, place in given if not name]
-    known = [engines.get(place, "") for place in bare]
-    if all(known) and len(set(known)) > 1:
-        return [name or engines[place] for name, place in given]
+    for names in found:
+        known = [names.get(place, "") for place in bare]
+        if all(known) and len(set(known)) > 1:
+            return [name or names[place] for name, place in given]
     stems = {place: Path(place).name if Path(place).is_dir() else Path(place).stem for place in bare}
     alone = {place for place in bare if list(stems.values()).count(stems[place]) == 1}
     return [name or (stems[place] if place in alone else place) for name, place in given]

@@ -193,6 +193,7 @@ def _side_by_side(found: Comparison) -> list[Column]:
         "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, "tok/s"),
         "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
         "plateau over the data sheet's ceiling": lambda stack: _share(stack.of_ceiling),
+        "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
         "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
     }
     rows = [(name, [of(stack) for stack in found.stacks]) for name, of in names.items()]

@@ -15,7 +15,7 @@ from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample
 from harness.decide.compare.runs import Facts, Run, ceiling, of_files, of_folder
 from harness.errors import HarnessError
-from harness.manifest import Card, Manifest, Roof, RoofWindow
+from harness.manifest import Card, Manifest, Roof, RoofWindow, StackStart
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
 from harness.scenario import Hardware
 from harness.summary import Estimate
@@ -24,7 +24,7 @@ from tests.builders import summaries
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 FACTS = Facts(
     measured_by="knee, format 2", workload="w", model="m", parameters=8e9, gpu="h100", gpus="1", power_limit="700 W",
-    precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256", engine="vllm",
+    precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256", engine="vllm", start="staggered",
 )  # fmt: skip
 
 
@@ -78,6 +78,7 @@ def state(name: str, *facts: Facts, vary: Sequence[str] = ()) -> str:
         ("kv-dtype", "kv_dtype", "fp8"),
         ("tp", "tp", "2"),
         ("max-num-seqs", "max_num_seqs", "64"),
+        ("start", "start", "batch"),
     ],
 )
 def test_a_fact_that_differs_is_fatal_one_that_is_missing_unknown(row: str, field: str, other: object) -> None:
@@ -265,19 +266,27 @@ def test_one_stack_is_no_comparison() -> None:
 
 
 @pytest.mark.slow
-def test_scenarios_make_a_matrix() -> None:
-    chat = [*repeats("a", 1.0, 1.01, 0.99, scenario="chat"), *repeats("b", 1.2, 1.21, 1.19, scenario="chat")]
-    rag = [*repeats("a", 1.2, 1.21, 1.19, scenario="rag"), *repeats("b", 1.0, 1.01, 0.99, scenario="rag")]
-    found = by_workload([*chat, *rag])
-    assert [(each.workload, each.winner) for each in found.workloads] == [("chat", "b"), ("rag", "a")]
-    assert [each.workload for each in by_workload([*chat, *rag], ["rag"]).workloads] == ["rag"]
+def test_several_workloads_of_a_stack_make_a_matrix() -> None:
+    rag = differing(workload="rag")
+    runs = [run(name, factor, scenario=f"chat-{name}-{i}") for name, factor in (("a", 1.0), ("b", 1.2)) for i in (1, 2)]
+    runs += [
+        run(name, factor, scenario=f"rag-{name}", facts=rag)
+        for name, factor in (("a", 1.2), ("b", 1.0))
+        for _ in (1, 2)
+    ]
+    assert [(each.workload, each.winner) for each in by_workload(runs).workloads] == [("chat", "b"), ("rag", "a")]
+    assert [each.workload for each in by_workload(runs, ["rag"]).workloads] == ["rag"]
     with pytest.raises(HarnessError, match="no run of scenario 'voice'"):
-        by_workload(chat, ["voice"])
+        by_workload(runs, ["voice"])
+    with pytest.raises(HarnessError, match="no run of scenario 'cha'"):
+        by_workload(runs, ["cha"])
 
 
-def test_two_names_for_one_work_are_one_comparison() -> None:
-    found = by_workload([run("a", scenario="one"), run("b", scenario="other")])
-    assert [each.workload for each in found.workloads] == [""]
+def test_one_workload_each_is_one_comparison_whatever_its_scenario_is_called() -> None:
+    (alike,) = by_workload([run("a", scenario="chat-a-1"), run("b", scenario="chat-b-1")]).workloads
+    assert (alike.workload, alike.fatal) == ("chat", [])
+    (other,) = by_workload([run("a"), run("b", facts=differing(workload="other"))]).workloads
+    assert other.fatal == ["workload"]
 
 
 def test_a_plateau_over_the_ceiling_and_the_prediction() -> None:
@@ -306,7 +315,8 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
         summaries.MANIFEST,
         gpu_facts=[card],
         price=2.0,
-        server={"name": "vllm", "version": "0.25.1", "start_to_ready_s": 41.5},
+        server={"name": "vllm", "version": "0.25.1"},
+        stack=StackStart(name="mine", command=["vllm"], start_to_ready_s=41.5, first_answer_s=0.5),
         cache_config={"cache_dtype": "fp8"},
         scenario=msgspec.structs.replace(summaries.MANIFEST.scenario, hardware=Hardware(dtype="bf16", max_num_seqs=64)),
     )
@@ -315,6 +325,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
     assert (facts.gpu, facts.gpus, facts.power_limit) == ("NVIDIA H100 80GB HBM3", "1", "700 W")
     assert (facts.engine, facts.precision, facts.kv_dtype) == ("vllm 0.25.1", "bf16", "fp8")
     assert (facts.tp, facts.max_num_seqs, facts.model) == ("1", "64", "llama-3.1-8b")
+    assert (found.stack, found.first_answer_s, facts.start) == ("mine", 0.5, "staggered")
     assert (found.start_to_ready_s, found.input_tokens, found.output_tokens) == (41.5, 1000.0, 200.0)
     assert len(found.points) == len(summaries.LEVELS) - 1, "the invalid level is left out"
     top = next(each for each in found.loads if each.load == 32)
@@ -325,7 +336,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
 def test_what_a_folder_does_not_say_is_unknown() -> None:
     (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
     facts = msgspec.structs.asdict(found.facts)
-    assert {name for name, value in facts.items() if value is not None} == {"measured_by", "workload"}
+    assert {name for name, value in facts.items() if value is not None} == {"measured_by", "workload", "start"}
 
 
 def test_levels_that_no_server_has_are_left_out() -> None:

@@ -82,6 +82,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     of_ceiling: float | None = None  # plateau over the data sheet's ceiling
     of_predicted: float | None = None  # plateau over the predicted one
     start_to_ready_s: float | None = None  # mean of the runs
+    first_answer_s: float | None = None  # likewise
     simulated: bool = False
     lacks: list[str] = []
 
@@ -146,26 +147,49 @@ def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = F
 def by_workload(
     runs: Sequence[Run], scenarios: Sequence[str] = (), *, vary: Collection[str] = (), forced: bool = False
 ) -> Report:
-    """A comparison for each scenario that is named; without names for each that some stack was measured with."""
-    named = {run.scenario or "" for run in runs}
-    if missing := [name for name in scenarios if name not in named]:
-        known = ", ".join(sorted(name for name in named if name)) or "none has a name"
-        raise HarnessError(f"no run of scenario '{missing[0][:40]}'", place="--scenarios", way_out=f"there are {known}")
-    of_stack: dict[str, set[str]] = {}
-    for run in runs:
-        of_stack.setdefault(run.label, set()).add(run.scenario or "")
-    if not scenarios and all(len(names) < 2 for names in of_stack.values()):
-        name = named.pop() if len(named) == 1 else ""
-        return Report(workloads=[compare(runs, vary=vary, forced=forced, workload=name)])
-    found = []
-    for name in scenarios or sorted(named):
-        own = [run for run in runs if (run.scenario or "") == name]
-        if len({run.label for run in own}) > 1:
-            found.append(compare(own, vary=vary, forced=forced, workload=name))
+    """A comparison for each scenario that is named; without names for each workload, where a stack has several.
+
+    A scenario's name stands at the beginning of its runs' names: `chat` of `chat-vllm-1`.
+    """
+    if scenarios:
+        groups = [[run for run in runs if _is_of(run, name)] for name in scenarios]
+        if [] in groups:
+            known = ", ".join(sorted({run.scenario for run in runs if run.scenario})) or "none has a name"
+            fact = f"no run of scenario '{scenarios[groups.index([])][:40]}'"
+            raise HarnessError(fact, place="--scenarios", way_out=f"there are {known}")
+    elif all(len(works) < 2 for works in _works(runs).values()):
+        groups = [list(runs)]
+    else:
+        works = dict.fromkeys(run.facts.workload for run in runs)
+        groups = [[run for run in runs if run.facts.workload == work] for work in works]
+    named = list(scenarios) or [_common_name(group) for group in groups]
+    found = [
+        compare(group, vary=vary, forced=forced, workload=name)
+        for name, group in zip(named, groups, strict=True)
+        if len(groups) == 1 or len({run.label for run in group}) > 1
+    ]
     if not found:
-        way_out = "give runs of one scenario for two stacks"
-        raise HarnessError("no scenario has runs of two stacks", place="knee compare", way_out=way_out)
+        way_out = "give runs of one workload for two stacks"
+        raise HarnessError("no workload has runs of two stacks", place="knee compare", way_out=way_out)
     return Report(workloads=found)
+
+
+def _works(runs: Sequence[Run]) -> dict[str, set[str | None]]:
+    """The workloads of each stack."""
+    found: dict[str, set[str | None]] = {}
+    for run in runs:
+        found.setdefault(run.label, set()).add(run.facts.workload)
+    return found
+
+
+def _is_of(run: Run, scenario: str) -> bool:
+    return f"{run.scenario or ''}-".startswith(f"{scenario}-")
+
+
+def _common_name(runs: Sequence[Run]) -> str:
+    """What the runs' scenarios are called: their name, or the words that all their names begin with."""
+    words = zip(*((run.scenario or "").split("-") for run in runs), strict=False)
+    return "-".join(each[0] for each in itertools.takewhile(lambda each: len(set(each)) == 1, words))
 
 
 def _pairs(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
@@ -257,6 +281,7 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
     ceilings = [run.ceiling for run in runs if run.ceiling]
     predicted = [run.predicted_plateau for run in runs if run.predicted_plateau]
     ready = [run.start_to_ready_s for run in runs if run.start_to_ready_s is not None]
+    answered = [run.first_answer_s for run in runs if run.first_answer_s is not None]
     return Stack(
         label=runs[0].label,
         places=[run.place for run in runs],
@@ -269,6 +294,7 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         of_ceiling=plateau / _mean(ceilings) if plateau and ceilings else None,
         of_predicted=plateau / _mean(predicted) if plateau and predicted else None,
         start_to_ready_s=_mean(ready) if ready else None,
+        first_answer_s=_mean(answered) if answered else None,
         simulated=any(run.simulated for run in runs),
         lacks=list(dict.fromkeys(lack for run in runs for lack in run.lacks)),
     )

@@ -46,6 +46,7 @@ VARIED: Mapping[str, Callable[[Facts], str | None]] = {
     "kv-dtype": lambda facts: facts.kv_dtype,
     "tp": lambda facts: facts.tp,
     "max-num-seqs": lambda facts: facts.max_num_seqs,
+    "start": lambda facts: facts.start,
 }
 
 

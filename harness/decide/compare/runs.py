@@ -42,6 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     tp: str | None = None
     max_num_seqs: str | None = None
     engine: str | None = None
+    start: str | None = None  # of a level: staggered, burst or batch
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run of a stack."""
 
     label: str  # of the stack
+    stack: str | None = None  # its name where `knee stacks run` started it
     place: str  # folder or files
     scenario: str | None = None
     began: str | None = None  # when, as ISO 8601
@@ -74,6 +76,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     predicted_plateau: float | None = None  # output tok/s, by the data sheet
     ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
     start_to_ready_s: float | None = None
+    first_answer_s: float | None = None  # of one request once it was ready
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
@@ -100,7 +103,7 @@ def read_folder(place: str) -> list[Run]:
 def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
     """The runs in a result folder: one, or as many as its scenario repeats."""
     lengths = [_mean(summary.levels, name) for name in ("input_tokens_mean", "output_tokens_mean")]
-    ready = manifest.server.get("start_to_ready_s")
+    start = manifest.stack or None
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
         levels = [level for level in summary.levels if level.repeat == repeat]
@@ -108,6 +111,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
         out.append(
             Run(
                 label=label,
+                stack=start and start.name,
                 place=place,
                 scenario=manifest.name,
                 began=manifest.created,
@@ -119,7 +123,8 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 loads=[_load(level, manifest) for level in levels if level.load is not None],
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
-                start_to_ready_s=float(ready) if isinstance(ready, int | float) and ready > 0 else None,
+                start_to_ready_s=start and start.start_to_ready_s,
+                first_answer_s=start and start.first_answer_s,
             )
         )
     return out
@@ -219,6 +224,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
         max_num_seqs=None if seqs is None else str(seqs),
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
+        start=manifest.scenario.ramp.start,
     )
 
 
