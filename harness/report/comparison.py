@@ -30,9 +30,9 @@ def report(found: Report) -> Document:
     stacks = list(dict.fromkeys(stack.label for each in found.workloads for stack in each.stacks))
     simulated = any(stack.simulated for each in found.workloads for stack in each.stacks)
     sections = [Section("Winner by workload", columns=_matrix(found.workloads))] if many else []
-    for each in found.workloads:
-        name = plain(each.workload)
-        sections += _sections(each, f"{name}: " if many else "", name if many else "")
+    for i, each in enumerate(found.workloads, 1):
+        name = plain(each.workload) or f"workload {i}"
+        sections += _sections(each, name, f"-{i}") if many else _sections(each)
     first = found.workloads[0]
     return Document(
         title=" against ".join(map(plain, stacks)),
@@ -106,8 +106,9 @@ def _ends(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.3f}–{ends[1]:.3f}"
 
 
-def _sections(found: Comparison, prefix: str, name: str) -> list[Section]:
-    charts = [curves(found, name), frontier(found, name)]
+def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
+    """The parts of one comparison; of several each has its workload's name, and charts of their own."""
+    charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
     lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
     return [
         Section(name, answer(found), answer=True),
@@ -256,7 +257,7 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 # ---- charts ---------------------------------------------------------------------------------------------------------
 
 
-def curves(found: Comparison, name: str = "") -> Chart:
+def curves(found: Comparison, suffix: str = "") -> Chart:
     """Output tok/s against requests in flight, each stack with its fitted line; the load where the order turns over."""
     series, tops, loads = [], [0.0], []
     for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
@@ -282,7 +283,7 @@ def curves(found: Comparison, name: str = "") -> Chart:
         for each in turned
     ]
     return Chart(
-        name=f"curves {name}".strip(),
+        name=f"curves{suffix}",
         title=" against ".join(plain(stack.label) for stack in found.stacks),
         answer=sentence(found),
         simulated="the simulated endpoint answered" if any(stack.simulated for stack in found.stacks) else "",
@@ -316,7 +317,7 @@ def _line(stack: Stack) -> list[Datum]:
     return [Datum(float(n), float(x)) for n, x in zip(loads, throughput(stack.curve, loads), strict=True)]
 
 
-def frontier(found: Comparison, name: str = "") -> Chart:
+def frontier(found: Comparison, suffix: str = "") -> Chart:
     """Output tok/s per GPU against output tok/s per user, a point a level."""
     series = []
     for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
@@ -338,7 +339,7 @@ def frontier(found: Comparison, name: str = "") -> Chart:
             series.append(Series(name=plain(stack.label), tone=tone, points=points, line="solid", marker="dot"))
     everywhere = [point for each in series for point in each.points]
     return Chart(
-        name=f"frontier {name}".strip(),
+        name=f"frontier{suffix}",
         title="Throughput per user against throughput per GPU",
         x=Scale(label="output tok/s per user", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
         y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
