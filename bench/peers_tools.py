@@ -16,6 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.results.foreign import formats
+from harness.results.foreign.fields import MS, number
+
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".live" / "peers"
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 100
@@ -255,9 +258,10 @@ def sglang_rust_command(bin: Path, load: ToolLoad) -> list[str]:
 # ---- reading ----------------------------------------------------------------------------------------------------
 
 
-def _number(value: object, unit: float = 1.0) -> float | None:
-    """A finite number of `unit` seconds, in seconds."""
-    return value * unit if isinstance(value, int | float) and math.isfinite(value) else None
+def _foreign(load: ToolLoad, name: str) -> Reported:
+    """The percentiles of the first level in a tool's file."""
+    level = formats.read(load.out / name).levels[0]
+    return Reported(level.ttft_s.p50, level.ttft_s.p99, level.itl_s.p50, level.itl_s.p99)
 
 
 def _json(load: ToolLoad, name: str) -> Any:
@@ -266,47 +270,26 @@ def _json(load: ToolLoad, name: str) -> Any:
 
 def read_knee(load: ToolLoad) -> Reported:
     level = _json(load, "result/summary.json")["levels"][0]
-    ttft, itl = level["ttft_s"] or {}, level["itl_s"] or {}
-    return Reported(*(_number(each.get(name)) for each in (ttft, itl) for name in ("p50", "p99")))
+    return Reported(*(number(level, figure, name) for figure in ("ttft_s", "itl_s") for name in ("p50", "p99")))
 
 
-def read_vllm(load: ToolLoad) -> Reported:
-    result = _json(load, "result.json")
-    keys = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms")
-    return Reported(*(_number(result.get(key), 1e-3) for key in keys))
-
-
-def read_sglang(load: ToolLoad) -> Reported:
-    result = _json(load, "result.json")
-    keys = ("median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p99_itl_ms")
-    return Reported(*(_number(result.get(key), 1e-3) for key in keys))
+def read_result(load: ToolLoad) -> Reported:
+    return _foreign(load, "result.json")
 
 
 def read_aiperf(load: ToolLoad) -> Reported:
-    result = _json(load, "profile_export_aiperf.json")
-    found = [result.get(name, {}) for name in ("time_to_first_token", "inter_chunk_latency")]
-    return Reported(*(_number(each.get(name), 1e-3) for each in found for name in ("p50", "p99")))
-
-
-def read_guidellm(load: ToolLoad) -> Reported:
-    metrics = _json(load, "result.json")["benchmarks"][0]["metrics"]
-    found = [
-        metrics[name]["successful"]["percentiles"] for name in ("time_to_first_token_ms", "inter_token_latency_ms")
-    ]
-    return Reported(*(_number(each.get(name), 1e-3) for each in found for name in ("p50", "p99")))
+    return _foreign(load, "profile_export_aiperf.json")
 
 
 def read_inference_perf(load: ToolLoad) -> Reported:
-    latency = _json(load, "summary_lifecycle_metrics.json")["successes"]["latency"]
-    found = [latency[name] or {} for name in ("time_to_first_token", "inter_token_latency")]
-    return Reported(*(_number(each.get(name)) for each in found for name in ("median", "p99")))
+    return _foreign(load, "summary_lifecycle_metrics.json")
 
 
 def read_evalscope(load: ToolLoad) -> Reported:
     result = _json(load, f"{MODEL}/parallel_{load.streams}_number_{load.requests}/benchmark_percentile.json")
     rows = {row["Percentiles"]: row for row in result}
     return Reported(
-        *(_number(rows[percent].get(key), 1e-3) for key in ("TTFT (ms)", "ITL (ms)") for percent in ("50%", "99%"))
+        *(number(rows[percent], key, unit=MS) for key in ("TTFT (ms)", "ITL (ms)") for percent in ("50%", "99%"))
     )
 
 
@@ -331,9 +314,9 @@ def just_enough_workers(load: ToolLoad) -> dict[str, str]:
 KNEE = Tool("knee", "knee-harness", ROOT / ".venv", knee_command, read_knee, already_here)
 TOOLS = (
     Tool("knee-burst", "knee-harness", ROOT / ".venv", knee_burst_command, read_knee, already_here),
-    Tool("sglang-rust", "sglang", PEERS / "sglang", sglang_rust_command, read_sglang, sglang),
-    Tool("vllm-bench", "vllm", ROOT / ".live" / "vllm", vllm_command, read_vllm, as_live_server),
-    Tool("sglang-bench", "sglang", PEERS / "sglang", sglang_command, read_sglang, sglang),
+    Tool("sglang-rust", "sglang", PEERS / "sglang", sglang_rust_command, read_result, sglang),
+    Tool("vllm-bench", "vllm", ROOT / ".live" / "vllm", vllm_command, read_result, as_live_server),
+    Tool("sglang-bench", "sglang", PEERS / "sglang", sglang_command, read_result, sglang),
     Tool("evalscope", "evalscope", PEERS / "evalscope", evalscope_command, read_evalscope, in_venv),
     Tool(
         "inference-perf",
@@ -344,7 +327,7 @@ TOOLS = (
         in_newer_venv,
     ),
     Tool("aiperf", "aiperf", PEERS / "aiperf", aiperf_command, read_aiperf, in_venv, no_hub),
-    Tool("guidellm", "guidellm", PEERS / "guidellm", guidellm_command, read_guidellm, in_venv, just_enough_workers),
+    Tool("guidellm", "guidellm", PEERS / "guidellm", guidellm_command, read_result, in_venv, just_enough_workers),
 )
 
 

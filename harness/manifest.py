@@ -312,6 +312,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return (self.ended_s or 0.0) - (self.began_s or 0.0)
 
 
+class StackStart(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server was started for this run, and how long that took."""
+
+    name: str
+    command: list[str]  # without its secrets
+    version: str | None = None  # by a command of its recipe; None: see `server`
+    image: str | None = None  # of its container, with the digest
+    start_to_ready_s: Amount
+    first_answer_s: Amount | None = None  # of one request once it was ready
+
+
 # ---- the manifests ----------------------------------------------------------------------------------------
 
 
@@ -349,6 +360,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     machine: Machine | None = None  # where its cores serve
     prediction: Prediction | None = None  # made before any load
     roof: Roof | None = None
+    stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over

@@ -503,3 +503,20 @@ def to_toml(scenario: Scenario) -> str:
 def digest(scenario: Scenario) -> str:
     """Sixteen hex digits that change when anything about the run but a secret changes; for comparing result folders."""
     return hashlib.sha256(msgspec.json.encode(shown(scenario), order="deterministic")).hexdigest()[:16]
+
+
+def workload_digest(scenario: Scenario) -> str:
+    """Sixteen hex digits of the work alone: what is asked and how it arrives, whoever serves it.
+
+    Left out: address, name, price, seed, levels, their start, bounds, hardware, limits, and where tokenizer and data
+    lie; data count by their requests and mean lengths.
+    """
+    workload, ramp = msgspec.to_builtins(scenario.workload), scenario.ramp
+    workload.update(seed=None, tokenizer=None)
+    workload.get("dataset", {}).pop("path", None)
+    classes = [each | {"slo": {}} for each in msgspec.to_builtins(scenario.class_ or [])]
+    target = shown(scenario).target
+    open_loop = ramp.search_rate or ramp.level_rates is not None
+    arrives = [open_loop and ramp.arrivals, msgspec.to_builtins(ramp.think or 0), ramp.probe]
+    asked = [workload, classes, target.api, target.extra_body, arrives]
+    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]

@@ -251,6 +251,29 @@ def test_the_address_of_a_setting_with_a_key_in_it_is_refused_without_repeating_
     assert "s3cret" not in str(caught.value)
 
 
+def test_the_digest_of_the_work_is_of_what_is_asked_alone() -> None:
+    work = scenario.workload_digest
+    base = work(build(""))
+    same = ('name = "b"', "[workload]\nseed = 7", '[target]\nurl = "http://x"\nmodel = "m"', "[hardware]\nprice = 2")
+    same += ('[ramp]\nstart = "burst"', "[ramp]\nlevels = [4]", "[slo]\nttft = 1", '[workload]\ntokenizer = "t"')
+    assert {work(build(text)) for text in same} == {base}
+    other = ("[workload]\ninput_tokens = 7", '[workload]\noutput_tokens = "5..9"', '[target]\napi = "completions"')
+    other += (
+        "[target.extra_body]\ntop_k = 1",
+        '[ramp]\nthink = "1s"',
+        "[ramp]\nrates = [4]",
+    )
+    other += ('[[class]]\nname = "x"\nshare = 1', "[workload.prefix]\ntokens = 64")
+    found = [work(build(text)) for text in other]
+    assert len({base, *found}) == len(found) + 1
+    one, elsewhere, longer = (
+        work(scenario.Scenario(workload=scenario.WorkloadSpec(dataset=scenario.DatasetSpec(path=path, requests=n))))
+        for path, n in (("a.jsonl", 10), ("/b/a.jsonl", 10), ("a.jsonl", 11))
+    )
+    assert one == elsewhere
+    assert one != longer
+
+
 def test_any_change_changes_the_digest() -> None:
     assert scenario.digest(build("[workload]\nseed = 1")) != scenario.digest(build("[workload]\nseed = 2"))
 

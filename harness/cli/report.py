@@ -50,7 +50,8 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
 def fit(source: str, as_json: bool, seed: int) -> None:
     """Fit the curve to measured points.
 
-    They are those of a result folder, or of a CSV of concurrency and output tokens per second. The CSV begins with
+    They are those of a result folder, of another tool's file (vllm bench serve, SGLang, GuideLLM, AIPerf,
+    inference-perf, llm-d), or of a CSV of concurrency and output tokens per second. The CSV begins with
     `concurrency,output_tokens_per_s[,error]`, the error being one standard error; - reads stdin.
     """
     import msgspec
@@ -58,30 +59,33 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.analysis import curve
     from harness.report import run_report, terminal
 
-    measured = _points(source)
+    measured, about = _points(source)
     found = curve.fit(measured, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        document = run_report.fit(found.curve, found.knees, [point.concurrency for point in measured])
+        document = run_report.fit(found.curve, found.knees, [point.concurrency for point in measured], about)
         terminal.show(document, console(stderr=False))
 
 
-def _points(source: str) -> list[Point]:
-    """The points to fit: the levels of a folder's summary, or the lines of a CSV."""
+def _points(source: str) -> tuple[list[Point], str]:
+    """The points to fit: the levels of a folder's summary, or of a file; and what another tool's file lacks."""
     from harness.analysis import curve
 
     if source != "-" and Path(source).is_dir():
         from harness.analysis.summarise import summarise
         from harness.results.result import Result
 
-        return curve.points_of([s for s in summarise(Result.open(source)).levels if s.output_tokens_per_s.mean])
+        return curve.points_of([s for s in summarise(Result.open(source)).levels if s.output_tokens_per_s.mean]), ""
     from harness import decoding
-    from harness.results import points
+    from harness.results.foreign import formats
 
-    place = "stdin" if source == "-" else source
-    with decoding.reading(place, "a CSV", "give a result folder or a CSV"):
-        data = decoding.bounded(sys.stdin.buffer) if source == "-" else decoding.content(Path(source))
-        text = data.decode()
-    rows = points.read(text, place)
-    return [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]
+    if source == "-":
+        with decoding.reading("stdin", "text", "give a result folder or a file"):
+            data = decoding.bounded(sys.stdin.buffer)
+        found = formats.of_bytes(data, "stdin")
+    else:
+        found = formats.read(source)
+    levels = formats.closed_loop(found, "stdin" if source == "-" else source)
+    about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
+    return [curve.Point(C, level.in_flight, X, level.se) for C, X, level in levels], about

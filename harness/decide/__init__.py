@@ -1,1 +1,4 @@
-"""Decisions from results: cost and replicas. And the golden cases, known figures worked out again. Pure."""
+"""Decisions from results: cost, replicas, and which stack is faster (`compare`). Pure.
+
+And the golden cases, known figures worked out again.
+"""

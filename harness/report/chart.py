@@ -13,7 +13,23 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Tone: TypeAlias = Literal[
-    "measured", "fitted", "predicted", "calibrated", "knee", "limit", "cap", "mean", "p50", "p90", "p99"
+    "measured",
+    "fitted",
+    "predicted",
+    "calibrated",
+    "knee",
+    "limit",
+    "cap",
+    "mean",
+    "p50",
+    "p90",
+    "p99",
+    "stack1",
+    "stack2",
+    "stack3",
+    "stack4",
+    "stack5",
+    "stack6",
 ]
 Stroke: TypeAlias = Literal["", "solid", "dashed", "dotted"]
 Corner: TypeAlias = Literal["upper left", "upper right", "lower right"]

@@ -21,6 +21,7 @@ _VERMILION, _GREEN, _GREY, _BLUE = "#D55E00", "#009E73", "#7a828c", "#2b8cd2"
 _COLOURS: dict[Tone, str] = {
     "measured": _BLUE, "fitted": _GREY, "predicted": "#E69F00", "calibrated": _GREEN, "knee": _VERMILION,
     "limit": _GREEN, "cap": _GREY, "mean": _GREY, "p50": _BLUE, "p90": _GREEN, "p99": _VERMILION,
+    "stack1": _BLUE, "stack2": _VERMILION, "stack3": _GREEN, "stack4": "#E69F00", "stack5": _GREY, "stack6": "#CC79A7",
 }  # fmt: skip
 _BAND = "rgba(230,159,0,0.18)"  # predicted, between low and high
 _DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}

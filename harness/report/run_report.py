@@ -89,10 +89,10 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     return doc.Document(title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=sections)
 
 
-def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document:
+def fit(curve: Curve, knees: Knees, loads: Sequence[float] = (), about: str = "") -> doc.Document:
     """The result of a fit alone: the answer, the family and its weight, every knee, the fit's verdicts.
 
-    `loads` are the concurrencies that it was made of.
+    `loads` are the concurrencies that it was made of; `about` says what they lack.
     """
     found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in of_curve(curve, knees, loads)]
     if curve.family is not None:
@@ -105,7 +105,7 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = ()) -> doc.Document
         doc.Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
         for verdict in curve.verdicts
     ]
-    return doc.Document(sections=[doc.Section(facts=found)])
+    return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
 
 
 def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:

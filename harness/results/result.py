@@ -18,10 +18,15 @@ from harness.errors import HarnessError
 from harness.manifest import Manifest, MapManifest
 from harness.record import Header, Level, Record, Sample
 from harness.results import columns, frames
-from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY
+from harness.summary import FORMAT as SUMMARY_FORMAT
+from harness.summary import Summary
 
 if TYPE_CHECKING:
     import pandas
+
+
+_LARGEST = 64 << 20  # bytes of a summary: thousands of levels
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +107,16 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
         way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
         return manifest.read(decoding.json(decoding.content(file)))
+
+
+def read_summary(path: str | Path) -> Summary:
+    """A folder's stored summary, for one whose requests were taken out; of any version."""
+    file = Path(path) / SUMMARY
+    with decoding.reading(str(file), "a summary of this project", "make it again: knee report"):
+        found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
+        if found.format > SUMMARY_FORMAT:
+            raise ValueError(f"it has format {found.format}, this program reads up to {SUMMARY_FORMAT}")
+        return found
 
 
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:

@@ -37,6 +37,7 @@ from harness.predict.catalog import model_config, models
 from harness.record import Level, Sample
 from harness.results import columns, frames, levelmap, points
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY
+from harness.results.foreign import formats
 from harness.results.result import Result, must_go_on, read_manifest
 from harness.results.spool import Spool, finish, header
 from harness.workload import shape
@@ -57,7 +58,7 @@ _TOKEN = re.compile(rb'"[^"\\]*"|-?\d[\d.e+-]*|true|false|null|[\[\]{}=,:\n]')
 
 SHARES = {  # of the inputs, by reader
     "scenario": 5, "config": 4, "manifest": 3, "spool": 3, "requests": 2, "telemetry": 1, "calibration": 1, "map": 1,
-    "csv": 1,
+    "csv": 1, "foreign": 2,
 }  # fmt: skip
 _WHOLE_EVERY = 25  # whole summaries among the readings of a folder
 
@@ -259,6 +260,7 @@ class Readers:
         requests, telemetry = ((place / "done" / name).read_bytes() for name in (REQUESTS, TELEMETRY))
         self._run = Result.open(self._folder)
         scenarios = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))]
+        foreign = [path.read_bytes() for path in sorted(_FOREIGN.iterdir()) if path.suffix != ".md"]
         configs = [json.dumps(model_config(name)).encode() for name in models()]
         self.all: dict[str, Reader] = {
             "manifest": Reader([json.dumps(manifest()).encode()], True, self._manifest),
@@ -270,6 +272,7 @@ class Readers:
             "calibration": Reader([_CALIBRATION], True, self._calibration),
             "map": Reader([_MAP], True, self._map),
             "csv": Reader([_CSV], False, lambda data: points.read(data.decode(errors="replace"), "x.csv")),
+            "foreign": Reader(foreign, False, lambda data: formats.of_bytes(data, "x.json")),
         }
 
     def close(self) -> None:
@@ -367,6 +370,7 @@ class Readers:
         markdown.render(level_map.report(levelmap.read(folder)))
 
 
+_FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 _CSV = b"concurrency,output_tokens_per_s,error\n1,100,2\n2,190,\n4,350,9\n8,400,10\n"
 _CALIBRATION = tune.encode(
     tune.Calibration(

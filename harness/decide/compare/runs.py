@@ -1,0 +1,287 @@
+"""A run as it is compared: what is known of its conditions, its levels, and the points of its curve.
+
+Of a result folder, with records or with its summary alone, or of another tool's files. What is not known is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.analysis.points import Point, points_of, pool
+from harness.analysis.summarise import summarise
+from harness.errors import HarnessError
+from harness.manifest import Amount, Card, Manifest, MapManifest, Roof
+from harness.predict import rules
+from harness.predict.question import short
+from harness.results.folder import REQUESTS, SPOOL, SUMMARY
+from harness.results.foreign.measured import ForeignResult
+from harness.results.result import Result, read_manifest, read_summary
+from harness.scenario import workload_digest
+from harness.summary import Assumptions, LevelSummary, Summary
+
+KNEE = "knee"
+_LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What two runs must share to be compared, as words; None is unknown."""
+
+    measured_by: str
+    workload: str | None = None
+    model: str | None = None
+    parameters: float | None = None
+    gpu: str | None = None
+    gpus: str | None = None
+    power_limit: str | None = None
+    precision: str | None = None
+    kv_dtype: str | None = None
+    tp: str | None = None
+    max_num_seqs: str | None = None
+    engine: str | None = None
+    start: str | None = None  # of a level: staggered, burst or batch
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A level's figures beside throughput; seconds."""
+
+    load: float  # requests in flight, or in open loop requests per second
+    open_loop: bool = False
+    ttft_p50_s: float | None = None
+    itl_mean_s: float | None = None
+    e2e_p50_s: float | None = None
+    tokens_per_s_per_user: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    usd_per_million: float | None = None
+    joules_per_token: float | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured run of a stack."""
+
+    label: str  # of the stack
+    stack: str | None = None  # its name where `knee stacks run` started it
+    place: str  # folder or files
+    scenario: str | None = None
+    began: str | None = None  # when, as ISO 8601
+    facts: Facts
+    simulated: bool = False
+    input_tokens: float | None = None  # mean of the requests, as they were counted
+    output_tokens: float | None = None
+    points: list[Point]  # of valid levels with as many in flight as were requested
+    loads: list[Load]
+    predicted_plateau: float | None = None  # output tok/s, by the data sheet
+    ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
+    start_to_ready_s: float | None = None
+    first_answer_s: float | None = None  # of one request once it was ready
+    lacks: tuple[str, ...] = ()
+
+    def throughput(self) -> dict[float, tuple[float, float]]:
+        """ln of output tok/s and its own relative error, by concurrency; levels measured again are pooled."""
+        if not self.points:
+            return {}
+        found = pool(self.points)
+        rows = zip(found.C, found.X, found.sigma * found.widening, strict=True)
+        return {float(C): (math.log(X), float(sigma)) for C, X, sigma in rows}
+
+
+def read_folder(place: str) -> list[Run]:
+    """The runs of a result folder, without a label; by its summary alone where its requests were taken out."""
+    folder = Path(place)
+    if (folder / SUMMARY).exists() and not any((folder / name).exists() for name in (REQUESTS, SPOOL)):
+        about = read_manifest(folder)
+        if isinstance(about, MapManifest):
+            raise HarnessError("a level map, not a run", place=place, way_out="give the folders of its cells")
+        return of_folder("", place, about, read_summary(folder))
+    run = Result.open(folder)
+    return of_folder("", place, run.manifest, summarise(run))
+
+
+def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
+    """The runs in a result folder: one, or as many as its scenario repeats."""
+    lengths = [_mean(summary.levels, name) for name in ("input_tokens_mean", "output_tokens_mean")]
+    start = manifest.stack or None
+    out = []
+    for repeat in sorted({level.repeat for level in summary.levels}):
+        levels = [level for level in summary.levels if level.repeat == repeat]
+        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and _within_reason(each)]
+        out.append(
+            Run(
+                label=label,
+                stack=start and start.name,
+                place=place,
+                scenario=manifest.name,
+                began=manifest.created,
+                facts=_facts(manifest, summary),
+                simulated=summary.simulated,
+                input_tokens=lengths[0],
+                output_tokens=lengths[1],
+                points=points,
+                loads=[_load(level, manifest) for level in levels if level.load is not None],
+                predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
+                ceiling=ceiling(manifest.roof, *lengths),
+                start_to_ready_s=start and start.start_to_ready_s,
+                first_answer_s=start and start.first_answer_s,
+            )
+        )
+    return out
+
+
+def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:
+    """The runs in another tool's files of one stack: a load that comes again belongs to the next run."""
+    runs: list[tuple[list[str], ForeignResult]] = []
+    for place, found in files:
+        for level in found.levels:
+            key = (level.concurrency, level.rate)
+            lacking = (run for run in runs if all((each.concurrency, each.rate) != key for each in run[1].levels))
+            if (run := next(lacking, None)) is None:
+                runs.append(([place], msgspec.structs.replace(found, levels=[level])))
+            else:
+                run[0].append(place)
+                run[1].levels.append(level)
+    return [_of_file(label, ", ".join(dict.fromkeys(places)), found) for places, found in runs]
+
+
+def _of_file(label: str, place: str, found: ForeignResult) -> Run:
+    points, loads = [], []
+    for level in found.levels:
+        load, X, gpus = level.concurrency or level.rate, level.output_tokens_per_s, found.gpus
+        if not load or not X:
+            continue
+        if level.concurrency:
+            points.append(Point(level.concurrency, level.in_flight, X, level.se))
+        itl = level.itl_s.mean if level.itl_s.mean is not None else level.tpot_s.mean
+        loads.append(
+            Load(
+                load=load,
+                open_loop=level.concurrency is None,
+                ttft_p50_s=level.ttft_s.p50,
+                itl_mean_s=itl,
+                e2e_p50_s=level.e2e_s.p50,
+                tokens_per_s_per_user=1 / itl if itl else None,
+                tokens_per_s_per_gpu=X / gpus if gpus else None,
+            )
+        )
+    weighed = [(level.input_tokens_mean, level.output_tokens_mean, level.requests or 1) for level in found.levels]
+    return Run(
+        label=label,
+        place=place,
+        facts=Facts(
+            measured_by=found.source,
+            model=found.model,
+            gpu=found.gpu,
+            gpus=None if found.gpus is None else str(found.gpus),
+            engine=found.engine,
+        ),
+        input_tokens=_weighted((inputs, n) for inputs, _, n in weighed),
+        output_tokens=_weighted((outputs, n) for _, outputs, n in weighed),
+        points=points,
+        loads=loads,
+        lacks=found.lacks,
+    )
+
+
+def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float | None) -> float | None:
+    """Output tok/s that no batch exceeds at the data sheet's figures: KV traffic and prompts alone.
+
+    1/(kv·(ctx + 1) + t_pre/G), ctx = P + G/2, t_pre = P·prompt + attend·P²/2 (docs/method.md, The steady state).
+
+    >>> round(ceiling(Roof(prompt=1e-5, attend=0.0, weights=5e-3, kv=4e-8), 1000, 200))
+    10638
+    """
+    if roof is None or not input_tokens or not output_tokens:
+        return None
+    P, G = input_tokens, output_tokens
+    prompt = P * roof.prompt + roof.attend * P * P / 2
+    seconds = roof.step(P + G / 2) - roof.weights + prompt / G
+    return 1 / seconds if seconds > 0 else None
+
+
+def _facts(manifest: Manifest, summary: Summary) -> Facts:
+    hardware, server = manifest.scenario.hardware, manifest.server
+    prediction = summary.prediction or manifest.prediction
+    assumed = prediction.assumptions if prediction else None
+    on_host = manifest.gpu == "host" and manifest.machine is not None
+    cpus = manifest.machine.cpus if manifest.machine else ()
+    seqs = hardware.max_num_seqs or server.get("slots")
+    if manifest.url == "sim:":
+        seqs = manifest.scenario.sim.max_num_seqs
+    simulated = ", simulated" if summary.simulated else ""
+    model = (prediction.model if prediction else None) or manifest.model
+    return Facts(
+        measured_by=f"{KNEE}, format {summary.format}{simulated}",
+        workload=workload_digest(manifest.scenario),
+        model=short(model).lower() if model else None,
+        parameters=assumed.parameters if assumed else None,
+        gpu=manifest.machine.cpu if on_host and manifest.machine else _card(manifest),
+        gpus=f"{len(cpus)} cores" if on_host else None if manifest.gpus is None else str(manifest.gpus),
+        power_limit=_power(manifest.gpu_facts),
+        precision=_precision(hardware.dtype, assumed),
+        kv_dtype=hardware.kv_dtype or manifest.cache_config.get("cache_dtype"),
+        tp=None if hardware.tp is None and manifest.gpus != 1 else str(hardware.tp or 1),
+        max_num_seqs=None if seqs is None else str(seqs),
+        engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
+        start=manifest.scenario.ramp.start,
+    )
+
+
+def _within_reason(point: Point) -> bool:
+    """Whether a level can be one of a server; a stored summary may come from anybody."""
+    figures = (point.in_flight or point.concurrency, point.output_tokens_per_s, point.se or 1.0)
+    return all(_LEAST < figure < _MOST for figure in figures)
+
+
+def _card(manifest: Manifest) -> str | None:
+    names = {card.name for card in manifest.gpu_facts or [] if card.name}
+    return ", ".join(sorted(names)) or (manifest.gpu.lower() if manifest.gpu else None)
+
+
+def _power(cards: Sequence[Card] | None) -> str | None:
+    limits = {card.power_limit_w for card in cards or [] if card.power_limit_w}
+    return ", ".join(f"{limit:g} W" for limit in sorted(limits)) or None
+
+
+def _precision(dtype: str | None, assumed: Assumptions | None) -> str | None:
+    """The weights' dtype as it is stated, and the bits of one as they are read.
+
+    >>> _precision("fp8", Assumptions(weight_bytes=9.08e9, parameters=8.03e9)), _precision(None, None)
+    ('fp8, 9 bits a weight', None)
+    """
+    bits = ""
+    if assumed and assumed.weight_bytes and assumed.parameters:
+        bits = f"{8 * assumed.weight_bytes / assumed.parameters:.0f} bits a weight"
+    return ", ".join(part for part in (dtype, bits) if part) or None
+
+
+def _load(level: LevelSummary, manifest: Manifest) -> Load:
+    X, price, gpus = level.output_tokens_per_s.mean, manifest.price, manifest.gpus
+    return Load(
+        load=float(level.load or 0),
+        open_loop=level.rate is not None,
+        ttft_p50_s=level.ttft_s.p50,
+        itl_mean_s=level.itl_s.mean,
+        e2e_p50_s=level.e2e_s.p50,
+        tokens_per_s_per_user=level.tokens_per_s_per_user,
+        tokens_per_s_per_gpu=level.output_tokens_per_s_per_gpu,
+        usd_per_million=_usd(price, gpus, X),
+        joules_per_token=level.gpu.joules_per_output_token if level.gpu else None,
+    )
+
+
+def _usd(price: Amount | None, gpus: int | None, X: float | None) -> float | None:
+    return rules.usd_per_million(price * gpus, X) if price and gpus and X else None
+
+
+def _mean(levels: Sequence[LevelSummary], name: str) -> float | None:
+    """Mean tokens over the requests of levels that have them."""
+    own = [level for level in levels if level.input_tokens_asked is None]
+    return _weighted((getattr(level, name), level.requests) for level in own)
+
+
+def _weighted(pairs: Iterable[tuple[float | None, int]]) -> float | None:
+    known = [(value, n) for value, n in pairs if value is not None and n > 0]
+    total = sum(n for _, n in known)
+    return sum(value * n for value, n in known) / total if total else None

@@ -1,0 +1,349 @@
+"""Stacks compared, as a document: the answer, the curves, fairness, ratios by load, and figures side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from harness.analysis.curve import throughput
+from harness.analysis.stats import Z95
+from harness.decide.compare.comparison import Comparison, Pair, Report, Stack
+from harness.decide.compare.runs import Load
+from harness.report.chart import Chart, Datum, Guide, Scale, Series, Tone, ticks
+from harness.report.document import Column, Document, Fact, Section, shown
+from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
+from harness.report.headline import of_curve
+from harness.summary import Knees, Value
+
+PICTURE = "comparison.png"
+_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
+_ANSWER = "Answer"
+_PLACES = 120  # of a fitted line
+_AGAIN = "measure each stack at least twice, better three times, in turn"
+
+
+def report(found: Report) -> Document:
+    """The whole comparison; a matrix first where there are several workloads."""
+    many = len(found.workloads) > 1
+    stacks = list(dict.fromkeys(stack.label for each in found.workloads for stack in each.stacks))
+    simulated = any(stack.simulated for each in found.workloads for stack in each.stacks)
+    sections = [Section("Winner by workload", columns=_matrix(found.workloads))] if many else []
+    for i, each in enumerate(found.workloads, 1):
+        name = plain(each.workload) or f"workload {i}"
+        sections += _sections(each, name, f"-{i}") if many else _sections(each)
+    first = found.workloads[0]
+    return Document(
+        title=" against ".join(map(plain, stacks)),
+        subtitle="" if many or not first.workload else f"workload {plain(first.workload)}",
+        answer=sentence(first) if not many else "winner by workload",
+        simulated="the simulated endpoint answered. No GPU was measured." if simulated else "",
+        sections=sections,
+    )
+
+
+def sentence(found: Comparison) -> str:
+    """The first answer in a line."""
+    fact = answer(found)[0]
+    return fact.value if fact.label == _ANSWER else f"{fact.label}: {fact.value}"
+
+
+def answer(found: Comparison) -> list[Fact]:
+    """A line for each pair, and what weakens all of them."""
+    out = []
+    if found.fatal:
+        out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(found.fatal)}", _way_out(found)))
+    if not found.refused:
+        out += [_pair(found, pair) for pair in found.pairs]
+    if found.unknown:
+        out.append(Fact("Unknown", listed(found.unknown), "they may differ, which weakens every answer"))
+    return out
+
+
+def _way_out(found: Comparison) -> str:
+    if found.forced:
+        return "ranked all the same, as --force asks"
+    hints = [row.why for row in found.fairness if row.name in found.fatal and row.why]
+    return joined(*hints, "no ranking; --force ranks all the same")
+
+
+def _pair(found: Comparison, pair: Pair) -> Fact:
+    """Who is faster, or why nobody is shown to be."""
+    a, b, apart = plain(pair.a), plain(pair.b), pair.b_over_a
+    if apart is None:
+        return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
+    figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
+    ends = f"{(1 - pair.alpha) * 100:g} % interval {_ends(apart.ci95)}"
+    over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
+    counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
+    basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _turn(pair))
+    match pair.outcome:
+        case "faster":
+            return Fact(_ANSWER, f"{plain(pair.faster)} is faster: {figures} ({ends})", basis)
+        case "turns_over":
+            turned = pair.turnover
+            value = f"{plain(turned.below)} is faster at low load, {plain(turned.above)} at high load" if turned else ""
+            return Fact(_ANSWER, value, joined(_turn(pair), f"over all loads {figures} ({ends})"))
+        case "no_difference":
+            least = f"these data could have shown a difference of {percent((pair.detectable or 1) - 1)}"
+            return Fact(_ANSWER, f"no difference shown: {figures} ({ends})", joined(least, basis))
+        case _:
+            why = f"one run of a stack cannot show how runs differ: {_AGAIN}"
+            return Fact(_ANSWER, f"not ranked: {figures} ({ends}, by the windows alone)", joined(why, basis))
+
+
+def _turn(pair: Pair) -> str:
+    """The load at which the order turns over."""
+    turned = pair.turnover
+    if turned is None:
+        return ""
+    where = f"{number(turned.at.value)} requests in flight ({confidence(turned.at.ci95)})"
+    return f"the order turns over at {where}: {plain(turned.below)} below, {plain(turned.above)} above"
+
+
+def _ends(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.3f}–{ends[1]:.3f}"
+
+
+def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
+    """The parts of one comparison; of several each has its workload's name, and charts of their own."""
+    charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
+    lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
+    return [
+        Section(name, answer(found), answer=True),
+        Section(
+            f"{prefix}Throughput against load",
+            charts=[each for each in charts if each.series],
+            picture="" if name else PICTURE,
+            alt="Output tokens per second of each stack against requests in flight",
+        ),
+        Section(f"{prefix}Fairness", columns=_fairness(found)),
+        Section(f"{prefix}Throughput at equal load", columns=_ratios(found), note=_pointwise(found)),
+        Section(f"{prefix}Side by side", columns=_side_by_side(found)),
+        Section(f"{prefix}At equal load", columns=_equal_load(found)),
+        Section(f"{prefix}What other tools' files cannot support", lines=lacks),
+    ]
+
+
+def _pointwise(found: Comparison) -> str:
+    return "Each interval is of its own level; the answer is over all of them." if _ratios(found) else ""
+
+
+def _matrix(found: Sequence[Comparison]) -> list[Column]:
+    pairs = [tuple((pair.a, pair.b) for pair in each.pairs) for each in found]
+    every = list(dict.fromkeys(itertools.chain(*pairs)))
+    columns = [
+        Column("workload", [plain(each.workload) or MISSING for each in found], words=True),
+        Column("winner", [plain(each.winner) if each.winner else "none shown" for each in found], words=True),
+    ]
+    for a, b in every:
+        cells = [next((_cell(pair) for pair in each.pairs if (pair.a, pair.b) == (a, b)), MISSING) for each in found]
+        columns.append(Column(f"{plain(b)} / {plain(a)}", cells, words=True))
+    return columns
+
+
+def _cell(pair: Pair) -> str:
+    if pair.outcome == "refused":
+        return "not alike"
+    if pair.b_over_a is None:
+        return MISSING
+    return f"{pair.b_over_a.value:.3f} ({_ends(pair.b_over_a.ci95)})"
+
+
+def _fairness(found: Comparison) -> list[Column]:
+    table = found.fairness
+    values = [
+        Column(plain(stack.label), [plain(row.values[i]) if row.values[i] else "unknown" for row in table], words=True)
+        for i, stack in enumerate(found.stacks)
+    ]
+    return [
+        Column("fact", [row.name for row in table], words=True),
+        *values,
+        Column("state", [row.state for row in table], words=True),
+        *shown([Column("why", [row.why for row in table], words=True)], ("",)),
+    ]
+
+
+def _ratios(found: Comparison) -> list[Column]:
+    """Every stack over the first, load by load."""
+    first = [pair for pair in found.pairs if pair.a == found.stacks[0].label and pair.levels]
+    loads = sorted({level.concurrency for pair in first for level in pair.levels})
+    if not loads:
+        return []
+    own = {level.concurrency: level.a_tokens_per_s for pair in first for level in pair.levels}
+    columns = [
+        Column("C", [f"{C:g}" for C in loads]),
+        Column(f"{plain(found.stacks[0].label)}\ntok/s", [number(own[C]) for C in loads]),
+    ]
+    for pair in first:
+        by = {level.concurrency: level for level in pair.levels}
+        label = plain(pair.b)
+        rates = [number(by[C].b_tokens_per_s) if C in by else MISSING for C in loads]
+        ratios = [f"{by[C].b_over_a.value:.3f}" if C in by else MISSING for C in loads]
+        ends = [_ends(by[C].b_over_a.ci95) if C in by else MISSING for C in loads]
+        columns += [Column(f"{label}\ntok/s", rates), Column("\nratio", ratios), Column("95 %\ninterval", ends)]
+    return columns
+
+
+def _side_by_side(found: Comparison) -> list[Column]:
+    names: dict[str, Callable[[Stack], str]] = {
+        "runs": lambda stack: str(stack.runs),
+        "knee": _knee,
+        "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, "tok/s"),
+        "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, "tok/s"),
+        "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
+        "plateau over the data sheet's ceiling": lambda stack: _share(stack.of_ceiling),
+        "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
+        "start to ready": lambda stack: f"{number(stack.start_to_ready_s)} s" if stack.start_to_ready_s else MISSING,
+    }
+    rows = [(name, [of(stack) for stack in found.stacks]) for name, of in names.items()]
+    rows = [(name, cells) for name, cells in rows if set(cells) != {MISSING}]
+    columns = [
+        Column(plain(stack.label), [cells[i] for _, cells in rows], words=True) for i, stack in enumerate(found.stacks)
+    ]
+    return [Column("", [name for name, _ in rows], words=True), *columns]
+
+
+def _knee(stack: Stack) -> str:
+    knees = Knees(hinge=stack.curve.hinge_concurrency)
+    return of_curve(stack.curve, knees, [spot.in_flight for spot in stack.spots])[0].value
+
+
+def _value(value: Value, unit: str) -> str:
+    if value.value is None:
+        return MISSING
+    words = interval(value.ci95)
+    return f"{number(value.value)} {unit}" + (f" ({words})" if words else "")
+
+
+def _share(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def _equal_load(found: Comparison) -> list[Column]:
+    """The other figures at every load that all stacks have; several runs of a stack by their mean."""
+    keys = [{(load.load, load.open_loop) for load in stack.loads} for stack in found.stacks]
+    common = sorted(set.intersection(*keys)) if keys else []
+    rows = [(key, stack) for key in common for stack in found.stacks]
+
+    def cells(name: str, make: Callable[[float | None], str] = number) -> list[str]:
+        return [make(_mean(stack.loads, key, name)) for key, stack in rows]
+
+    if not rows:
+        return []
+    heads = [load(key[1], key[0]) for key, _ in rows]
+    return shown(
+        [
+            Column("load", heads, words=True),
+            Column("stack", [plain(stack.label) for _, stack in rows], words=True),
+            Column("TTFT ms\np50", cells("ttft_p50_s", ms)),
+            Column("ITL ms\nmean", cells("itl_mean_s", ms)),
+            Column("E2E ms\np50", cells("e2e_p50_s", ms)),
+            Column("tok/s\nper user", cells("tokens_per_s_per_user")),
+            Column("tok/s\nper GPU", cells("tokens_per_s_per_gpu")),
+            Column("$ per\n1M out", cells("usd_per_million")),
+            Column("J per\ntoken", cells("joules_per_token")),
+        ]
+    )
+
+
+def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | None:
+    known = [getattr(each, name) for each in loads if (each.load, each.open_loop) == key]
+    known = [value for value in known if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+# ---- charts ---------------------------------------------------------------------------------------------------------
+
+
+def curves(found: Comparison, suffix: str = "") -> Chart:
+    """Output tok/s against requests in flight, each stack with its fitted line; the load where the order turns over."""
+    series, tops, loads = [], [0.0], []
+    for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
+        points = [_spot(spot.in_flight, spot.tokens_per_s, spot.error) for spot in stack.spots]
+        tops += [point.high or point.y for point in points]
+        loads += [point.x for point in points]
+        line = _line(stack)
+        if line:
+            series.append(Series(tone=tone, points=line, line="solid"))
+        if points:
+            series.append(Series(name=plain(stack.label), tone=tone, points=points, marker="dot"))
+    low, high = min(loads, default=1.0), max(loads, default=1.0)
+    levels = sorted({max(1, round(x)) for x in loads}) or [1]
+    turned = [pair.turnover for pair in found.pairs if pair.turnover is not None]
+    guides = [
+        Guide(
+            at=each.at.value or 0.0,
+            tone="knee",
+            line="dashed",
+            ci95=each.at.ci95,
+            label=f"turns over at {number(each.at.value)}",
+        )
+        for each in turned
+    ]
+    return Chart(
+        name=f"curves{suffix}",
+        title=" against ".join(plain(stack.label) for stack in found.stacks),
+        answer=sentence(found),
+        simulated="the simulated endpoint answered" if any(stack.simulated for stack in found.stacks) else "",
+        x=Scale(
+            label="requests in flight",
+            log=2,
+            ends=(low / 1.18, high * 1.18),
+            ticks=[(float(c), f"{c:,}") for c in ticks(levels)],
+        ),
+        y=Scale(label="output tok/s", ends=(0, 1.08 * max(tops) or 1.0)),
+        series=series,
+        guides=guides,
+        legend="upper left",
+        missing="" if series else "nothing measured at requests in flight",
+    )
+
+
+def _spot(x: float, y: float, error: float) -> Datum:
+    half = Z95 * error * y
+    hover = (f"{number(x)} in flight: {number(y)} tok/s",)
+    return Datum(x, y, max(0.0, y - half), y + half, hover=hover)
+
+
+def _line(stack: Stack) -> list[Datum]:
+    if stack.curve.family is None or len(stack.spots) < 2:
+        return []
+    loads = np.geomspace(stack.spots[0].in_flight, stack.spots[-1].in_flight, _PLACES)
+    corner = stack.curve.hinge_concurrency.value
+    if corner is not None and loads[0] < corner < loads[-1]:
+        loads = np.sort(np.append(loads, corner))
+    return [Datum(float(n), float(x)) for n, x in zip(loads, throughput(stack.curve, loads), strict=True)]
+
+
+def frontier(found: Comparison, suffix: str = "") -> Chart:
+    """Output tok/s per GPU against output tok/s per user, a point a level."""
+    series = []
+    for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
+        loads = sorted({each.load for each in stack.loads if not each.open_loop})
+        pairs = [
+            (
+                _mean(stack.loads, (C, False), "tokens_per_s_per_user"),
+                _mean(stack.loads, (C, False), "tokens_per_s_per_gpu"),
+                C,
+            )
+            for C in loads
+        ]
+        points = [
+            Datum(x, y, hover=(f"C = {C:g}: {number(x)} tok/s per user, {number(y)} per GPU",))
+            for x, y, C in pairs
+            if x is not None and y is not None
+        ]
+        if points:
+            series.append(Series(name=plain(stack.label), tone=tone, points=points, line="solid", marker="dot"))
+    everywhere = [point for each in series for point in each.points]
+    return Chart(
+        name=f"frontier{suffix}",
+        title="Throughput per user against throughput per GPU",
+        x=Scale(label="output tok/s per user", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
+        y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
+        series=series,
+        legend="upper right",
+        missing="" if series else "not known",
+    )

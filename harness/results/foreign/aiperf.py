@@ -1,0 +1,75 @@
+"""The exports of `aiperf profile`, profile_export_aiperf.json and .csv: one level, a table a metric with its unit.
+
+Fields: AIPerf, docs/reference/json-export-schema.md and exporters/csv_exporter.py. Its "inter token latency" is a mean
+of each request, TPOT here; its gaps between chunks are ITL here. The CSV does not name the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.results.foreign.fields import MS, at, count, nested, number, positive, text
+from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
+
+NAME = "aiperf"
+_UNITS = {"ms": MS, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
+
+
+def matches(found: Any) -> bool:
+    return at(found, "output_token_throughput", "avg") is not None and at(found, "request_latency") is not None
+
+
+def read(found: Any) -> ForeignResult:
+    concurrency, rate = _load(found)
+    level = ForeignLevel(
+        concurrency=concurrency,
+        rate=rate,
+        output_tokens_per_s=number(found, "output_token_throughput", "avg"),
+        requests_per_s=number(found, "request_throughput", "avg"),
+        requests=count(found, "request_count", "avg"),
+        input_tokens_mean=number(found, "input_sequence_length", "avg"),
+        output_tokens_mean=number(found, "output_sequence_length", "avg"),
+        ttft_s=_latency(found, "time_to_first_token"),
+        itl_s=_latency(found, "inter_chunk_latency"),
+        tpot_s=_latency(found, "inter_token_latency"),
+        e2e_s=_latency(found, "request_latency"),
+    )
+    models = at(found, "input_config", "endpoint", "model_names")
+    model = models[0][:200] if isinstance(models, list) and models and isinstance(models[0], str) else None
+    return ForeignResult(source=NAME, levels=[level], model=model, lacks=(WHOLE_RUN, NO_ERROR, NO_SERVER))
+
+
+def _load(found: Any) -> tuple[float | None, float | None]:
+    """Requests in flight, or a second, from where the versions keep them."""
+    config, values = at(found, "input_config"), at(found, "run_info", "variation_values")
+    phases = at(config, "phases")
+    places = [at(config, "loadgen"), *(phases if isinstance(phases, list) else [])]
+    rates = [positive(each, "request_rate") or positive(each, "rate") for each in places]
+    rate = next((each for each in rates if each), None)
+    loads = [positive(values, "phases.profiling.concurrency"), *(positive(each, "concurrency") for each in places)]
+    return (None, rate) if rate else (next((each for each in loads if each), None), None)
+
+
+def _latency(found: Any, name: str) -> Latency:
+    unit = _UNITS.get(text(found, name, "unit") or "")
+    return Latency() if unit is None else nested(found, name, unit=unit, average="avg")
+
+
+def matches_rows(rows: Sequence[Sequence[str]]) -> bool:
+    return bool(rows) and list(rows[0][:2]) in (["Metric", "avg"], ["Metric", "Value"])
+
+
+def read_rows(rows: Sequence[Sequence[str]]) -> ForeignResult:
+    """The CSV as the JSON would have it: its blocks begin with a line of headings."""
+    found: dict[str, dict[str, str]] = {}
+    heads: Sequence[str] = ()
+    for row in rows:
+        if row[:1] == ["Metric"]:
+            heads = ["avg" if head == "Value" else head for head in row[1:]]
+        elif row:
+            name, _, unit = row[0].partition(" (")  # "Time to First Token (ms)"
+            found[name.lower().replace(" ", "_")] = {
+                **dict(zip(heads, row[1:], strict=False)), "unit": unit.removesuffix(")"),
+            }  # fmt: skip
+    return read(found)

@@ -1,0 +1,111 @@
+"""Which tool a file is from, by its content, and the file read: JSON, JSON lines or CSV.
+
+The table is in the order of asking. A plain table of `concurrency,output_tokens_per_s[,error]` is one of the formats,
+so that published numbers come in too (`results.points`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness import decoding
+from harness.errors import HarnessError
+from harness.results import points
+from harness.results.foreign import aiperf, guidellm, inference_perf, llm_d, sglang, vllm
+from harness.results.foreign.fields import plain
+from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult
+
+LARGEST = 64 << 20  # bytes of a file: those with single requests are larger, and need not be
+_MOST_LEVELS = 10_000
+TABLE = "plain table"
+
+
+class Format(NamedTuple):
+    """A tool's file: whether one piece of JSON is from it, and that piece read."""
+
+    name: str
+    matches: Callable[[Any], bool]
+    read: Callable[[Any], ForeignResult]
+
+
+FORMATS = tuple(
+    Format(each.NAME, each.matches, each.read) for each in (sglang, vllm, guidellm, aiperf, inference_perf, llm_d)
+)
+_KNOWN = ", ".join(each.name for each in FORMATS)
+_WAY_OUT = f"give a result folder, a CSV, or a JSON of {_KNOWN}"
+
+
+def read(path: str | Path) -> ForeignResult:
+    """The levels of a file from outside; HarnessError where it is of no known format or damaged."""
+    with decoding.reading(str(path), "a file of measured levels", _WAY_OUT):
+        data = decoding.content(Path(path), LARGEST)
+    return of_bytes(data, str(path))
+
+
+def of_bytes(data: bytes, place: str) -> ForeignResult:
+    """The same of a file's content."""
+    with decoding.reading(place, "a file of measured levels", _WAY_OUT):
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+            found = _of_json(data.removeprefix(b"\xef\xbb\xbf"), place)
+        else:
+            found = _of_csv(data.decode(), place)
+    if not any(level.output_tokens_per_s for level in found.levels):
+        raise HarnessError(f"no output tokens per second in this file of {found.source}", place=place, way_out=_WAY_OUT)
+    if len(found.levels) > _MOST_LEVELS:
+        raise HarnessError(f"more than {_MOST_LEVELS:,} levels", place=place, way_out="give fewer")
+    return found
+
+
+def closed_loop(found: ForeignResult, place: str) -> list[tuple[float, float, ForeignLevel]]:
+    """(concurrency, output tokens/s, level) of each level with both; HarnessError where a curve needs more than it has.
+
+    A level that names no concurrency counts by what was in flight.
+    """
+    out = []
+    for level in found.levels:
+        load = level.concurrency or (level.in_flight if level.rate is None else None)
+        if load and level.output_tokens_per_s:
+            out.append((load, level.output_tokens_per_s, level))
+    if not out:
+        fact = f"this file of {found.source} names no requests in flight"
+        if any(level.rate for level in found.levels):
+            fact = f"this file of {found.source} was measured at fixed rates, not at requests in flight"
+        raise HarnessError(fact, place=place, way_out="give one of a run with fixed concurrency")
+    return out
+
+
+def _of_json(data: bytes, place: str) -> ForeignResult:
+    pieces = _pieces(data)
+    found = next((each for each in FORMATS if all(map(each.matches, pieces))), None)
+    if found is None or not pieces:
+        raise HarnessError("a JSON of no known tool", place=place, way_out=_WAY_OUT)
+    results = [found.read(piece) for piece in pieces]
+    return msgspec.structs.replace(results[0], levels=[level for each in results for level in each.levels])
+
+
+def _pieces(data: bytes) -> list[Any]:
+    """The whole of a JSON file, or each of its lines."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    if len(lines) > 1 and all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
+        return [plain(line) for line in lines[: _MOST_LEVELS + 1]]
+    return [plain(data)]
+
+
+def _of_csv(text: str, place: str) -> ForeignResult:
+    try:
+        rows = [row for row, _ in zip(csv.reader(io.StringIO(text)), range(_MOST_LEVELS), strict=False)]
+    except csv.Error as error:
+        raise HarnessError(f"not a CSV: {error}", place=place, way_out=_WAY_OUT) from None
+    if aiperf.matches_rows(rows):
+        return aiperf.read_rows(rows)
+    levels = [
+        ForeignLevel(concurrency=row.concurrency, output_tokens_per_s=row.output_tokens_per_s, se=row.error)
+        for row in points.read(text, place)
+    ]
+    return ForeignResult(source=TABLE, levels=levels, lacks=("no latencies and no lengths", NO_SERVER))

@@ -1,0 +1,82 @@
+"""llm-d's benchmark report, versions 0.1 and 0.2, as JSON: one level, with the stack that served.
+
+Fields: llm-d-benchmark, llmdbenchmark/analysis/benchmark_report. Its files are YAML; JSON is one, and is what is read.
+Times carry their unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.results.foreign.fields import MS, at, count, nested, number, positive, text
+from harness.results.foreign.measured import NO_ERROR, WHOLE_RUN, ForeignLevel, ForeignResult, Latency
+
+NAME = "llm-d benchmark report"
+_OLD, _NEW = ("metrics",), ("results", "request_performance", "aggregate")
+_SECONDS = {"s": 1.0, "s/token": 1.0, "ms": MS, "ms/token": MS}
+
+
+def matches(found: Any) -> bool:
+    return at(found, "scenario") is not None and any(
+        at(found, *base, "throughput") is not None and at(found, *base, "requests") is not None for base in (_OLD, _NEW)
+    )
+
+
+def read(found: Any) -> ForeignResult:
+    done = at(found, *_NEW) or at(found, *_OLD)
+    concurrency, rate = _load(at(found, "scenario", "load"))
+    level = ForeignLevel(
+        concurrency=concurrency,
+        rate=None if concurrency else rate,
+        output_tokens_per_s=_rate(done, "output_tokens_per_sec", "output_token_rate"),
+        requests_per_s=_rate(done, "requests_per_sec", "request_rate"),
+        requests=count(done, "requests", "total"),
+        input_tokens_mean=number(done, "requests", "input_length", "mean"),
+        output_tokens_mean=number(done, "requests", "output_length", "mean"),
+        ttft_s=_latency(done, "time_to_first_token"),
+        itl_s=_latency(done, "inter_token_latency"),
+        tpot_s=_latency(done, "time_per_output_token"),
+        e2e_s=_latency(done, "request_latency"),
+    )
+    cards, engine, model = _stack(at(found, "scenario"))
+    names = {text(card, "model") for card in cards}
+    counts = [count(card, "count") for card in cards]
+    return ForeignResult(
+        source=NAME,
+        levels=[level],
+        model=model,
+        engine=engine,
+        gpu=names.pop() if len(names) == 1 else None,
+        gpus=sum(n or 0 for n in counts) if counts and None not in counts else None,
+        lacks=(WHOLE_RUN, NO_ERROR),
+    )
+
+
+def _load(load: Any) -> tuple[float | None, float | None]:
+    standard, own = at(load, "standardized"), at(load, "args")
+    concurrency = positive(standard, "concurrency") or positive(own, "max_concurrency")
+    return concurrency, positive(standard, "rate_qps") or positive(own, "qps_values")
+
+
+def _stack(scenario: Any) -> tuple[list[Any], str | None, str | None]:
+    """Accelerators a replica, the engine and the model, of both versions."""
+    stack = at(scenario, "stack")
+    if isinstance(stack, list):
+        engines = [at(each, "standardized") for each in stack]
+        engines = [each for each in engines if text(each, "kind") == "inference_engine"]
+        cards = [card for each in engines for card in [at(each, "accelerator")] * (count(each, "replicas") or 1)]
+        first = engines[0] if engines else None
+        return cards, text(first, "tool"), text(first, "model", "name")
+    cards, engines = at(scenario, "host", "accelerator"), at(scenario, "platform", "engine")
+    engine = text(engines[0], "name") if isinstance(engines, list) and engines else None
+    return cards if isinstance(cards, list) else [], engine, text(scenario, "model", "name")
+
+
+def _rate(done: Any, old: str, new: str) -> float | None:
+    found = number(done, "throughput", old)
+    return number(done, "throughput", new, "mean") if found is None else found
+
+
+def _latency(done: Any, name: str) -> Latency:
+    unit = _SECONDS.get(text(done, "latency", name, "units") or "")
+    return Latency() if unit is None else nested(done, "latency", name, unit=unit)

@@ -1,0 +1,49 @@
+"""A result of another tool as plain data: seconds and tokens per second, None where its file does not say."""
+
+from __future__ import annotations
+
+import msgspec
+
+WHOLE_RUN = "throughput is over the whole run, its beginning and end included"
+NO_ERROR = "no error of its own: one figure a level"
+NO_SERVER = "it names no GPU, precision or server setting"
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """A distribution of seconds, as far as it is given."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """One load: closed loop by `concurrency`, open loop by `rate`; neither where the file names no load."""
+
+    concurrency: float | None = None
+    rate: float | None = None  # requests per second that were to be sent
+    in_flight: float | None = None  # mean, as the tool counted it
+    output_tokens_per_s: float | None = None
+    se: float | None = None  # one standard error of it
+    requests_per_s: float | None = None
+    requests: int | None = None  # that were answered
+    input_tokens_mean: float | None = None
+    output_tokens_mean: float | None = None
+    ttft_s: Latency = Latency()
+    itl_s: Latency = Latency()  # gaps between chunks, which are tokens where each chunk carries one
+    tpot_s: Latency = Latency()
+    e2e_s: Latency = Latency()
+
+
+class ForeignResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All levels of a file. Texts in it come from outside."""
+
+    source: str  # the tool
+    levels: list[ForeignLevel]
+    model: str | None = None
+    engine: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    lacks: tuple[str, ...] = ()  # what the file cannot support

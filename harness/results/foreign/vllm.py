@@ -1,0 +1,37 @@
+"""The result file of `vllm bench serve --save-result`: one level, its fields in one table.
+
+Fields: vLLM, vllm/benchmarks/serve.py. A rate that is finite is an open loop, with `max_concurrency` as its bound only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.results.foreign.fields import count, flat, mean, number, positive, text
+from harness.results.foreign.measured import NO_ERROR, NO_SERVER, WHOLE_RUN, ForeignLevel, ForeignResult
+
+NAME = "vllm bench serve"
+
+
+def matches(found: Any) -> bool:
+    return isinstance(found, dict) and {"output_throughput", "total_token_throughput"} <= found.keys()
+
+
+def read(found: Any) -> ForeignResult:
+    rate, done = positive(found, "request_rate"), count(found, "completed")
+    level = ForeignLevel(
+        concurrency=None if rate else positive(found, "max_concurrency"),
+        rate=rate,
+        output_tokens_per_s=number(found, "output_throughput"),
+        requests_per_s=number(found, "request_throughput"),
+        requests=done,
+        input_tokens_mean=mean(number(found, "total_input_tokens"), done),
+        output_tokens_mean=mean(number(found, "total_output_tokens"), done),
+        ttft_s=flat(found, "ttft_ms"),
+        itl_s=flat(found, "itl_ms"),
+        tpot_s=flat(found, "tpot_ms"),
+        e2e_s=flat(found, "e2el_ms"),
+    )
+    return ForeignResult(
+        source=NAME, levels=[level], model=text(found, "model_id"), lacks=(WHOLE_RUN, NO_ERROR, NO_SERVER)
+    )

@@ -1,0 +1,136 @@
+"""A comparison as a document: its answers in words, its tables, its curves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.decide.compare.comparison import Comparison, LevelRatio, Pair, Ratio, Report, Spot, Stack
+from harness.decide.compare.fairness import Row
+from harness.decide.compare.runs import Load
+from harness.decide.compare.turnover import Turnover
+from harness.report import comparison, markdown, page, plotly_json
+from harness.summary import Value
+from tests.builders import summaries
+
+CURVE = summaries.full().curve
+RATIO = Ratio(1.05, (1.02, 1.081), repeated=True)
+
+
+def stack(label: str, **of: Any) -> Stack:
+    assert CURVE is not None
+    load = Load(load=8.0, ttft_p50_s=0.05, itl_mean_s=0.01, tokens_per_s_per_user=100.0, tokens_per_s_per_gpu=800.0)
+    spots = [Spot(1.0, 100.0, 0.01), Spot(8.0, 800.0, 0.01), Spot(32.0, 1853.0, 0.01)]
+    return Stack(label=label, places=[label], runs=3, curve=CURVE, spots=spots, loads=[load], **of)
+
+
+def pair(outcome: Any = "faster", **of: Any) -> Pair:
+    level = LevelRatio(concurrency=8.0, a_tokens_per_s=800.0, b_tokens_per_s=840.0, b_over_a=RATIO)
+    made = Pair(a="one", b="other", outcome=outcome, b_over_a=RATIO, detectable=1.03, levels=[level])
+    return msgspec.structs.replace(made, **of)
+
+
+def found(*pairs: Pair, **of: Any) -> Comparison:
+    row = Row(name="GPU", values=["h100", None], state="unknown")
+    made = Comparison(
+        workload="chat", stacks=[stack("one"), stack("other")], fairness=[row], fatal=[], unknown=["GPU"], forced=False,
+        pairs=list(pairs or [pair(faster="other")]),
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **of)
+
+
+def words(each: Comparison) -> list[str]:
+    return [f"{fact.label}: {fact.text}" for fact in comparison.answer(each)]
+
+
+def test_a_faster_stack_is_named_with_ratio_interval_and_basis() -> None:
+    assert words(found())[0] == (
+        "Answer: other is faster: other has 1.050 × the throughput of one (95 % interval 1.020–1.081); "
+        "geometric mean over C = 8; runs: 3 of one and 3 of other"
+    )
+
+
+def test_no_difference_says_what_could_have_been_shown() -> None:
+    text = words(found(pair("no_difference")))[0]
+    assert "no difference shown" in text
+    assert "these data could have shown a difference of 3.00 %" in text
+
+
+def test_an_order_that_turns_over_has_its_load() -> None:
+    turned = Turnover(at=Value(12.3, (10.1, 14.2)), below="one", above="other")
+    text = words(found(pair("turns_over", turnover=turned)))[0]
+    assert "one is faster at low load, other at high load" in text
+    assert "at 12.3 requests in flight (95 % interval 10.1–14.2): one below, other above" in text
+    assert [guide.at for guide in comparison.curves(found(pair("turns_over", turnover=turned))).guides] == [12.3]
+
+
+def test_too_few_repeats_are_said_with_the_figures() -> None:
+    text = words(found(pair("too_few_repeats")))[0]
+    assert "not ranked: other has 1.050 ×" in text
+    assert "by the windows alone" in text
+    assert "three times" in text
+
+
+def test_a_refusal_names_the_rows_and_no_figure() -> None:
+    rows = [Row(name="engine", values=["a", "b"], state="fatal", why="--vary engine allows it")]
+    text = words(found(pair("refused"), fatal=["engine"], fairness=rows, unknown=[]))
+    assert text == ["Refused: not alike: engine; --vary engine allows it; no ranking; --force ranks all the same"]
+
+
+def test_a_forced_ranking_is_branded_first() -> None:
+    text = words(found(fatal=["engine"], forced=True))
+    assert text[0].startswith("Forced: not alike: engine")
+    assert "other is faster" in text[1]
+
+
+def test_what_is_unknown_is_said() -> None:
+    assert words(found())[-1] == "Unknown: GPU; they may differ, which weakens every answer"
+
+
+def test_the_tables_have_both_stacks_side_by_side() -> None:
+    document = comparison.report(Report(workloads=[found()]))
+    tables = {
+        section.title: {column.head: list(column.cells) for column in section.columns} for section in document.sections
+    }
+    assert tables["Throughput at equal load"]["other\ntok/s"] == ["840"]
+    assert tables["Throughput at equal load"]["\nratio"] == ["1.050"]
+    assert tables["Fairness"]["other"] == ["unknown"]
+    assert tables["At equal load"]["TTFT ms\np50"] == ["50", "50"]
+    assert "$ per\n1M out" not in tables["At equal load"], "nobody has a price"
+    assert tables["Side by side"]["one"][0] == "3"
+
+
+def test_several_workloads_begin_with_who_wins_where() -> None:
+    lost = found(pair("no_difference"), workload="rag")
+    document = comparison.report(Report(workloads=[found(), lost]))
+    first = {column.head: list(column.cells) for column in document.sections[0].columns}
+    assert first["workload"] == ["chat", "rag"]
+    assert first["winner"] == ["other", "none shown"]
+    names = [chart.name for section in document.sections for chart in section.charts]
+    assert len(set(names)) == len(names) == 4
+
+
+def test_the_curves_lie_over_each_other() -> None:
+    chart = comparison.curves(found())
+    assert [series.name for series in chart.series if series.marker] == ["one", "other"]
+    assert [series.tone for series in chart.series if series.line] == ["stack1", "stack2"]
+    corner = max(chart.series[0].points, key=lambda point: point.y)
+    assert corner.x == pytest.approx(16.2, rel=0.15)
+    assert math.isfinite(corner.y)
+    assert plotly_json.figure(chart)["data"]
+
+
+def test_names_from_outside_are_shown_as_text() -> None:
+    evil = found(stacks=[stack("<b>\x1b[2J"), stack("other")], pairs=[pair(a="<b>\x1b[2J", faster="other")])
+    document = comparison.report(Report(workloads=[evil]))
+    text = page.render(document) + markdown.render(document)
+    assert "\x1b" not in text
+    assert "<b>\\u001b" not in text
+
+
+def test_a_simulated_stack_brands_the_report() -> None:
+    document = comparison.report(Report(workloads=[found(stacks=[stack("one", simulated=True), stack("other")])]))
+    assert "simulated" in document.simulated

@@ -1,0 +1,131 @@
+"""Other tools' files, each read to figures worked out from the file by hand; what is none is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.results.foreign import formats
+from harness.results.foreign.measured import ForeignLevel, ForeignResult
+
+DATA = Path(__file__).parents[1] / "data" / "foreign"
+
+
+def read(name: str) -> ForeignResult:
+    return formats.read(DATA / name)
+
+
+def only(name: str) -> ForeignLevel:
+    (level,) = read(name).levels
+    return level
+
+
+def test_vllm_s_milliseconds_are_seconds_and_its_lengths_means_of_totals() -> None:
+    level = only("vllm.json")
+    assert (level.concurrency, level.rate, level.in_flight) == (16.0, None, None)
+    assert (level.output_tokens_per_s, level.requests_per_s, level.requests) == (640.0, 5.0, 200)
+    assert (level.input_tokens_mean, level.output_tokens_mean) == (102_400 / 200, 25_600 / 200)
+    assert (level.ttft_s.p50, level.ttft_s.p99) == pytest.approx((0.060, 0.118))
+    assert (level.itl_s.p50, level.tpot_s.mean, level.e2e_s.mean) == pytest.approx((0.0235, 0.024, 3.1105))
+    assert read("vllm.json").model == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_a_finite_rate_of_vllm_is_an_open_loop_whatever_bounds_it() -> None:
+    stored = json.loads((DATA / "vllm.json").read_text()) | {"request_rate": 4.0}
+    (level,) = formats.of_bytes(json.dumps(stored).encode(), "x").levels
+    assert (level.concurrency, level.rate) == (None, 4.0)
+
+
+def test_sglang_s_lines_are_levels_and_an_infinite_rate_is_none() -> None:
+    first, second = read("sglang.jsonl").levels
+    assert (first.concurrency, first.in_flight, first.output_tokens_per_s) == (8.0, 7.75, 400.0)
+    assert (second.concurrency, second.in_flight, second.output_tokens_per_s) == (16.0, 15.5, 640.0)
+    assert (first.requests_per_s, first.output_tokens_mean) == (125 / 40, 128.0)
+    assert (first.itl_s.p95, first.e2e_s.p50) == pytest.approx((0.025, 2.475))
+
+
+def test_guidellm_s_benchmarks_are_levels_of_its_successful_requests() -> None:
+    rated, streams = read("guidellm.json").levels
+    assert (rated.concurrency, rated.rate) == (None, 2.0)
+    assert (streams.concurrency, streams.rate) == (8.0, None)
+    assert streams.output_tokens_per_s == pytest.approx(3.19507, rel=1e-5)
+    assert (streams.input_tokens_mean, streams.output_tokens_mean, streams.requests) == (71.5, 8.0, 2)
+    assert (streams.ttft_s.mean, streams.ttft_s.p99) == pytest.approx((0.01148117, 0.01168633), rel=1e-6)
+    assert streams.e2e_s.p50 == pytest.approx(0.01926923, rel=1e-6)
+
+
+def test_aiperf_s_gaps_are_itl_and_its_means_of_requests_tpot() -> None:
+    level = only("aiperf.json")
+    assert (level.concurrency, level.output_tokens_per_s, level.requests) == (4.0, 185.6, 20)
+    assert (level.itl_s.p99, level.tpot_s.p99) == pytest.approx((0.030, 0.0206))
+    assert level.e2e_s.p50 == pytest.approx(2.56873)
+
+
+def test_aiperf_s_csv_says_the_same_without_load_and_gaps() -> None:
+    wanted, level = only("aiperf.json"), only("aiperf.csv")
+    assert (level.concurrency, level.itl_s.p50) == (None, None)
+    assert (level.ttft_s, level.tpot_s, level.e2e_s) == (wanted.ttft_s, wanted.tpot_s, wanted.e2e_s)
+    assert level.output_tokens_per_s == wanted.output_tokens_per_s
+
+
+def test_a_stage_of_inference_perf_by_rate_is_an_open_loop() -> None:
+    level = only("inference_perf.json")
+    assert (level.concurrency, level.rate, level.requests) == (None, 40.19, 2411)
+    assert (level.output_tokens_per_s, level.output_tokens_mean) == (2498.71, 62.7482)
+    assert (level.ttft_s.p50, level.ttft_s.p99, level.itl_s.mean) == (0.0378616, 0.0900359, 0.00811208)
+
+
+def test_llm_d_s_replicas_count_each_card_and_times_have_the_file_s_unit() -> None:
+    found, old = read("llm_d.json"), read("llm_d_0.1.json")
+    assert (found.engine, found.gpu, found.gpus) == ("vllm", "NVIDIA-H100-80GB-HBM3", 16)
+    assert (found.levels[0].concurrency, found.levels[0].output_tokens_per_s) == (32.0, 1005.0)
+    assert found.levels[0].ttft_s.p99 == 0.0503
+    assert (old.engine, old.gpu, old.gpus, old.model) == ("vllm", "H100", 2, "deepseek-ai/DeepSeek-R1-0528")
+    assert (old.levels[0].concurrency, old.levels[0].output_tokens_per_s) == (8.0, 62.0)
+    assert old.levels[0].e2e_s.p50 == pytest.approx(2.11)
+
+
+def test_a_plain_table_keeps_its_errors() -> None:
+    levels = read("table.csv").levels
+    assert [(level.concurrency, level.output_tokens_per_s, level.se) for level in levels[-2:]] == [
+        (32.0, 405.0, 4.0),
+        (64.0, 398.0, 4.0),
+    ]
+
+
+def test_every_file_says_its_source_and_what_it_lacks() -> None:
+    files = [path for path in sorted(DATA.iterdir()) if path.suffix != ".md"]
+    found = {path.name: formats.read(path) for path in files}
+    assert len({each.source for each in found.values()}) == 7
+    assert all(each.lacks for each in found.values())
+
+
+def test_a_curve_needs_requests_in_flight() -> None:
+    assert [load for load, _, _ in formats.closed_loop(read("sglang.jsonl"), "x")] == [8.0, 16.0]
+    with pytest.raises(HarnessError, match="measured at fixed rates"):
+        formats.closed_loop(read("inference_perf.json"), "x")
+    with pytest.raises(HarnessError, match="names no requests in flight"):
+        formats.closed_loop(read("aiperf.csv"), "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "fact"),
+    [
+        (b"{}", "a JSON of no known tool"),
+        (b'{"output_throughput": "x", "total_token_throughput": 1}', "no output tokens per second"),
+        (b'{"output_throughput": 1e400, "total_token_throughput": 1}', "no output tokens per second"),
+        (b'{"output_throughput": -5, "total_token_throughput": 1}', "no output tokens per second"),
+        (b'{"benchmarks": [{"metrics": {"time_to_first_token_ms": 1}}, 7]}', "no output tokens per second"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"a": "\\ud800"}', "half a character"),
+        (b"\xff\xfe", "not text in UTF-8"),
+        (b"Metric,avg\nTime to First Token (ms)\n", "no output tokens per second"),
+    ],
+)
+def test_what_is_no_result_is_refused_in_one_line(data: bytes, fact: str) -> None:
+    with pytest.raises(HarnessError, match=fact) as caught:
+        formats.of_bytes(data, "x.json")
+    assert "\n" not in str(caught.value)
