@@ -510,6 +510,18 @@ class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[ClassWorkload]
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the operational checks."""
+
+    name: str  # phases | p99_ttft | kv_cache | long_context_tail | node_loss
+    outcome: str  # pass | doubt | not measured
+    figures: dict[str, float] = {}
+    threshold: float | None = None  # a share, of p99_ttft seconds
+    source: str = ""  # of the threshold
+    at: float | None = None  # concurrency, or in open loop rate, of the level
+    message: str = ""  # why it is a doubt, or what would measure it
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
@@ -526,6 +538,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     grade: Grade | None = None
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
+    checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
 
 
 class Achieved(msgspec.Struct, frozen=True):
