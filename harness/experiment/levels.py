@@ -29,7 +29,7 @@ from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.manifest import Manifest
 from harness.observe import exporters, server
-from harness.observe.gpu import Gpus
+from harness.observe.cards import Cards
 from harness.record import Level, LevelNote, Record, Sample
 from harness.results.spool import Spool
 from harness.roles import Role
@@ -120,7 +120,7 @@ class Levels:
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
 
-    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
+    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
         if self._earlier.levels:
             self._began_s = self.live.now()

@@ -9,7 +9,8 @@ from harness.experiment.live_state import LiveState
 from harness.load import control
 from harness.load.client import client
 from harness.load.transport import Target
-from harness.observe.gpu import EVERY_S, Gpus
+from harness.observe.cards import Cards
+from harness.observe.gpu import EVERY_S
 from harness.record import Sample
 from harness.secrecy import plain, redact
 
@@ -55,7 +56,7 @@ async def scrape(
             await asyncio.sleep(wait)
 
 
-async def watch_gpus(gpus: Gpus, live: LiveState) -> None:
+async def watch_gpus(gpus: Cards, live: LiveState) -> None:
     """Take the GPUs' figures in a thread: a driver may be slow."""
     while samples := await asyncio.to_thread(gpus.samples, live.now()):
         live.add_samples(samples)
