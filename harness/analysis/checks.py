@@ -72,10 +72,10 @@ def of_run(
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     """By the server's own times, else by TTFT and E2E of one request in flight, where nothing is queued."""
-    share, source = at.server.prefill_time_fraction if at.server else None, "the server's own times"
+    share, figure = at.server.prefill_time_fraction if at.server else None, "prefill_fraction"
     alone = next((s for s in levels if s.in_flight is not None and s.in_flight <= _ALONE), None)
     if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
-        share, source, at = alone.ttft_s.mean / alone.e2e_s.mean, "TTFT over E2E of one request in flight", alone
+        share, figure, at = alone.ttft_s.mean / alone.e2e_s.mean, "ttft_over_e2e", alone
     if share is None:
         why = "the server publishes no times, and no level has one request in flight: add level 1"
         return Check(name="phases", outcome=NOT_MEASURED, message=why)
@@ -83,9 +83,9 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     return Check(
         name="phases",
         outcome=DOUBT if far else PASS,
-        figures={"prefill_fraction": share},
+        figures={figure: share},
         threshold=PREFILL_MOST,
-        source=f"{source}; half of a request",
+        source="half of a request's time",
         at=at.load,
         message="prompts take most of the time: look at prompt tokens/s, not at output" if far else "",
     )

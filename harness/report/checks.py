@@ -15,7 +15,7 @@ _NAMES = {
     "long_context_tail": "long-context tail",
     "node_loss": "node loss",
 }
-_SHARES = ("prefill_fraction", "kv_usage", "hit_fraction")
+_SHARES = ("prefill_fraction", "ttft_over_e2e", "kv_usage", "hit_fraction")
 
 
 def section(summary: Summary) -> doc.Section:

@@ -92,7 +92,7 @@ def test_a_bare_run_measures_what_it_can_and_says_what_would_measure_the_rest() 
 
 def test_the_phases_are_apart_by_the_server_or_by_one_request_alone() -> None:
     (alone, *_) = checks.of_run([level(1), level(16)], 16, {})
-    assert (alone.figures, alone.at) == ({"prefill_fraction": 0.3 / 1.2}, 1)
+    assert (alone.figures, alone.at) == ({"ttft_over_e2e": 0.3 / 1.2}, 1)
     long = msgspec.structs.replace(BUSY, prefill_time_fraction=0.51)
     assert outcomes(level(16, server=long))["phases"] == "doubt"
 
@@ -153,7 +153,7 @@ def test_the_report_has_a_row_for_each_check() -> None:
         "prefill and decode apart",
         "pass",
         "prefill fraction 20%",
-        "50% (the server's own times; half of a request)",
+        "50% (half of a request's time)",
     )
     assert rows[1][:4] == (
         "p99 TTFT",
