@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -345,10 +345,9 @@ def meanings(series: str) -> tuple[Meaning, ...]:
     )
 
 
-def engine_of(names: Iterable[str]) -> str:
+def engine_of(names: Collection[str]) -> str:
     """The name of the engine whose page has these metrics; "" where it is not known. Triton's backend goes first."""
-    known = list(names)
-    return next((engine.name for engine in ENGINES if any(name.startswith(engine.prefix) for name in known)), "")
+    return next((engine.name for engine in ENGINES if any(name.startswith(engine.prefix) for name in names)), "")
 
 
 def together(values: Iterable[tuple[Meaning, float]]) -> dict[Figure, float]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from harness import server_metrics
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Address
 from harness.load import control
@@ -107,7 +106,7 @@ async def read(
         other = await page(figures, elsewhere, within_s)
         if other is not None and other.status == 200 and (names := server.published(other.text)):
             figures_page, path = other.text, elsewhere
-    if engine := server_metrics.engine_of(names):
+    if engine := server.engine(figures_page):
         facts["name"] = engine
     notes = () if names or named is None else ("--metrics-url: none of its figures is known",)
     return Published(facts, server.cache_config(figures_page), bool(names), path, notes)

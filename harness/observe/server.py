@@ -52,6 +52,13 @@ def figures(page: str) -> dict[str, float]:
     return {figure.value: value for figure, value in server_metrics.together(meanings).items()}
 
 
+def engine(page: str) -> str:
+    """The name of the engine that publishes the page; "" where it is not known."""
+    prefixes = tuple(each.prefix for each in server_metrics.ENGINES)
+    found = exposition.series(page, lambda name: name.startswith(prefixes))
+    return server_metrics.engine_of({each.name for each in found})
+
+
 def cache_config(page: str) -> dict[str, str]:
     """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
     info = next(exposition.series(page, lambda name: name == "vllm:cache_config_info"), None)
