@@ -39,6 +39,7 @@ class Code(enum.StrEnum):
     UNSTABLE = enum.auto()
     SERVER_LUMPS = enum.auto()
     GPU_THROTTLED = enum.auto()
+    ENGINES_IMBALANCED = enum.auto()
     GPU_POWER_CAPPED = enum.auto()
     # by the tokens that were sent and came
     ITL_CHUNKED = enum.auto()

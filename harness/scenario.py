@@ -57,6 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     insecure: bool = False  # take any certificate
     transport: Literal["socket", "httpx"] = "socket"
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
+    exporters: list[str] | UnsetType = UNSET  # pages of DCGM and node exporters
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,6 +234,8 @@ def check(scenario: Scenario, *, place: str) -> None:
     )  # fmt: skip
     must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
     must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
+    for url in target.exporters or ():
+        must(not _may_carry_a_key(url), "target.exporters", *_NO_KEY)
     must(  # a key that was written here by mistake is not repeated
         target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
         "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",

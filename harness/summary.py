@@ -41,8 +41,20 @@ class Spread(msgspec.Struct, frozen=True):
     n: int
 
 
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several engines behind the server's page (data parallelism); as in `ServerView`."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    generation_tokens_per_s: float | None = None
+
+
 class ServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's own figures over the level's window; None where it does not publish one."""
+    """The server's own figures over the level's window; None where it does not publish one.
+
+    Of several engines the sum, of `kv_usage` the mean. Distributions by buckets have no `max`.
+    """
 
     running: float | None = None
     waiting: float | None = None
@@ -53,6 +65,30 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_per_s: float | None = None
     generation_tokens_ratio: float | None = None  # server's token counter / ours, over the level
     prompt_tokens_ratio: float | None = None
+    queue_s: Spread | None = None  # of a request: in the queue, computing its prompt, making its answer, TTFT
+    prefill_s: Spread | None = None
+    decode_s: Spread | None = None
+    ttft_s: Spread | None = None
+    prefill_time_fraction: float | None = None  # prefill over prefill and decode
+    batch_size: Spread | None = None  # requests in a batch: of a batch, or as seen at each reading of the page
+    batch_histogram: list[tuple[float | None, float]] = []  # the same: (up to so many, share)
+    batch_limit: float | None = None  # requests that all batches together may have
+    batch_utilization: float | None = None  # running / batch_limit
+    step_tokens: Spread | None = None  # prompt and output tokens of one engine step
+    acceptance: float | None = None  # of the drafted tokens, kept
+    tokens_per_step: float | None = None  # that one step of one request brings: 1 + kept drafts
+    cache_tiers: dict[str, float] = {}  # share of the prompt tokens that came from each tier of the cache
+    engines: dict[str, EngineView] = {}  # by the engine's label; empty where there is one
+    running_imbalance: float | None = None  # of the engines: (largest - smallest) / mean
+    kv_usage_imbalance: float | None = None  # of the engines: largest - smallest
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines that serve, by their node exporters."""
+
+    nodes: int
+    cpu_fraction: float | None = None  # of the busiest
+    memory_used_fraction: float | None = None  # of the fullest
 
 
 class ClientView(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +229,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerView | None
     client: ClientView
     gpu: GpuView | None = None
+    node: NodeView | UnsetType = UNSET  # not in the file without node exporters
     slo: list[Attainment] = []
     input_tokens_asked: int | None = None  # of a probe's level whose prompts have a length of their own
     abandoned: int | UnsetType = UNSET  # requests that the workload gives up; not in the file where there are none
@@ -476,6 +513,18 @@ class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[ClassWorkload]
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the operational checks."""
+
+    name: str  # phases | p99_ttft | kv_cache | long_context_tail | node_loss
+    outcome: str  # pass | doubt | not measured
+    figures: dict[str, float] = {}
+    threshold: float | None = None  # a share, of p99_ttft seconds
+    source: str = ""  # of the threshold
+    at: float | None = None  # concurrency, or in open loop rate, of the level
+    message: str = ""  # why it is a doubt, or what would measure it
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
@@ -492,6 +541,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     grade: Grade | None = None
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
+    checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
 
 
 class Achieved(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 
 from harness import ready, scenario
 from harness.judgement import Code
+from harness.server_metrics import ENGINES, Kind
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("method.md", "definitions.md")}
@@ -54,3 +55,11 @@ def test_every_scenario_that_is_shown_can_be_read(example: str) -> None:
 def test_every_ready_scenario_stands_in_the_docs_with_its_question() -> None:
     rows = re.findall(r"^\| \[(.+)\]\(\.\./scenarios/(.+)\.toml\) \| (.+) \|$", WORKLOADS, re.MULTILINE)
     assert rows == [(each.name, each.name, each.question) for each in ready.scenarios()]
+
+
+def test_every_metric_that_is_read_stands_in_the_docs_with_its_kind() -> None:
+    page = (ROOT / "docs" / "server-metrics.md").read_text()
+    rows = re.findall(r"^\| `([^`{]+)[^`]*` \| ([a-z, ]+) \|", page, re.MULTILINE)
+    kinds = {"counter": Kind.COUNTER, "gauge, added": Kind.ADDED, "gauge, averaged": Kind.AVERAGED}
+    found = {(name, kinds.get(kind, Kind.HISTOGRAM)) for name, kind in rows}
+    assert found == {(name, each.kind) for engine in ENGINES for name, of in engine.metrics.items() for each in of}

@@ -18,7 +18,8 @@ from harness import traffic
 from harness.analysis import classes, grade, metrics, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
-from harness.analysis.table import Table
+from harness.analysis.server_account import Ours, server_view
+from harness.analysis.table import Floats, Table
 from harness.analysis.window import began_in, whole_requests
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
@@ -36,6 +37,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
     class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
     session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
+    batch_limit: int | None = None  # requests in the batch of one engine, as stated
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
@@ -60,7 +62,14 @@ class Facts(Conditions, frozen=True, kw_only=True):
             class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
             session_requests=_session_requests(scenario.workload),
             client=client,
+            batch_limit=_batch_limit(manifest),
         )
+
+
+def _batch_limit(manifest: Manifest) -> int | None:
+    """By `--max-num-seqs`, else the slots that llama-server publishes."""
+    slots = manifest.server.get("slots")
+    return manifest.scenario.hardware.max_num_seqs or (slots if isinstance(slots, int) and slots > 0 else None)
 
 
 def _replicas(hardware: Hardware) -> int:
@@ -106,7 +115,7 @@ def summarise_level(
         table,
         level,
         facts,
-        server=_server(samples, table, window, itl),
+        server=_server(samples, table, window, itl, facts.batch_limit),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
         stamps_late_s=telemetry.stamp_delay(samples, window),
@@ -116,6 +125,7 @@ def summarise_level(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
+        node=telemetry.node_view(samples, window) or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
@@ -172,22 +182,25 @@ def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
 
 
 def _server(
-    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None
+    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None, batch_limit: int | None
 ) -> ServerView | None:
     if not any(s.source == "server" and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
-    prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
     fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
-    ended = (table.last >= window[0]) & (table.last <= window[1]) & ~np.isnan(table.output_tokens)
-    return telemetry.server_view(
-        samples,
-        window,
-        array("d", table.arrival[order].tobytes()),
-        array("i", table.tokens[order].tobytes()),
-        list(zip(table.first[prompts].tolist(), table.input_tokens[prompts].tolist(), strict=True)),
+
+    def counted(times: Floats, tokens: Floats) -> list[tuple[float, float]]:
+        chosen = (times >= window[0]) & (times <= window[1]) & ~np.isnan(tokens)
+        return list(zip(times[chosen].tolist(), tokens[chosen].tolist(), strict=True))
+
+    ours = Ours(
+        arrivals=array("d", table.arrival[order].tobytes()),
+        arrival_tokens=array("i", table.tokens[order].tobytes()),
+        prompts=counted(table.first, table.input_tokens),
+        computed=counted(table.first, fresh),
+        ended=counted(table.last, table.output_tokens),
+        ended_prompts=counted(table.last, table.input_tokens),
         steps_per_s=1.0 / itl if itl else None,
-        computed=list(zip(table.first[prompts].tolist(), fresh[prompts].tolist(), strict=True)),
-        ended=list(zip(table.last[ended].tolist(), table.output_tokens[ended].tolist(), strict=True)),
     )
+    return server_view(samples, window, ours, batch_limit)

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, curve, gap, grade, lengths, phases, slo
+from harness import server_metrics
+from harness.analysis import checks, classes, curve, gap, grade, lengths, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
@@ -20,6 +21,7 @@ from harness.manifest import Manifest
 from harness.predict import rules
 from harness.results.result import Result
 from harness.roles import Role, role_of, stopped
+from harness.server_metrics import Figure
 from harness.summary import (
     BEYOND,
     FOUND,
@@ -54,11 +56,12 @@ def summarise(run: Result) -> Summary:
     found = [*_of_run(run), *_of_workload(run, workload)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
+    knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
-        knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values())),
+        knee_concurrency=knee,
         levels=levels,
         curve=fitted,
         knees=knees,
@@ -69,6 +72,14 @@ def summarise(run: Result) -> Summary:
         grade=grade.of_run(_counting(levels)),
         phases=phase,
         workload=workload or UNSET,
+        checks=checks.of_run(
+            of_ramp,
+            knee,
+            run.manifest.scenario.slo,
+            expected_hits=run.manifest.workload.expected_hit_rate or None,
+            workload=workload,
+        )
+        or UNSET,
     )
 
 
@@ -207,7 +218,13 @@ def _of_run(run: Result) -> list[Verdict]:
 
 
 def _of_workload(run: Result, asked: WorkloadSummary | None) -> list[Verdict]:
-    drafts = any(sample.value > 0 for sample in run.samples if sample.metric == "draft_tokens")
+    drafts = any(
+        sample.value > 0
+        for sample in run.samples
+        if sample.source == "server"
+        for meaning in server_metrics.meanings(sample.metric)
+        if meaning.figure is Figure.DRAFT_TOKENS
+    )
     off = lengths_off(asked) if asked is not None else None
     return list(filter(None, [off, synthetic_text(run.manifest, drafts=drafts)]))
 

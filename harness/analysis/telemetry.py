@@ -1,4 +1,7 @@
-"""Telemetry over one window: the load generator, the server and this machine's GPUs by their samples. Pure."""
+"""Telemetry over one window: the load generator, GPUs and serving machines by their samples. Pure.
+
+The server's own figures are in `analysis.server_account`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.record import Sample
-from harness.summary import ClientView, GpuView, ServerView
+from harness.summary import ClientView, GpuView, NodeView
 
 _EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
 
@@ -60,79 +63,13 @@ def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float
     return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
 
 
-def server_view(
-    samples: Sequence[Sample],
-    window: tuple[float, float],
-    arrivals: Sequence[float],
-    arrival_tokens: Sequence[int],
-    prompts: Sequence[tuple[float, float]],
-    *,
-    steps_per_s: float | None,
-    computed: Sequence[tuple[float, float]] = (),
-    ended: Sequence[tuple[float, float]] = (),
-) -> ServerView | None:
-    """The server's own figures of one window, and its token counters against ours.
-
-    `arrivals` and `arrival_tokens` are ours, every request's, in order of time; `prompts` is (first token's time,
-    prompt tokens), `computed` the same without what was cached, `ended` (last token's time, output tokens): servers
-    count by one or the other. Both sides are counted between the same two scrapes. Fewer than 200 engine steps
-    between them (`steps_per_s`) cannot separate a difference of 1 % from a step at the edge: no ratio then.
-    """
-    series: dict[str, list[tuple[float, float]]] = {}
-    for sample in samples:
-        if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
-            series.setdefault(sample.metric, []).append((sample.time_s, sample.value))
-    if not series:
-        return None
-
-    def mean(name: str) -> float | None:
-        return _mean_if_any([value for _, value in series.get(name, [])])
-
-    def grown(name: str) -> tuple[float, float, float] | None:
-        """(from, to, increase) of a counter; None where it was not seen twice or was reset."""
-        points = series.get(name, [])
-        if len(points) < 2 or points[-1][1] < points[0][1] or points[-1][0] <= points[0][0]:
-            return None
-        return points[0][0], points[-1][0], points[-1][1] - points[0][1]
-
-    def by_request(counter: tuple[float, float, float], ours: Sequence[tuple[float, float]]) -> float | None:
-        """The counter over ours; a request more or less at the edges is half a percent of 200."""
-        inside = [tokens for time_s, tokens in ours if counter[0] <= time_s < counter[1]]
-        return counter[2] / sum(inside) if len(inside) >= 200 and sum(inside) > 0 else None
-
-    generation, prompt = grown("generation_tokens"), grown("prompt_tokens")
-    whole, fresh = grown("ended_generation_tokens"), grown("computed_prompt_tokens")
-    queries, hits, preempted = grown("prefix_queries"), grown("prefix_hits"), grown("preemptions")
-    generation_ratio = prompt_ratio = None
-    if generation and steps_per_s and (generation[1] - generation[0]) * steps_per_s >= 200:
-        low, high = bisect.bisect_left(arrivals, generation[0]), bisect.bisect_left(arrivals, generation[1])
-        ours = sum(arrival_tokens[low:high])
-        generation_ratio = generation[2] / ours if ours else None
-    if whole:
-        generation, generation_ratio = whole, by_request(whole, ended)
-    if prompt:
-        prompt_ratio = by_request(prompt, prompts)
-    if fresh:
-        prompt, prompt_ratio = fresh, by_request(fresh, computed)
-    return ServerView(
-        running=mean("running"),
-        waiting=mean("waiting"),
-        kv_usage=mean("kv_usage"),
-        prefix_hit_fraction=hits[2] / queries[2] if hits and queries and queries[2] > 0 else None,
-        preemptions=preempted[2] if preempted else None,
-        generation_tokens_per_s=generation[2] / (generation[1] - generation[0]) if generation else None,
-        prompt_tokens_per_s=prompt[2] / (prompt[1] - prompt[0]) if prompt else None,
-        generation_tokens_ratio=generation_ratio,
-        prompt_tokens_ratio=prompt_ratio,
-    )
-
-
 def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
     """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
 
     Power and energy are sums over these GPUs, None unless each has its own; utilisation and the mean clock are means,
     memory and temperature the highest, the throttle shares those of the GPU that has most of each: in tensor
-    parallelism the slowest one sets the pace. Joules a token are for the metrics, which know the tokens.
+    parallelism the slowest one sets the pace. Joules a token are for the metrics, which know the tokens. The GPUs of
+    exporters ('0:3') stand for this machine's ('3'): they may be the same.
     """
     start, end = window
     cards: dict[str, dict[str, Points]] = {}
@@ -140,6 +77,9 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
         if sample.source == "gpu" and start - _EDGE_S <= sample.time_s <= end + _EDGE_S:
             name, _, metric = sample.metric.partition("/")
             cards.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+
+    if any(":" in name for name in cards):
+        cards = {name: card for name, card in cards.items() if ":" in name}
 
     def inside(card: Mapping[str, Points], metric: str) -> list[float]:
         return [value for time_s, value in card.get(metric, []) if start <= time_s <= end]
@@ -175,6 +115,29 @@ def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView 
         temperature_max_c=max(of_all("temperature_c"), default=None),
         throttle={name: value for name, value in shares.items() if value} if known else None,
         throttled_fraction=share(_SLOWED) if known else None,
+    )
+
+
+def node_view(samples: Sequence[Sample], window: tuple[float, float]) -> NodeView | None:
+    """The machines that serve over one window, by their node exporters; None without any."""
+    nodes: dict[str, dict[str, Points]] = {}
+    for sample in samples:
+        if sample.source == "node" and window[0] <= sample.time_s <= window[1]:
+            name, _, metric = sample.metric.partition("/")
+            nodes.setdefault(name, {}).setdefault(metric, []).append((sample.time_s, sample.value))
+    if not nodes:
+        return None
+    busy, used = [], []
+    for node in nodes.values():
+        spent, idle = (
+            node[name][-1][1] - node[name][0][1] if name in node else 0.0 for name in ("cpu_s", "cpu_idle_s")
+        )
+        if spent > 0:
+            busy.append(1.0 - idle / spent)
+        totals, free = node.get("memory_total_bytes", []), node.get("memory_available_bytes", [])
+        used += [1.0 - left / total for (_, total), (_, left) in zip(totals, free, strict=False) if total > 0]
+    return NodeView(
+        nodes=len(nodes), cpu_fraction=max(busy, default=None), memory_used_fraction=max(used, default=None)
     )
 
 

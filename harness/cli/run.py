@@ -251,6 +251,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         hardware["price_per_mtok"] = units.prices(values["price_per_mtok"])
     if "extra_body" in values:
         target["extra_body"] = option_values.json_object(values["extra_body"], "--extra-body", '{"top_p": 0.9}')
+    if values["exporter"]:
+        target["exporters"] = list(values["exporter"])
     if values["server_meta"]:
         target["server_meta"] = option_values.facts(values["server_meta"])
     return {"ramp": ramp, "hardware": hardware, "target": target, "workload": workload}

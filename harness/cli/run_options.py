@@ -47,6 +47,7 @@ _HEADINGS = (
             help="httpx: proxies, HTTP/2, odd endpoints; default socket.",
         ),
         target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
+        option("--exporter", multiple=True, metavar="URL", help="Page of a DCGM or node exporter of what serves."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),
     under(

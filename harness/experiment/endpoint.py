@@ -87,6 +87,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     target: Target  # for the wire only: its headers may hold secrets
     figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
+    exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
     api: str = "chat"
     model: str
     path: str

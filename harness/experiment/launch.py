@@ -47,11 +47,16 @@ def _api(scenario: Scenario, where: Address) -> Scenario:
 
 
 def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
-    """Where the server's figures are; headers are sent to no other host than the endpoint's."""
+    """Where the server's figures are."""
     url = scenario.target.metrics_url
     if url is None:
         return msgspec.structs.replace(wire, path=where.path("/metrics"))
-    there = address(url, "--metrics-url")
+    return _page_at(url, "--metrics-url", where, wire)
+
+
+def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
+    """A page that the operator named; headers are sent to no other host than the endpoint's."""
+    there = address(url, place)
     same = (there.base, there.uds) == (where.base, where.uds)
     return msgspec.structs.replace(
         wire,
@@ -135,7 +140,8 @@ async def _check(
     return Launch(
         address=where,
         target=wire,
-        figures=there,
+        figures=msgspec.structs.replace(there, path=facts.path or there.path),
+        exporters=tuple(_page_at(url, f"--exporter {url}", where, wire) for url in scenario.target.exporters or ()),
         api=scenario.target.api,
         extra_body=scenario.target.extra_body,
         model=found.model,
@@ -178,6 +184,10 @@ async def _find(
         await stack.enter_async_context(unreachable.explained(where, wire, _CONNECT_S))
         reading: asyncio.Task[published.Published] | None = None
         try:
+            for url in scenario.target.exporters or ():
+                page = _page_at(url, f"--exporter {url}", where, wire)
+                exporting = await stack.enter_async_context(client(page, connect_s=_CONNECT_S))
+                await published.exporter(exporting, page, url, patience)
             of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
             wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
             model, limits = await _model(api, place, where, wanted, within_s, of_classes)

@@ -8,8 +8,9 @@ concurrency that is kept, or a rate at which requests are sent.
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,9 +25,11 @@ from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
 from harness.load.schedule import shares, tick_ns
+from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.manifest import Manifest
-from harness.observe.gpu import Gpus
+from harness.observe import exporters, server
+from harness.observe.cards import Cards
 from harness.record import Level, LevelNote, Record, Sample
 from harness.results.spool import Spool
 from harness.roles import Role
@@ -117,7 +120,7 @@ class Levels:
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
 
-    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Gpus | None = None) -> None:
+    async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
         if self._earlier.levels:
             self._began_s = self.live.now()
@@ -126,7 +129,7 @@ class Levels:
                 self._spool.level(void(level))
         plans = [self._plan(i, len(workers), cpus) for i, cpus in enumerate(placement)]
         await workers.begin(plans, self.live.batch, self._on_progress)
-        watching = [asyncio.create_task(self._scrape())] if self._launch.metrics else []
+        watching = [asyncio.create_task(scraping) for scraping in self._scrapes()]
         if gpus is not None:
             watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
         try:
@@ -139,10 +142,17 @@ class Levels:
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _scrape(self) -> None:
-        where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
-        every_s = telemetry.scrape_every_s(self._scenario.ramp.level_seconds)
-        await telemetry.scrape(where, self.live, every_s, self._view.note, self._launch.secrets)
+    def _scrapes(self) -> Iterator[Coroutine[None, None, None]]:
+        """The server's page and those of the exporters, each read over and over."""
+        launch, every_s = self._launch, telemetry.scrape_every_s(self._scenario.ramp.level_seconds)
+        pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
+        if launch.metrics:
+            where = launch.figures or msgspec.structs.replace(launch.target, path="/metrics")
+            pages.append(("the server's own", where, server.Pages().samples))
+        for number, where in enumerate(launch.exporters):
+            pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
+        for whose, where, read in pages:
+            yield telemetry.scrape(whose, where, read, self.live, every_s, self._view.note, launch.secrets)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it."""

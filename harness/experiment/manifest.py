@@ -21,7 +21,7 @@ from harness.experiment.session import Ended, RunEnd, timestamp_source
 from harness.load.messages import Done
 from harness.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
 from harness.observe import host
-from harness.observe.gpu import Gpus
+from harness.observe.cards import Cards
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
@@ -38,7 +38,7 @@ async def first(
     scenario: Scenario,
     launch: Launch,
     profile: Profile | None,
-    gpus: Gpus | None,
+    gpus: Cards | None,
     command: str,
     note: Callable[[str], None],
 ) -> Manifest:

@@ -16,7 +16,7 @@ from harness.experiment.endpoint import Address
 from harness.load import control
 from harness.load.control import Client, Page
 from harness.load.transport import Target
-from harness.observe import server
+from harness.observe import exporters, server
 
 SIMULATED = "knee-sim"  # how the simulated endpoint names itself, wherever it is
 _LLAMA = "llamacpp"  # how llama-server names itself as the owner of its models
@@ -24,7 +24,7 @@ _LONGEST_FACT = 200  # characters of a version
 _LONGEST_NAME = 512  # characters of a model's name
 _FACTS_S = 10.0  # for a page that need not be there
 _MOST = 2**31  # a limit of tokens or slots beyond this is none
-_ENGINES = ("vllm:", "sglang:", "llamacpp:")  # as the names of their figures begin
+_ELSEWHERE = ("/metrics", "/prometheus/metrics")  # trtllm-serve has statistics in JSON at the first
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Published(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
     cache_config: dict[str, str]
     metrics: bool
+    path: str = ""  # where the figures are
     notes: tuple[str, ...] = ()
 
 
@@ -84,11 +85,12 @@ async def read(
 ) -> Published:
     """Version and figures; `target` is where the figures are, `named` the value of --metrics-url."""
     version, metrics = await asyncio.gather(page(client, version_path, within_s), page(figures, target.path, within_s))
+    path = target.path
     facts: dict[str, Any] = {}
     if version is not None:
         name, _, number = version.headers.get("server", "").partition("/")
         if name == SIMULATED:
-            return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True)
+            return Published({"name": name, "version": number[:_LONGEST_FACT]}, {}, True, path)
         data = version.json()
         if isinstance(data, dict):
             facts |= _some(version=_text(data.get("version")))
@@ -98,12 +100,27 @@ async def read(
             raise HarnessError(fact, place=f"--metrics-url {named}", way_out="give the server's page, or leave it out")
         return Published(facts, {}, False)
     figures_page = metrics.text
-    engine = next((p for p in _ENGINES if p in figures_page), "")
-    if engine:
-        facts["name"] = engine.rstrip(":")
-    known = bool(server.parse(figures_page))
-    notes = () if known or named is None else ("--metrics-url: none of its figures is known",)
-    return Published(facts, server.cache_config(figures_page), known, notes)
+    names = server.published(figures_page)
+    if not names and named is None:
+        elsewhere = target.path.replace(*_ELSEWHERE, 1)
+        other = await page(figures, elsewhere, within_s)
+        if other is not None and other.status == 200 and (names := server.published(other.text)):
+            figures_page, path = other.text, elsewhere
+    if engine := server.engine(figures_page):
+        facts["name"] = engine
+    notes = () if names or named is None else ("--metrics-url: none of its figures is known",)
+    return Published(facts, server.cache_config(figures_page), bool(names), path, notes)
+
+
+async def exporter(figures: Client, target: Target, named: str, within_s: float = _FACTS_S) -> None:
+    """HarnessError unless an exporter's page is there and has figures that are known."""
+    found = await page(figures, target.path, within_s)
+    fact = "nothing answers there" if found is None else "" if found.status == 200 else f"it answers {found.status}"
+    if not fact and found is not None and not exporters.samples(0, 0.0, found.text):
+        fact = "none of its figures is known"
+    if fact:
+        way_out = "give the page of a DCGM exporter or a node exporter"
+        raise HarnessError(fact, place=f"--exporter {named}", way_out=way_out)
 
 
 async def page(client: Client, path: str, within_s: float = _FACTS_S) -> Page | None:

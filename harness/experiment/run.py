@@ -40,8 +40,8 @@ from harness.experiment.signals import Signals
 from harness.load.local import LocalWorker
 from harness.load.workers import Workers
 from harness.manifest import Manifest, Session
-from harness.observe import host
-from harness.observe.gpu import Gpus
+from harness.observe import cards, host
+from harness.observe.cards import Cards
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
@@ -190,7 +190,7 @@ async def _run(
         setup.view.note(line)
     async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is checked
         # A server on this machine has its GPUs here; opening them may take the driver a second.
-        here = asyncio.to_thread(Gpus.open) if profile is None and consent.is_here(url) else None
+        here = asyncio.to_thread(cards.opened) if profile is None and consent.is_here(url) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = sessions_before * _PROMPTS
         # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
@@ -249,7 +249,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float = 0.0  # of this session, since then
 
 
-async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, gpus: Gpus | None) -> _Start:
+async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, gpus: Cards | None) -> _Start:
     """The first session: a manifest, a spool and a clock of its own."""
     from harness.experiment import manifest as describing
     from harness.experiment.earlier import Earlier
@@ -293,7 +293,7 @@ async def _measure(
     profile: Profile | None,
     workers: Workers,
     placed: list[tuple[int, ...]],
-    gpus: Gpus | None,
+    gpus: Cards | None,
     signals: Signals,
 ) -> Outcome:
     """The levels of the session, the folder's files and the outcome."""

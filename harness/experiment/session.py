@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.experiment.signals import Signals
     from harness.load.messages import Done
     from harness.load.workers import Workers
-    from harness.observe.gpu import Gpus
+    from harness.observe.cards import Cards
 
 
 class RunEnd(enum.Enum):
@@ -42,7 +42,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 async def load(
-    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Gpus | None, signals: Signals
+    levels: Levels, workers: Workers, placed: Sequence[tuple[int, ...]], gpus: Cards | None, signals: Signals
 ) -> Ended:
     """Measure level after level until the ramp, a signal or a failure ends it."""
     task = asyncio.current_task()

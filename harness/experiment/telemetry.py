@@ -1,4 +1,4 @@
-"""Telemetry during the load: the server's and the GPUs' own figures, read off the measured path until cancelled."""
+"""Telemetry during the load: what server, exporters and GPUs publish, read off the measured path until cancelled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from harness.experiment.live_state import LiveState
 from harness.load import control
 from harness.load.client import client
 from harness.load.transport import Target
-from harness.observe import server
-from harness.observe.gpu import EVERY_S, Gpus
+from harness.observe.cards import Cards
+from harness.observe.gpu import EVERY_S
+from harness.record import Sample
 from harness.secrecy import plain, redact
 
 _SCRAPE_S = 5.0  # for one page of the server's figures
@@ -28,9 +29,15 @@ def scrape_every_s(level_seconds: float | None) -> float:
 
 
 async def scrape(
-    where: Target, live: LiveState, every_s: float, note: Callable[[str], None], secrets: Sequence[str]
+    whose: str,
+    where: Target,
+    read: Callable[[float, str], list[Sample]],
+    live: LiveState,
+    every_s: float,
+    note: Callable[[str], None],
+    secrets: Sequence[str],
 ) -> None:
-    """Take the server's figures; a scrape that fails is a gap, noted once, and is tried again."""
+    """Take the figures that `read` finds on a page; a scrape that fails is a gap, noted once, and is tried again."""
     wait, noted = every_s, False
     async with client(where, connect_s=_SCRAPE_S) as http:
         while True:
@@ -38,18 +45,18 @@ async def scrape(
                 page = await control.page(http, where.path, _SCRAPE_S)
                 why = "" if page.status == 200 else f"it answers {page.status}"
                 if not why:
-                    live.add_samples(server.samples(live.now(), server.parse(page.text)))
+                    live.add_samples(read(live.now(), page.text))
             except control.TransportError as error:
                 why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
             # A failing scrape is tried less and less often, for it may cost the server much.
             wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s
             if why and not noted:
                 noted = True
-                note(f"a gap in the server's own figures: {redact(why, secrets)}; load goes on without them")
+                note(f"a gap in {whose} figures: {redact(why, secrets)}; load goes on without them")
             await asyncio.sleep(wait)
 
 
-async def watch_gpus(gpus: Gpus, live: LiveState) -> None:
+async def watch_gpus(gpus: Cards, live: LiveState) -> None:
     """Take the GPUs' figures in a thread: a driver may be slow."""
     while samples := await asyncio.to_thread(gpus.samples, live.now()):
         live.add_samples(samples)

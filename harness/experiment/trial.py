@@ -251,4 +251,4 @@ def _running(url: str) -> int:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10.0)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
-        return int(server.parse(connection.getresponse().read().decode())["running"])
+        return int(server.figures(connection.getresponse().read().decode())["running"])

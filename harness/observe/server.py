@@ -1,81 +1,99 @@
-"""The metrics that the server publishes: a Prometheus page read into figures.
+"""The metrics that the server publishes, as samples under the engine's own names.
 
-vLLM's names first; SGLang's and llama-server's where they mean the same. Counts are summed over their labels, and
-shares averaged.
-A server that publishes nothing has no samples, and every figure made from them stays None.
+`harness.server_metrics` has the names and what they mean. A gauge or a counter is a sample of its value. Of a histogram
+the count and the sum are samples of their values, and a bucket one of how many observations it took by itself since
+the page before. Where it took none it has no sample (most buckets of most pages do not), but for the one below a
+bucket that took some: its bound is that one's lower end. A server that publishes nothing known has no samples, and
+every figure made from them stays None.
 """
 
 from __future__ import annotations
 
-import re
-
+from harness import server_metrics
+from harness.observe import exposition
 from harness.record import Sample
 
-# our name: the servers' names for it (vLLM, SGLang, llama-server)
-NAMES: dict[str, tuple[str, ...]] = {
-    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
-    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
-    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
-    "prefix_queries": ("vllm:prefix_cache_queries_total",),
-    "prefix_hits": ("vllm:prefix_cache_hits_total",),
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    "generation_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    # llama-server's leave cached tokens out, and count an answer when it ends.
-    "computed_prompt_tokens": ("llamacpp:prompt_tokens_total",),
-    "ended_generation_tokens": ("llamacpp:tokens_predicted_total",),
-    "preemptions": ("vllm:num_preemptions_total",),
-    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
-    "requests_succeeded": ("vllm:request_success_total",),
-}
-_SHARES = {"kv_usage"}  # of one engine each: of several their mean
-_ours = {theirs: ours for ours, names in NAMES.items() for theirs in names}
-# Both expressions take a time that grows with the text's length alone, whatever the text is: what a part has taken it
-# never gives back (`++`), and a line that is no sample is read once.
-_SAMPLE = re.compile(
-    r"\n((?:vllm|sglang|llamacpp):[a-zA-Z0-9_:]++)"
-    r'(\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+\})?+'
-    r"[ \t]++([^\s]{1,64}+)(?=\s|\Z)"
-)
-_LABEL = re.compile(r'[ \t,]*+([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
-_MOST_SAMPLES = 20_000  # of our names on one page; a server has some for each of its engines
-_MOST = 1e18  # of anything that is counted; more is no count
-_MOST_LABELS, _LONGEST_LABEL = 64, 200  # that are kept of a configuration, and characters of each
+_MOST_SERIES = 20_000  # of known names on one page; a server has some for each of its engines
+_MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
 
 
-def parse(page: str) -> dict[str, float]:
-    """Our names and their figures in one Prometheus text page; counts of one name are added up, shares averaged.
+def published(page: str) -> dict[str, float]:
+    """The known series of one page by their names in telemetry; of equal names the sum, of shares the mean.
 
-    >>> parse('vllm:num_requests_running{engine="0"} 3.0\\nvllm:num_requests_running{engine="1"} 4.0')
+    >>> published('vllm:num_requests_running{engine="0",model_name="a"} 3.0')
+    {'vllm:num_requests_running{engine="0"}': 3.0}
+    """
+    found: dict[str, list[float]] = {}
+    for n, each in enumerate(exposition.series(page, server_metrics.metric_of)):
+        if n == _MOST_SERIES:
+            return {}  # no server has so many, and a part of a sum is no sum
+        key = server_metrics.key(each.name, each.labels)
+        if key is not None:
+            found.setdefault(key, []).append(each.value)
+    averaged = server_metrics.Kind.AVERAGED
+    return {
+        key: sum(values) / (len(values) if any(m.kind is averaged for m in server_metrics.meanings(key)) else 1)
+        for key, values in found.items()
+    }
+
+
+def figures(page: str) -> dict[str, float]:
+    """The figures of one page, but for histograms, by their words in `server_metrics.Figure`.
+
+    >>> figures('vllm:num_requests_running{engine="0"} 3.0\\nvllm:num_requests_running{engine="1"} 4.0')
     {'running': 7.0}
     """
-    found: dict[str, float] = {}
-    series: dict[str, int] = {}
-    ours = (sample for sample in _SAMPLE.finditer("\n" + page) if sample[1] in _ours)
-    for n, sample in enumerate(ours):
-        if n == _MOST_SAMPLES:
-            return {}  # no server has so many, and a part of a sum is no sum
-        try:
-            value = float(sample[3])
-        except ValueError:  # not a number
-            continue
-        if 0 <= value < _MOST:
-            name = _ours[sample[1]]
-            found[name], series[name] = found.get(name, 0.0) + value, series.get(name, 0) + 1
-    return {name: value / series[name] if name in _SHARES else value for name, value in found.items()}
+    meanings = (
+        (meaning, value)
+        for key, value in published(page).items()
+        for meaning in server_metrics.meanings(key)
+        if not meaning.part
+    )
+    return {figure.value: value for figure, value in server_metrics.together(meanings).items()}
+
+
+def engine(page: str) -> str:
+    """The name of the engine that publishes the page; "" where it is not known."""
+    prefixes = tuple(each.prefix for each in server_metrics.ENGINES)
+    found = exposition.series(page, lambda name: name.startswith(prefixes))
+    return server_metrics.engine_of({each.name for each in found})
 
 
 def cache_config(page: str) -> dict[str, str]:
     """The labels of vLLM's cache_config_info: block_size, num_gpu_blocks and the rest as published."""
-    info = next((s for s in _SAMPLE.finditer("\n" + page) if s[1] == "vllm:cache_config_info"), None)
-    if info is None or info[2] is None:
-        return {}
-    labels: dict[str, str] = {}
-    at = 1
-    while len(labels) < _MOST_LABELS and (label := _LABEL.match(info[2], at)) is not None:
-        labels[label[1][:_LONGEST_LABEL]] = label[2][:_LONGEST_LABEL]
-        at = label.end()  # each begins where the one before ended: nothing is read twice
-    return labels
+    info = next(exposition.series(page, lambda name: name == "vllm:cache_config_info"), None)
+    return info.labels if info is not None else {}
 
 
-def samples(time_s: float, figures: dict[str, float]) -> list[Sample]:
-    return [Sample(time_s, "server", name, value) for name, value in figures.items()]
+class Pages:
+    """One server's pages, one after the other."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, float] | None = None  # of the page before: what each took by itself, ever
+
+    def samples(self, time_s: float, page: str) -> list[Sample]:
+        """The samples of the next page; none of one that has more than any server."""
+        found: dict[str, float] = {}
+        cumulative: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}  # of each histogram its buckets
+        for key, value in published(page).items():
+            for meaning in server_metrics.meanings(key)[:1]:
+                if meaning.part == "bucket":
+                    histogram = key.partition("{")[0], meaning.engine, meaning.tier
+                    cumulative.setdefault(histogram, []).append((meaning.up_to, key, value))
+                else:
+                    found[key] = value
+        buckets: dict[str, float] = {}
+        for each in cumulative.values():
+            below, key_below = 0.0, ""
+            for _, key, value in sorted(each):
+                buckets[key] = taken = max(0.0, value - below)
+                before = self._buckets.get(key, 0.0) if self._buckets is not None else taken
+                if grown := taken - before if taken >= before else taken:  # less than before: it began anew
+                    found[key] = grown
+                    if key_below:
+                        found.setdefault(key_below, 0.0)
+                below, key_below = max(below, value), key
+        self._buckets = buckets
+        if len(found) > _MOST_SAMPLES:
+            return []
+        return [Sample(time_s, "server", key, value) for key, value in found.items()]

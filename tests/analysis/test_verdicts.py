@@ -21,6 +21,7 @@ from harness.record import Level
 from harness.summary import (
     ClassWorkload,
     ClientView,
+    EngineView,
     Estimate,
     GpuView,
     LevelSummary,
@@ -219,6 +220,21 @@ def test_a_gpu_slowed_by_heat_or_a_power_brake_is_a_doubt_above_a_tenth_of_the_w
     assert server.gpu_throttled(throttled(0.1, hw_thermal=0.1)) is None
     assert server.gpu_throttled(with_(gpu=GpuView(gpus=1))) is None
     assert server.gpu_throttled(with_(gpu=None)) is None
+
+
+def test_engines_of_which_one_has_clearly_more_to_do_are_a_doubt() -> None:
+    def two(a: float, b: float, kv: float) -> LevelSummary:
+        engines = {"0": EngineView(running=a), "1": EngineView(running=b)}
+        view = ServerView(engines=engines, running_imbalance=2 * abs(a - b) / (a + b), kv_usage_imbalance=kv)
+        return with_(server=view)
+
+    found = server.engines_imbalanced(two(16.0, 8.0, 0.1))
+    expect(found, "engines_imbalanced", "doubt", "2 engines ran 8 to 16 requests", "0.10 apart")
+    expect(server.engines_imbalanced(two(8.0, 8.0, 0.3)), "engines_imbalanced", "doubt", "0.30 apart")
+    assert server.engines_imbalanced(two(9.0, 8.0, 0.2)) is None
+    assert server.engines_imbalanced(two(1.0, 0.0, 0.0)) is None, "one request has to be on one of them"
+    assert server.engines_imbalanced(with_(server=ServerView(running=3.0))) is None
+    assert server.engines_imbalanced(with_(server=None)) is None
 
 
 def test_a_gpu_at_its_power_limit_is_only_a_note() -> None:

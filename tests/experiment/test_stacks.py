@@ -212,6 +212,8 @@ def test_only_a_version_may_stand_in_an_address_s_query() -> None:
         spec(target={"url": "https://h?api-version=1&key=s3cret"})
     with pytest.raises(HarnessError, match=r"at \$.target.metrics_url"):
         spec(target={"metrics_url": "http://me:s3cret@h/metrics"})
+    with pytest.raises(HarnessError, match=r"at \$.target.exporters"):
+        spec(target={"exporters": ["http://me:s3cret@h/metrics"]})
 
 
 # Proxies and wrong schemes
@@ -278,6 +280,45 @@ def test_figures_that_are_not_where_they_were_said_to_be_are_a_mistake() -> None
     with serving(stacks.dead_upstream) as port:
         line = refusal(stacks.llama, spec(target={"metrics_url": f"http://127.0.0.1:{port}"}))
     assert "it answers 502" in line
+
+
+def test_the_pages_of_exporters_are_found_before_any_load_and_the_key_is_not_sent_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_KEY", "s3cret-s3cret")
+    heads: list[bytes] = []
+
+    def page(r: Request) -> None:
+        heads.append(r.head)
+        r.answer(200, b'DCGM_FI_DEV_POWER_USAGE{gpu="0"} 300\n', "text/plain")
+
+    with serving(page) as apart:
+        there = f"http://127.0.0.1:{apart}/metrics"
+        got = check(stacks.llama, spec(target={"api_key_env": "A_KEY", "exporters": [there]}))
+    assert [(each.port, each.path, each.headers) for each in got.exporters] == [(apart, "/metrics", {})]
+    assert heads
+    assert not any(b"s3cret" in head for head in heads)
+    assert refusal(stacks.llama, spec(target={"exporters": [there]})).startswith(
+        f"--exporter {there}: nothing answers there"
+    )
+    with serving(lambda r: r.answer(200, b"<html>", "text/html")) as port:
+        line = refusal(stacks.llama, spec(target={"exporters": [f"http://127.0.0.1:{port}"]}))
+    assert "none of its figures is known" in line
+
+
+def test_trtllm_serve_has_its_figures_at_another_path() -> None:
+    def trtllm(r: Request) -> None:
+        if r.path == "/prometheus/metrics":
+            r.answer(200, b"trtllm_num_requests_running 1\n", "text/plain")
+        elif r.path == "/metrics":
+            r.answer(200, b"[]")
+        else:
+            stacks.llama(r)
+
+    got = check(trtllm, spec())
+    assert (got.metrics, got.server["name"]) == (True, "trtllm")
+    assert got.figures is not None
+    assert got.figures.path == "/prometheus/metrics"
 
 
 # Whole runs

@@ -28,10 +28,10 @@ vllm:time_to_first_token_seconds_bucket{le="0.1"} 9
 
 
 def test_a_page_is_read_by_our_names_and_summed_over_labels() -> None:
-    assert server.parse(PAGE) == {
+    assert server.figures(PAGE) == {
         "running": 3.0, "waiting": 1.0, "kv_usage": 0.25, "generation_tokens": 1000.0, "requests_succeeded": 7.0,
     }  # fmt: skip
-    assert server.parse("<html>not metrics</html>\n{}") == {}
+    assert server.figures("<html>not metrics</html>\n{}") == {}
 
 
 def test_of_several_engines_counts_are_added_and_shares_averaged() -> None:
@@ -39,70 +39,12 @@ def test_of_several_engines_counts_are_added_and_shares_averaged() -> None:
         f'vllm:num_requests_running{{engine="{i}"}} {3 + i}\nvllm:kv_cache_usage_perc{{engine="{i}"}} {0.6 + 0.1 * i}\n'
         for i in range(2)
     )
-    assert server.parse(page) == {"running": 7.0, "kv_usage": pytest.approx(0.65)}
+    assert server.figures(page) == {"running": 7.0, "kv_usage": pytest.approx(0.65)}
 
 
 def test_the_cache_configuration_is_read_from_its_labels() -> None:
     assert server.cache_config(PAGE)["num_gpu_blocks"] == "2048"
     assert server.cache_config("") == {}
-
-
-def series(metric: str, *points: tuple[float, float], source: str = "server") -> list[Sample]:
-    return [Sample(t, source, metric, v) for t, v in points]
-
-
-def test_the_server_s_counters_are_compared_with_ours_between_the_same_scrapes() -> None:
-    samples = series("generation_tokens", (0.0, 0.0), (1.0, 100.0), (9.0, 900.0), (11.0, 1100.0))
-    arrivals = [i * 0.01 for i in range(1100)]
-    got = telemetry.server_view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=50.0)
-    assert got is not None
-    assert got.generation_tokens_per_s == pytest.approx(100.0)
-    assert got.generation_tokens_ratio == pytest.approx(1.0)
-    short = telemetry.server_view(samples, (0.5, 10.0), arrivals, [1] * 1100, [], steps_per_s=10.0)
-    assert short is not None
-    assert short.generation_tokens_ratio is None, "80 steps cannot tell 1 %"
-
-
-def test_llama_server_counts_computed_prompts_and_ended_answers() -> None:
-    page = "llamacpp:prompt_tokens_total 700\nllamacpp:tokens_predicted_total 64\nllamacpp:requests_processing 4\n"
-    page += "llamacpp:requests_deferred 2\n"
-    names = {"computed_prompt_tokens": 700.0, "ended_generation_tokens": 64.0, "running": 4.0, "waiting": 2.0}
-    assert server.parse(page) == names
-    samples = series("computed_prompt_tokens", (0.0, 0.0), (10.0, 300 * 90.0))
-    samples += series("ended_generation_tokens", (0.0, 0.0), (10.0, 300 * 64.0))
-    times = [i / 30 for i in range(300)]
-    prompts, computed, ended = ([(t, tokens) for t in times] for tokens in (100.0, 90.0, 64.0))
-    got = telemetry.server_view(samples, (0.0, 10.0), [], [], prompts, steps_per_s=None, computed=computed, ended=ended)
-    assert got is not None
-    assert got.prompt_tokens_ratio == pytest.approx(1.0)
-    assert got.generation_tokens_ratio == pytest.approx(1.0)
-    assert (got.prompt_tokens_per_s, got.generation_tokens_per_s) == (2700.0, 1920.0)
-
-
-def test_a_counter_that_was_reset_or_seen_once_is_left_out() -> None:
-    once = telemetry.server_view(series("generation_tokens", (1.0, 5.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6)
-    reset = telemetry.server_view(
-        series("generation_tokens", (0.5, 5.0), (1.0, 1.0)), (0.0, 2.0), [], [], [], steps_per_s=1e6
-    )
-    assert once is not None
-    assert reset is not None
-    assert once.generation_tokens_per_s is reset.generation_tokens_per_s is None
-
-
-def test_gauges_are_means_over_the_window_and_nothing_is_none() -> None:
-    got = telemetry.server_view(
-        series("running", (0.0, 99.0), (1.0, 2.0), (2.0, 4.0)), (0.5, 2.5), [], [], [], steps_per_s=None
-    )
-    assert got is not None
-    assert (got.running, got.waiting, got.prefix_hit_fraction) == (3.0, None, None)
-    assert telemetry.server_view([], (0.0, 1.0), [], [], [], steps_per_s=None) is None
-
-
-def test_prefix_hits_are_a_share_of_the_queries_in_the_window() -> None:
-    samples = series("prefix_queries", (0.0, 100.0), (1.0, 300.0)) + series("prefix_hits", (0.0, 0.0), (1.0, 50.0))
-    got = telemetry.server_view(samples, (0.0, 1.0), [], [], [], steps_per_s=None)
-    assert got is not None
-    assert got.prefix_hit_fraction == pytest.approx(0.25)
 
 
 def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = None) -> Progress:

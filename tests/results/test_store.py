@@ -14,7 +14,7 @@ import pytest
 from harness import files
 from harness.errors import HarnessError
 from harness.record import Level, Record, Sample, arrivals_of, phase_of
-from harness.results import frames
+from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
@@ -249,3 +249,11 @@ def test_the_last_moment_of_a_run_is_that_of_anything_in_it(tmp_path: Path) -> N
     (tmp_path / "b").mkdir()
     spooled(tmp_path / "b", [record(i) for i in range(10)])
     assert Result.open(tmp_path / "b").last_s == pytest.approx(9.9)
+
+
+def test_the_telemetry_of_an_idle_server_is_read_back(tmp_path: Path) -> None:
+    """Figures that never change compress to less than a byte each, which a reader takes for no telemetry at all."""
+    metrics = [f"vllm:figure_{i}" for i in range(32)]
+    samples = [Sample(float(second), "server", metric, 8.0) for second in range(900) for metric in metrics]
+    columns.write_telemetry(tmp_path / TELEMETRY, samples)
+    assert columns.telemetry(tmp_path / TELEMETRY) == samples

@@ -103,12 +103,12 @@ TABLE = (
     ),
     Expression("load/http1.py", "text/event-stream", http1._EVENTS.match, times(" ", before="text/event-stream"), _a),
     Expression(
-        "observe/server.py", r"\n((?:vllm|sg", server.parse,
+        "observe/exposition.py", r"\n([a-zA-Z_:]", server.figures,
         lambda n: "vllm:x{" + 'a="' * (n // 6) + "\nvllm:num_requests_running" + "{} " * (n // 12) + "}" + " " * n,
         times("vllm:num_requests_waiting 0\n"),
     ),
     Expression(
-        "observe/server.py", r"[ \t,]*+([a-zA-Z_]", server.cache_config,
+        "observe/exposition.py", r"[ \t,{]*+([a-zA-Z_]", server.cache_config,
         lambda n: "vllm:cache_config_info{" + "a" * (n // 2) + ", " * (n // 4) + "} 1",
         times('a="b",', before="vllm:cache_config_info{", after="} 1"),
     ),

@@ -169,15 +169,29 @@ def test_a_name_of_a_model_is_a_short_line_that_shows() -> None:
 
 def test_figures_that_are_no_counts_say_nothing() -> None:
     page = "\n".join(f"vllm:num_requests_running {each}" for each in ("NaN", "+Inf", "-1", "1e400", "1e18", "1" * 99))
-    assert server.parse(page) == {}
-    assert server.parse(page + "\nvllm:num_requests_running 2 1700000000") == {"running": 2.0}
-    assert server.parse("vllm:num_requests_running 1\n" * 20_001) == {}
+    assert server.figures(page) == {}
+    assert server.figures(page + "\nvllm:num_requests_running 2 1700000000") == {"running": 2.0}
+    assert server.figures("vllm:num_requests_running 1\n" * 20_001) == {}
+
+
+def test_a_page_of_many_engines_or_of_odd_labels_costs_little_and_shows_nothing() -> None:
+    many = "\n".join(f'vllm:num_requests_running{{engine="{i}"}} 1' for i in range(6_000))
+    assert server.Pages().samples(0.0, many) == []
+    odd = 'vllm:num_requests_running{engine="\x1b[2J\u202e' + "x" * 300 + '"} 1'
+    (sample,) = server.Pages().samples(0.0, odd)
+    assert sample.metric.isprintable()
+    assert sample.metric.isascii()
+    assert len(sample.metric) < 80
+    falling = [f'vllm:request_queue_time_seconds_bucket{{le="{end}"}} {n}' for end, n in ((1, 9), (2, 3), ("x", 5))]
+    pages = server.Pages()
+    assert pages.samples(0.0, "\n".join(falling)) == []
+    assert all(each.value >= 0 for each in pages.samples(1.0, "\n".join(falling).replace(" 9", " 2")))
 
 
 def test_labels_hold_whatever_is_quoted() -> None:
     line = 'vllm:num_requests_running{a="}",b="x\\"{",} 3 # {trace="y"} 0.5\n'
-    assert server.parse(line) == {"running": 3.0}
-    assert server.parse('vllm:num_requests_running{a="no end 3\nvllm:num_requests_waiting 1') == {"waiting": 1.0}
+    assert server.figures(line) == {"running": 3.0}
+    assert server.figures('vllm:num_requests_running{a="no end 3\nvllm:num_requests_waiting 1') == {"waiting": 1.0}
     info = server.cache_config("vllm:cache_config_info{" + ",".join(f'k{n}="{"v" * 300}"' for n in range(99)) + "} 1")
     assert (len(info), {len(value) for value in info.values()}) == (64, {200})
 
@@ -243,7 +257,7 @@ def test_a_scrape_that_fails_is_said_once_and_the_next_is_taken(tmp_path: Any) -
     assert status in (0, 3), talk
     assert talk.count("a gap in the server's own figures: its gzip cannot be inflated") == 1
     figures = pd.read_parquet(tmp_path / "out" / "telemetry.parquet")
-    assert (figures.metric == "running").sum() >= 2
+    assert (figures.metric == "vllm:num_requests_running").sum() >= 2
 
 
 QUICK = [("a gzip bomb of 3 GiB", MODELS), ("a storm of 1xx", FIRST), ("half a surrogate", LOAD)]

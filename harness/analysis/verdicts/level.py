@@ -41,6 +41,7 @@ def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Eviden
         window.not_precise(s, level.notes, conditions.precision, seen.drift),
         window.cut_short(s, level.notes),
         server.gpu_throttled(s),
+        server.engines_imbalanced(s),
         window.window_too_short(s),
         window.fit_error_assumed(s),
         tokens.unplaced_tokens(s, seen.usage_tokens),

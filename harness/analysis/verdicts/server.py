@@ -12,6 +12,9 @@ from harness.summary import GpuView, LevelSummary
 ERROR_RATE = 0.01
 LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
 KV_FULL = 0.95  # from here on the KV cache counts as full
+UNEVEN = 0.25  # of the engines' mean running requests, by which the busiest may exceed the idlest
+UNEVEN_KV = 0.20  # of the KV cache, likewise
+_ONE_MORE = 1.5  # requests: one more on one engine than on another is how numbers divide
 THROTTLED = 0.10  # of the window, above which a GPU's clocks are not those of its data sheet
 
 
@@ -59,6 +62,23 @@ def server_lumps(s: LevelSummary, events_at_once: float | None) -> Verdict | Non
         f"the server sends {events_at_once:.3g} events at a time: ICL is that of the lumps, ITL percentiles are left "
         "out, throughput stands",
         "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
+        s.load,
+    )
+
+
+def engines_imbalanced(s: LevelSummary) -> Verdict | None:
+    """Whether one of several engines had clearly more to do than another: the routing is then part of the figures."""
+    if s.server is None or len(s.server.engines) < 2:
+        return None
+    running = [engine.running or 0.0 for engine in s.server.engines.values()]
+    uneven = (s.server.running_imbalance or 0.0) > UNEVEN and max(running) - min(running) > _ONE_MORE
+    if not uneven and (s.server.kv_usage_imbalance or 0.0) <= UNEVEN_KV:
+        return None
+    shares = "" if s.server.kv_usage_imbalance is None else f", KV use {s.server.kv_usage_imbalance:.2f} apart"
+    return doubt(
+        Code.ENGINES_IMBALANCED,
+        f"{len(running)} engines ran {min(running):.3g} to {max(running):.3g} requests on average{shares}",
+        "look at how requests are routed: the busiest engine sets the latencies, and the idlest has room",
         s.load,
     )
 

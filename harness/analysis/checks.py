@@ -1,0 +1,200 @@
+"""Five checks before a server goes into service, each by figures of a finished run. Pure.
+
+    phases             prefill and decode have each a time of their own, and prompts do not take most of it
+    p99_ttft           the wait for the first token, not of most users but of nearly all
+    kv_cache           how full the KV cache is, and whether its hits are those that the workload allows
+    long_context_tail  the cache holds although a few requests are much longer than the mean
+    node_loss          the replicas that are left carry the load
+
+A check is of the level at the knee: the largest load up to it whose figures are valid, else the largest valid one. What
+the run did not measure is "not measured", with what would. docs/definitions.md, Checks, has the thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from harness.analysis.validity import Purpose, usable
+from harness.analysis.verdicts.server import KV_FULL
+from harness.summary import Check, LevelSummary, WorkloadSummary
+
+PASS, DOUBT, NOT_MEASURED = "pass", "doubt", "not measured"
+SECONDS = ("p99_ttft",)  # checks whose threshold is a time; the others' are shares
+
+PREFILL_MOST = 0.5  # of the time on a request: beyond it output tok/s is limited by prompts
+TTFT_P99_S = 2.0  # MLPerf Inference v4.0, Llama 2 70B, server scenario: 99 % within 2,000 ms
+_ALONE = 1.5  # requests in flight up to which TTFT is the time on the prompt, without a queue
+HITS_SHORT = 0.10  # of the looked-up tokens, by which hits may fall short of those that the workload allows
+TAIL = 2.0  # p99 of the context over its mean, from which on a workload has a tail
+
+
+class Loss(Protocol):
+    """A replica that stopped answering."""
+
+    @property
+    def at(self) -> float | None: ...
+    @property
+    def errors(self) -> int: ...
+    @property
+    def recovery_s(self) -> float | None: ...
+    @property
+    def headroom_held(self) -> bool | None: ...
+
+
+def of_run(
+    levels: Sequence[LevelSummary],
+    knee: float | None,
+    slo: Mapping[str, float],
+    *,
+    expected_hits: float | None = None,
+    workload: WorkloadSummary | None = None,
+    losses: Sequence[Loss] = (),
+) -> list[Check]:
+    """The checks of a run, in their order; none without a level.
+
+    `slo` are the run's limits in seconds, `expected_hits` the share of prompt tokens that a cache which keeps all would
+    have.
+    """
+    valid = [s for s in levels if usable(s, Purpose.ANSWER)]
+    below = [s for s in valid if knee is not None and (s.load or 0) <= knee]
+    at = max(below or valid, key=lambda s: s.load or 0, default=None)
+    if at is None:
+        return []
+    return [
+        phases(at, valid),
+        p99_ttft(at, slo),
+        kv_cache(at, expected_hits),
+        long_context_tail(at, workload),
+        node_loss(losses),
+    ]
+
+
+def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
+    """By the server's own times, else by TTFT and E2E of one request in flight, where nothing is queued."""
+    share, figure = at.server.prefill_time_fraction if at.server else None, "prefill_fraction"
+    alone = next((s for s in levels if s.in_flight is not None and s.in_flight <= _ALONE), None)
+    if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
+        share, figure, at = alone.ttft_s.mean / alone.e2e_s.mean, "ttft_over_e2e", alone
+    if share is None:
+        why = "the server publishes no times, and no level has one request in flight: add level 1"
+        return Check(name="phases", outcome=NOT_MEASURED, message=why)
+    far = share > PREFILL_MOST
+    return Check(
+        name="phases",
+        outcome=DOUBT if far else PASS,
+        figures={figure: share},
+        threshold=PREFILL_MOST,
+        source="half of a request's time",
+        at=at.load,
+        message="prompts take most of the time: look at prompt tokens/s, not at output" if far else "",
+    )
+
+
+def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
+    """Against the run's own limit, else against MLPerf's."""
+    limit = slo.get("ttft_p99", slo.get("ttft"))
+    if at.ttft_s.p99 is None:
+        why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"
+        return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
+    threshold = TTFT_P99_S if limit is None else limit
+    late = at.ttft_s.p99 > threshold
+    figures = {"ttft_p99_s": at.ttft_s.p99}
+    if at.ttft_s.p50 is not None:
+        figures["ttft_p50_s"] = at.ttft_s.p50
+    return Check(
+        name="p99_ttft",
+        outcome=DOUBT if late else PASS,
+        figures=figures,
+        threshold=threshold,
+        source="MLPerf Inference, Llama 2 70B, server" if limit is None else "the run's SLO",
+        at=at.load,
+        message="one user in a hundred waits longer: lower the load, or give it more replicas" if late else "",
+    )
+
+
+def kv_cache(at: LevelSummary, expected_hits: float | None) -> Check:
+    """KV use against a full cache, preemptions against none, and hits against those that the workload allows."""
+    server = at.server
+    if server is None or server.kv_usage is None:
+        why = "the server publishes no KV use: docs/server-metrics.md has the engines that do"
+        return Check(name="kv_cache", outcome=NOT_MEASURED, at=at.load, message=why)
+    figures = {"kv_usage": server.kv_usage}
+    reasons = ["the KV cache is full"] if server.kv_usage >= KV_FULL else []
+    if server.preemptions is not None:
+        figures["preemptions"] = server.preemptions
+        reasons += [f"{server.preemptions:.0f} requests were preempted"] if server.preemptions else []
+    hits = server.prefix_hit_fraction
+    if hits is not None:
+        figures["hit_fraction"] = hits
+        if expected_hits and hits < expected_hits - HITS_SHORT:
+            reasons.append(
+                f"{hits:.0%} of the looked-up tokens were in the cache, the workload allows {expected_hits:.0%}"
+            )
+    return Check(
+        name="kv_cache",
+        outcome=DOUBT if reasons else PASS,
+        figures=figures,
+        threshold=KV_FULL,
+        source="a full cache; no preemption",
+        at=at.load,
+        message="; ".join(reasons),
+    )
+
+
+def long_context_tail(at: LevelSummary, workload: WorkloadSummary | None) -> Check:
+    """Whether the cache holds under a workload with a tail: p99 of the context at least twice its mean."""
+    tail = _tail(workload)
+    if tail is None or tail < TAIL:
+        why = "the longest requests are hardly longer than the mean: measure `knee run checks`, or lengths of your own"
+        figures = {} if tail is None else {"p99_over_mean": tail}
+        return Check(name="long_context_tail", outcome=NOT_MEASURED, figures=figures, at=at.load, message=why)
+    if at.server is None or at.server.kv_usage is None:
+        why = "the server publishes no KV use"
+        return Check(name="long_context_tail", outcome=NOT_MEASURED, figures={"p99_over_mean": tail}, message=why)
+    preempted = at.server.preemptions or 0.0
+    full = at.server.kv_usage >= KV_FULL or preempted > 0 or at.errors > 0
+    return Check(
+        name="long_context_tail",
+        outcome=DOUBT if full else PASS,
+        figures={"p99_over_mean": tail, "kv_usage": at.server.kv_usage, "preemptions": preempted},
+        threshold=KV_FULL,
+        source="a full cache; no preemption, no error",
+        at=at.load,
+        message="the tail fills the cache: plan by p99 of the context, or give it replicas of its own" if full else "",
+    )
+
+
+def _tail(workload: WorkloadSummary | None) -> float | None:
+    """The longest class's p99 of prompt and answer over the mean of all; by what came."""
+    found: list[tuple[int, float, float]] = []
+    for each in workload.classes if workload is not None else ():
+        prompt, answer = each.input_tokens.realised, each.output_tokens.realised
+        # A class of few requests has no p99 to speak of; its longest are at least as long as its mean.
+        longest = [(x.p99 if x.p99 is not None else x.mean) for x in (prompt, answer)]
+        means = [prompt.mean, answer.mean]
+        if None not in longest and None not in means:
+            found.append((each.requests, sum(x or 0.0 for x in means), sum(x or 0.0 for x in longest)))
+    requests = sum(n for n, _, _ in found)
+    mean = sum(n * mean for n, mean, _ in found) / requests if requests else 0.0
+    return max(longest for _, _, longest in found) / mean if mean else None
+
+
+def node_loss(losses: Sequence[Loss]) -> Check:
+    """Whether the replicas that were left could carry what all had given before."""
+    known = [loss for loss in losses if loss.headroom_held is not None]
+    if not known:
+        why = "no replica was lost" if not losses else "no plateau of the others is known: measure one without a loss"
+        return Check(name="node_loss", outcome=NOT_MEASURED, message=f"{why} (docs/definitions.md, Checks)")
+    worst = next((loss for loss in known if not loss.headroom_held), known[0])
+    figures = {"errors": float(worst.errors)}
+    if worst.recovery_s is not None:
+        figures["recovery_s"] = worst.recovery_s
+    return Check(
+        name="node_loss",
+        outcome=PASS if worst.headroom_held else DOUBT,
+        figures=figures,
+        source="the plateau of the replicas that are left",
+        at=worst.at,
+        message="" if worst.headroom_held else "the others cannot carry the load of all",
+    )

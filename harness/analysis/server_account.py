@@ -1,0 +1,294 @@
+"""The server's own account of one window: its gauges, counters and histograms by their samples, and ours beside. Pure.
+
+Samples have the engine's own names (`harness.server_metrics`). A scrape is one page: the samples of one time. A gauge
+is the mean over the window's scrapes, a counter or histogram what it grew by between the first scrape and the last.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from harness import server_metrics
+from harness.analysis import histogram, stats
+from harness.record import Sample
+from harness.server_metrics import Figure, Kind, Meaning
+from harness.summary import EngineView, ServerView, Spread
+
+_ENOUGH = 200  # engine steps or requests: a step or a request more or less at the edges is then half a percent
+_TIERS = {"device": "gpu", "host": "cpu"}  # what engines call the tiers of their caches
+
+
+class Ours(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load generator counted of the window, each in order of time."""
+
+    arrivals: Sequence[float] = ()  # of every request's chunks
+    arrival_tokens: Sequence[int] = ()  # in each of them
+    prompts: Sequence[tuple[float, float]] = ()  # (first token's time, prompt tokens)
+    computed: Sequence[tuple[float, float]] = ()  # the same without what was cached
+    ended: Sequence[tuple[float, float]] = ()  # (last token's time, output tokens)
+    ended_prompts: Sequence[tuple[float, float]] = ()  # (last token's time, prompt tokens)
+    steps_per_s: float | None = None  # of the engine
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """What a counter grew by between two scrapes."""
+
+    start_s: float
+    end_s: float
+    increase: float
+
+    @property
+    def per_s(self) -> float:
+        return self.increase / (self.end_s - self.start_s)
+
+
+class Scrapes:
+    """The samples of one window, by their meaning."""
+
+    def __init__(self, samples: Iterable[Sample], window: tuple[float, float]) -> None:
+        self._series: dict[Figure, dict[tuple[str, Meaning], list[tuple[float, float]]]] = {}
+        times = set()
+        for sample in samples:
+            if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
+                times.add(sample.time_s)
+                for meaning in server_metrics.meanings(sample.metric):
+                    of_figure = self._series.setdefault(meaning.figure, {})
+                    of_figure.setdefault((sample.metric, meaning), []).append((sample.time_s, sample.value))
+        self.times = sorted(times)
+
+    @property
+    def engines(self) -> list[str]:
+        """The labels of the engines behind the page; none where they are not told apart."""
+        found = {meaning.engine for series in self._series.values() for _, meaning in series}
+        return sorted(found - {""}, key=lambda label: (len(label), label))
+
+    @property
+    def tiers(self) -> list[str]:
+        return sorted({meaning.tier for _, meaning in self._series.get(Figure.CACHED_TOKENS, {})})
+
+    def values(self, figure: Figure, engine: str | None = None) -> list[float]:
+        """A gauge at each scrape that has it, of all engines together or of one."""
+        at: dict[float, list[tuple[Meaning, float]]] = {}
+        for (_, meaning), points in self._series.get(figure, {}).items():
+            if meaning.kind in (Kind.ADDED, Kind.AVERAGED) and engine in (None, meaning.engine):
+                for time_s, value in points:
+                    at.setdefault(time_s, []).append((meaning, value))
+        return [server_metrics.together(found)[figure] for found in at.values()]
+
+    def mean(self, figure: Figure, engine: str | None = None) -> float | None:
+        """A gauge over the window."""
+        values = self.values(figure, engine)
+        return sum(values) / len(values) if values else None
+
+    def growth(
+        self, figure: Figure, engine: str | None = None, tier: str | None = None, part: str = ""
+    ) -> Growth | None:
+        """A counter, or the sum or count of a histogram; None where it was not seen twice, or was reset.
+
+        A series that comes later began at 0: engines publish some with their first event.
+        """
+        chosen = [
+            (1.0 if part == "count" else meaning.scale, points)
+            for (_, meaning), points in self._series.get(figure, {}).items()
+            if meaning.part == part and engine in (None, meaning.engine) and tier in (None, meaning.tier)
+            and (part or meaning.kind is Kind.COUNTER)
+        ]  # fmt: skip
+        if not chosen:
+            return None
+        start, end = min(points[0][0] for _, points in chosen), max(points[-1][0] for _, points in chosen)
+        increase = 0.0
+        for scale, points in chosen:
+            first = points[0][1] if points[0][0] == start else 0.0
+            if points[-1][0] != end or points[-1][1] < first:
+                return None
+            increase += (points[-1][1] - first) * scale
+        return Growth(start, end, increase) if end > start else None
+
+    def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
+        """The growth of a counter over that of others together; None where they did not grow."""
+        top, bottom = self.growth(part), [self.growth(figure) for figure in whole]
+        total = sum(each.increase for each in bottom if each is not None)
+        return top.increase / total if top is not None and all(bottom) and total > 0 else None
+
+    def spread(self, figure: Figure) -> Spread | None:
+        """A histogram over the window; None where it took nothing."""
+        buckets = self.buckets(figure)
+        count, total = self.growth(figure, part="count"), self.growth(figure, part="sum")
+        if count is None or count.increase <= 0:
+            return None
+        mean = total.increase / count.increase if total is not None else None
+        n = int(count.increase)
+        known = sum(buckets.values()) == n  # a scrape of before the window, or a reset inside it, would not be
+        return histogram.spread(buckets, mean) if known else Spread(mean, None, None, None, None, None, n)
+
+    def buckets(self, figure: Figure) -> dict[float, float]:
+        """What each bucket took after the window's first scrape, by its upper bound."""
+        found: dict[float, float] = {}
+        for (_, meaning), points in self._series.get(figure, {}).items():
+            if meaning.part == "bucket":
+                taken = sum(value for time_s, value in points if time_s > self.times[0])
+                found[meaning.up_to] = found.get(meaning.up_to, 0.0) + taken
+        return found
+
+
+def server_view(
+    samples: Sequence[Sample], window: tuple[float, float], ours: Ours = Ours(), batch_limit: int | None = None
+) -> ServerView | None:
+    """The server's figures of one window, and its token counters against ours; None where it published nothing.
+
+    Both sides of a ratio are counted between the same two scrapes. `batch_limit` is that of one engine, where the
+    operator or the server has stated it.
+    """
+    scrapes = Scrapes(samples, window)
+    if not scrapes.times:
+        return None
+    engines = scrapes.engines
+    generation, generation_ratio = _generation(scrapes, ours)
+    prompt, prompt_ratio = _prompt(scrapes, ours)
+    preempted, running = scrapes.growth(Figure.PREEMPTIONS), scrapes.mean(Figure.RUNNING)
+    stated = batch_limit * max(1, len(engines)) if batch_limit else None
+    limit = scrapes.mean(Figure.BATCH_LIMIT) or stated
+    batch, batch_histogram = _batch(scrapes)
+    tiers = _tiers(scrapes)
+    hits = scrapes.ratio(Figure.PREFIX_HITS, [Figure.PREFIX_QUERIES])
+    if hits is None:
+        hits = scrapes.ratio(Figure.PREFIX_HITS, [Figure.PREFIX_HITS, Figure.PREFIX_MISSES])
+    views = {label: _engine(scrapes, label) for label in engines} if len(engines) > 1 else {}
+    return ServerView(
+        running=running,
+        waiting=scrapes.mean(Figure.WAITING),
+        kv_usage=scrapes.mean(Figure.KV_USAGE),
+        prefix_hit_fraction=hits if hits is not None or not tiers else min(1.0, sum(tiers.values())),
+        preemptions=preempted.increase if preempted else None,
+        generation_tokens_per_s=generation.per_s if generation else None,
+        prompt_tokens_per_s=prompt.per_s if prompt else None,
+        generation_tokens_ratio=generation_ratio,
+        prompt_tokens_ratio=prompt_ratio,
+        queue_s=scrapes.spread(Figure.QUEUE_TIME) or _mean_queue(scrapes),
+        prefill_s=scrapes.spread(Figure.PREFILL_TIME),
+        decode_s=scrapes.spread(Figure.DECODE_TIME),
+        ttft_s=scrapes.spread(Figure.TTFT),
+        prefill_time_fraction=_prefill_fraction(scrapes),
+        batch_size=batch,
+        batch_histogram=batch_histogram,
+        batch_limit=limit,
+        batch_utilization=running / limit if running is not None and limit else None,
+        step_tokens=scrapes.spread(Figure.STEP_TOKENS),
+        acceptance=scrapes.ratio(Figure.ACCEPTED_TOKENS, [Figure.DRAFT_TOKENS]),
+        tokens_per_step=_tokens_per_step(scrapes),
+        cache_tiers=tiers,
+        engines=views,
+        running_imbalance=_imbalance([view.running for view in views.values()], relative=True),
+        kv_usage_imbalance=_imbalance([view.kv_usage for view in views.values()]),
+    )
+
+
+def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
+    """The growth of the output tokens, and its ratio to ours: by arrival, or by request where it counts at the end.
+
+    Fewer than 200 engine steps cannot separate a difference of 1 % from a step at the edge: no ratio then.
+    """
+    ended = scrapes.growth(Figure.ENDED_GENERATION_TOKENS)
+    if ended is not None:
+        return ended, _by_request(ended, ours.ended)
+    found = scrapes.growth(Figure.GENERATION_TOKENS)
+    if found is None or not ours.steps_per_s or (found.end_s - found.start_s) * ours.steps_per_s < _ENOUGH:
+        return found, None
+    low, high = bisect.bisect_left(ours.arrivals, found.start_s), bisect.bisect_left(ours.arrivals, found.end_s)
+    tokens = sum(ours.arrival_tokens[low:high])
+    return found, found.increase / tokens if tokens else None
+
+
+def _prompt(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | None]:
+    """The growth of the prompt tokens, and its ratio to ours where both are counted at the same moment."""
+    for figure, counted in (
+        (Figure.COMPUTED_PROMPT_TOKENS, ours.computed),
+        (Figure.ENDED_PROMPT_TOKENS, ours.ended_prompts),
+        (Figure.PROMPT_TOKENS, ours.prompts),
+        (Figure.QUEUED_PROMPT_TOKENS, ()),
+    ):
+        if (found := scrapes.growth(figure)) is not None:
+            return found, _by_request(found, counted)
+    return None, None
+
+
+def _by_request(counter: Growth, ours: Sequence[tuple[float, float]]) -> float | None:
+    """The counter over ours, of at least 200 requests."""
+    inside = [tokens for time_s, tokens in ours if counter.start_s <= time_s < counter.end_s]
+    return counter.increase / sum(inside) if len(inside) >= _ENOUGH and sum(inside) > 0 else None
+
+
+def _mean_queue(scrapes: Scrapes) -> Spread | None:
+    """The mean time in the queue by two counters; of Triton, whose requests wait in the queue of each of its models."""
+    waited, requests = scrapes.growth(Figure.QUEUE_SECONDS), scrapes.growth(Figure.REQUESTS_SUCCEEDED)
+    if waited is None or requests is None or requests.increase <= 0:
+        return None
+    return Spread(waited.increase / requests.increase, None, None, None, None, None, int(requests.increase))
+
+
+def _prefill_fraction(scrapes: Scrapes) -> float | None:
+    """Time on prompts over time on prompts and answers: by the sums of the histograms, or by counters."""
+    for prefill, decode, part in (
+        (Figure.PREFILL_TIME, Figure.DECODE_TIME, "sum"),
+        (Figure.PREFILL_SECONDS, Figure.DECODE_SECONDS, ""),
+    ):
+        on_prompts, on_answers = scrapes.growth(prefill, part=part), scrapes.growth(decode, part=part)
+        if on_prompts and on_answers and (total := on_prompts.increase + on_answers.increase) > 0:
+            return on_prompts.increase / total
+    return None
+
+
+def _batch(scrapes: Scrapes) -> tuple[Spread | None, list[tuple[float | None, float]]]:
+    """Requests in a batch, and their histogram: by the engine's own, by its counters, else by the running requests."""
+    of_batches = scrapes.spread(Figure.BATCH_SIZE)
+    if of_batches is not None:
+        return of_batches, histogram.shares(scrapes.buckets(Figure.BATCH_SIZE).items())
+    executed, executions = scrapes.growth(Figure.EXECUTED), scrapes.growth(Figure.EXECUTIONS)
+    if executed is not None and executions is not None and executions.increase > 0:
+        n = int(executions.increase)
+        return Spread(executed.increase / executions.increase, None, None, None, None, None, n), []
+    seen = scrapes.values(Figure.RUNNING)
+    if not seen:
+        return None, []
+    return stats.spread(np.array(seen)), histogram.shares((value, 1) for value in seen)
+
+
+def _tokens_per_step(scrapes: Scrapes) -> float | None:
+    """Tokens that one step of one request brings: 1 + accepted / drafts, or the engine's own mean length."""
+    if (accepted := scrapes.ratio(Figure.ACCEPTED_TOKENS, [Figure.DRAFTS])) is not None:
+        return 1.0 + accepted
+    return scrapes.mean(Figure.ACCEPTED_LENGTH) or None  # 0: it does not draft
+
+
+def _tiers(scrapes: Scrapes) -> dict[str, float]:
+    """Of the prompt tokens, the share that each tier of the cache had."""
+    prompts = scrapes.growth(Figure.PROMPT_TOKENS) or scrapes.growth(Figure.ENDED_PROMPT_TOKENS)
+    if prompts is None or prompts.increase <= 0:
+        return {}
+    found = {tier: scrapes.growth(Figure.CACHED_TOKENS, tier=tier) for tier in scrapes.tiers}
+    return {_TIERS.get(tier, tier): each.increase / prompts.increase for tier, each in found.items() if each}
+
+
+def _engine(scrapes: Scrapes, label: str) -> EngineView:
+    generation = scrapes.growth(Figure.GENERATION_TOKENS, label)
+    return EngineView(
+        running=scrapes.mean(Figure.RUNNING, label),
+        waiting=scrapes.mean(Figure.WAITING, label),
+        kv_usage=scrapes.mean(Figure.KV_USAGE, label),
+        generation_tokens_per_s=generation.per_s if generation else None,
+    )
+
+
+def _imbalance(values: Sequence[float | None], *, relative: bool = False) -> float | None:
+    """Largest − smallest, over the mean where it is `relative`; None unless every engine has its value."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    mean = sum(known) / len(known)
+    if relative:
+        return (max(known) - min(known)) / mean if mean > 0 else None
+    return max(known) - min(known)

@@ -1,0 +1,50 @@
+"""The operational checks of a run as a short table."""
+
+from __future__ import annotations
+
+from harness.analysis.checks import SECONDS
+from harness.report import document as doc
+from harness.report.format import MISSING, number, plain
+from harness.summary import Check, Summary
+from harness.units import duration
+
+_NAMES = {
+    "phases": "prefill and decode apart",
+    "p99_ttft": "p99 TTFT",
+    "kv_cache": "KV use and hits",
+    "long_context_tail": "long-context tail",
+    "node_loss": "node loss",
+}
+_SHARES = ("prefill_fraction", "ttft_over_e2e", "kv_usage", "hit_fraction")
+
+
+def section(summary: Summary) -> doc.Section:
+    """A row for each check; empty, and not shown, without any."""
+    checks = summary.checks or []
+    if not checks:
+        return doc.Section()
+    columns = [
+        doc.Column("check", [_NAMES.get(each.name, plain(each.name)) for each in checks], words=True),
+        doc.Column("result", [plain(each.outcome) for each in checks], words=True),
+        doc.Column("figures", [_figures(each) for each in checks], words=True),
+        doc.Column("limit", [_limit(each) for each in checks], words=True),
+        doc.Column("at", [number(each.at) for each in checks]),
+        doc.Column("remark", [plain(each.message) or MISSING for each in checks], words=True, spare=1),
+    ]
+    return doc.Section("Operational checks", columns=columns)
+
+
+def _figures(check: Check) -> str:
+    def one(name: str, value: float) -> str:
+        words = plain(name.removesuffix("_s")).replace("_", " ")
+        shown = duration(value) if name.endswith("_s") else f"{value:.0%}" if name in _SHARES else number(value)
+        return f"{words} {shown}"
+
+    return ", ".join(one(name, value) for name, value in check.figures.items()) or MISSING
+
+
+def _limit(check: Check) -> str:
+    source = plain(check.source)
+    if check.threshold is None:
+        return source or MISSING
+    return f"{duration(check.threshold) if check.name in SECONDS else f'{check.threshold:.0%}'} ({source})"

@@ -1,0 +1,367 @@
+"""What the names that an engine publishes on its Prometheus page mean: a table per engine, read from its sources.
+
+The run stores the engine's own names in telemetry, and everything that reads a result finds their meaning here, so that
+a table that knows more reads an old result better. A metric is a counter, a gauge or a histogram; of several engines
+behind one page (data parallelism) counters, histograms and some gauges are added, other gauges averaged. Deprecated
+twins of a name are left out: both on one page would count twice. docs/server-metrics.md has the tables for people.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+
+class Kind(enum.Enum):
+    """How a metric is read, and put together over several engines."""
+
+    COUNTER = enum.auto()  # its growth; added
+    ADDED = enum.auto()  # a gauge like the running requests
+    AVERAGED = enum.auto()  # a gauge like a share of the KV cache
+    HISTOGRAM = enum.auto()  # the growth of its buckets; added
+
+
+class Figure(enum.StrEnum):
+    """What a metric says. Telemetry of before the raw names were stored has these words."""
+
+    RUNNING = "running"  # requests in the batch
+    WAITING = "waiting"  # requests in the queue
+    BATCH_LIMIT = "batch_limit"  # requests that a batch may have
+    KV_USAGE = "kv_usage"  # share of the KV cache
+    PREFIX_QUERIES = "prefix_queries"  # tokens or blocks that were looked up in the prefix cache
+    PREFIX_HITS = "prefix_hits"  # of these, found
+    PREFIX_MISSES = "prefix_misses"  # of these, not found, where there is no count of queries
+    CACHED_TOKENS = "cached_tokens"  # prompt tokens from the cache, by the tier that had them
+    PROMPT_TOKENS = "prompt_tokens"  # counted when the first token is made
+    GENERATION_TOKENS = "generation_tokens"  # counted as they are made
+    ENDED_PROMPT_TOKENS = "ended_prompt_tokens"  # counted when the answer ends
+    ENDED_GENERATION_TOKENS = "ended_generation_tokens"  # likewise
+    QUEUED_PROMPT_TOKENS = "queued_prompt_tokens"  # counted when the request comes
+    COMPUTED_PROMPT_TOKENS = "computed_prompt_tokens"  # without those from the cache
+    PREEMPTIONS = "preemptions"
+    REQUESTS_SUCCEEDED = "requests_succeeded"
+    DRAFTS = "drafts"  # steps of one request that verified drafted tokens
+    DRAFT_TOKENS = "draft_tokens"
+    ACCEPTED_TOKENS = "accepted_tokens"  # of these, kept
+    ACCEPTED_LENGTH = "accepted_length"  # tokens that such a step brings, where there are no counters
+    QUEUE_SECONDS = "queue_seconds"  # of all requests, added up
+    PREFILL_SECONDS = "prefill_seconds"
+    DECODE_SECONDS = "decode_seconds"
+    EXECUTIONS = "executions"  # of a batch
+    EXECUTED = "executed"  # requests in these batches
+    TTFT = "ttft_s"
+    QUEUE_TIME = "queue_s"
+    PREFILL_TIME = "prefill_s"
+    DECODE_TIME = "decode_s"
+    STEP_TOKENS = "step_tokens"  # prompt and output tokens of an engine step
+    BATCH_SIZE = "batch_size"  # requests
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One name of an engine's page."""
+
+    figure: Figure
+    kind: Kind
+    where: tuple[tuple[str, str], ...] = ()  # labels that a series has to have
+    scale: float = 1.0  # to seconds, or to a share
+    tier: str = ""  # the label whose values are the tiers of the cache
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's names; of a histogram that without `_bucket`, `_sum` and `_count`."""
+
+    name: str  # as the manifest has it
+    version: str  # of the sources that the names were read from
+    prefix: str  # that its names begin with
+    rank: str = ""  # the label that tells the engines behind one page apart
+    metrics: Mapping[str, Sequence[Metric]]
+
+
+def _counter(figure: Figure, scale: float = 1.0, tier: str = "") -> tuple[Metric, ...]:
+    return (Metric(figure, Kind.COUNTER, (), scale, tier),)
+
+
+def _added(figure: Figure) -> tuple[Metric, ...]:
+    return (Metric(figure, Kind.ADDED),)
+
+
+def _averaged(figure: Figure) -> tuple[Metric, ...]:
+    return (Metric(figure, Kind.AVERAGED),)
+
+
+def _histogram(figure: Figure, scale: float = 1.0, **where: str) -> tuple[Metric, ...]:
+    return (Metric(figure, Kind.HISTOGRAM, tuple(where.items()), scale),)
+
+
+VLLM = Engine(
+    name="vllm",
+    version="0.32.0",  # vllm/v1/metrics/loggers.py, vllm/v1/spec_decode/metrics.py
+    prefix="vllm:",
+    rank="engine",
+    metrics={
+        "vllm:num_requests_running": _added(Figure.RUNNING),
+        "vllm:num_requests_waiting": _added(Figure.WAITING),
+        "vllm:kv_cache_usage_perc": _averaged(Figure.KV_USAGE),
+        "vllm:gpu_cache_usage_perc": _averaged(Figure.KV_USAGE),  # its name before 0.10: a mean of two alike
+        "vllm:prefix_cache_queries_total": _counter(Figure.PREFIX_QUERIES),
+        "vllm:prefix_cache_hits_total": _counter(Figure.PREFIX_HITS),
+        "vllm:prompt_tokens_cached_by_source_total": _counter(Figure.CACHED_TOKENS, tier="source"),
+        "vllm:prompt_tokens_total": _counter(Figure.PROMPT_TOKENS),
+        "vllm:generation_tokens_total": _counter(Figure.GENERATION_TOKENS),
+        "vllm:num_preemptions_total": _counter(Figure.PREEMPTIONS),
+        "vllm:request_success_total": _counter(Figure.REQUESTS_SUCCEEDED),
+        "vllm:spec_decode_num_drafts_total": _counter(Figure.DRAFTS),
+        "vllm:spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
+        "vllm:spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
+        "vllm:time_to_first_token_seconds": _histogram(Figure.TTFT),
+        "vllm:request_queue_time_seconds": _histogram(Figure.QUEUE_TIME),
+        "vllm:request_prefill_time_seconds": _histogram(Figure.PREFILL_TIME),
+        "vllm:request_decode_time_seconds": _histogram(Figure.DECODE_TIME),
+        "vllm:iteration_tokens_total": _histogram(Figure.STEP_TOKENS),
+    },
+)
+
+SGLANG = Engine(
+    name="sglang",
+    version="main of 2026",  # python/sglang/srt/observability/metrics_collector.py at 44cedc2
+    prefix="sglang:",
+    rank="dp_rank",
+    metrics={
+        "sglang:num_running_reqs": _added(Figure.RUNNING),
+        "sglang:num_queue_reqs": _added(Figure.WAITING),
+        "sglang:token_usage": _averaged(Figure.KV_USAGE),
+        "sglang:cached_tokens_total": _counter(Figure.CACHED_TOKENS, tier="cache_source"),
+        "sglang:prompt_tokens_total": _counter(Figure.ENDED_PROMPT_TOKENS),
+        "sglang:generation_tokens_total": _counter(Figure.ENDED_GENERATION_TOKENS),
+        "sglang:num_retracted_requests_total": _counter(Figure.PREEMPTIONS),
+        "sglang:num_requests_total": _counter(Figure.REQUESTS_SUCCEEDED),
+        "sglang:spec_accept_length": _averaged(Figure.ACCEPTED_LENGTH),
+        "sglang:time_to_first_token_seconds": _histogram(Figure.TTFT),
+        "sglang:queue_time_seconds": _histogram(Figure.QUEUE_TIME),
+        # Of a chunked prompt the last chunk; the earlier ones are a stage of their own.
+        "sglang:per_stage_req_latency_seconds": _histogram(Figure.PREFILL_TIME, stage="prefill_forward"),
+    },
+)
+
+TGI = Engine(
+    name="tgi",
+    version="3.3.6-dev0",  # router/src/server.rs, backends/v3/src/backend.rs and queue.rs at db931fc
+    prefix="tgi_",
+    metrics={
+        "tgi_batch_current_size": _added(Figure.RUNNING),
+        "tgi_queue_size": _added(Figure.WAITING),
+        "tgi_request_success": _counter(Figure.REQUESTS_SUCCEEDED),
+        "tgi_request_input_length_sum": _counter(Figure.QUEUED_PROMPT_TOKENS),
+        "tgi_request_generated_tokens_sum": _counter(Figure.ENDED_GENERATION_TOKENS),
+        "tgi_request_skipped_tokens_sum": _counter(Figure.ACCEPTED_TOKENS),  # of a step, beyond its first token
+        "tgi_request_skipped_tokens_count": _counter(Figure.DRAFTS),
+        "tgi_request_queue_duration": _histogram(Figure.QUEUE_TIME),
+        "tgi_batch_inference_duration": _histogram(Figure.PREFILL_TIME, method="prefill"),  # of a batch of prompts
+        "tgi_batch_next_size": _histogram(Figure.BATCH_SIZE),  # of the requests that join the batch
+    },
+)
+
+TRTLLM = Engine(
+    name="trtllm",
+    version="main of 2026",  # tensorrt_llm/metrics/collector.py at 050f80d
+    prefix="trtllm_",
+    metrics={
+        "trtllm_num_requests_running": _added(Figure.RUNNING),
+        "trtllm_num_requests_waiting": _added(Figure.WAITING),
+        "trtllm_max_batch_size_runtime": _added(Figure.BATCH_LIMIT),
+        "trtllm_kv_cache_utilization": _averaged(Figure.KV_USAGE),
+        "trtllm_kv_cache_reused_blocks_total": _counter(Figure.PREFIX_HITS),
+        "trtllm_kv_cache_missed_blocks_total": _counter(Figure.PREFIX_MISSES),
+        "trtllm_prompt_cache_hit_tokens_total": _counter(Figure.CACHED_TOKENS, tier="cache_tier"),
+        "trtllm_prompt_tokens_total": _counter(Figure.ENDED_PROMPT_TOKENS),
+        "trtllm_generation_tokens_total": _counter(Figure.ENDED_GENERATION_TOKENS),
+        "trtllm_request_success_total": _counter(Figure.REQUESTS_SUCCEEDED),
+        "trtllm_spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
+        "trtllm_spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
+        "trtllm_spec_decode_acceptance_length": _averaged(Figure.ACCEPTED_LENGTH),
+        "trtllm_time_to_first_token_seconds": _histogram(Figure.TTFT),
+        "trtllm_request_queue_time_seconds": _histogram(Figure.QUEUE_TIME),
+        "trtllm_request_prefill_time_seconds": _histogram(Figure.PREFILL_TIME),
+        "trtllm_request_decode_time_seconds": _histogram(Figure.DECODE_TIME),
+    },
+)
+
+
+def _request_type(figure: Figure, name: str) -> Metric:
+    return Metric(figure, Kind.ADDED, (("request_type", name),))
+
+
+TRTLLM_IN_TRITON = Engine(
+    name="trtllm",
+    version="main of 2026-07",  # tensorrtllm_backend, README.md at 0b9d7d5
+    prefix="nv_trt_llm_",
+    metrics={
+        "nv_trt_llm_request_metrics": (
+            _request_type(Figure.RUNNING, "scheduled"),
+            _request_type(Figure.WAITING, "waiting"),
+            _request_type(Figure.BATCH_LIMIT, "max"),
+        ),
+        "nv_trt_llm_kv_cache_block_metrics": (
+            Metric(Figure.KV_USAGE, Kind.AVERAGED, (("kv_cache_block_type", "fraction"),)),
+        ),
+    },
+)
+
+TRITON = Engine(
+    name="triton",
+    version="2.73.0dev",  # triton-inference-server/core, src/metrics.cc at 73aad7c
+    prefix="nv_inference_",
+    metrics={
+        "nv_inference_pending_request_count": _added(Figure.WAITING),
+        "nv_inference_request_success": _counter(Figure.REQUESTS_SUCCEEDED),
+        "nv_inference_count": _counter(Figure.EXECUTED),
+        "nv_inference_exec_count": _counter(Figure.EXECUTIONS),
+        "nv_inference_queue_duration_us": _counter(Figure.QUEUE_SECONDS, 1e-6),
+        "nv_inference_first_response_histogram_ms": _histogram(Figure.TTFT, 1e-3),
+    },
+)
+
+LLAMA_SERVER = Engine(
+    name="llamacpp",
+    version="0.5.0-dev, commit 0c1e570",  # tools/server/server-task.cpp
+    prefix="llamacpp:",
+    metrics={
+        "llamacpp:requests_processing": _added(Figure.RUNNING),
+        "llamacpp:requests_deferred": _added(Figure.WAITING),
+        "llamacpp:prompt_tokens_total": (
+            *_counter(Figure.COMPUTED_PROMPT_TOKENS),
+            *_counter(Figure.PREFIX_MISSES),
+        ),
+        "llamacpp:prompt_tokens_cached_total": _counter(Figure.PREFIX_HITS),
+        "llamacpp:tokens_predicted_total": _counter(Figure.ENDED_GENERATION_TOKENS),
+        "llamacpp:prompt_seconds_total": _counter(Figure.PREFILL_SECONDS),
+        "llamacpp:tokens_predicted_seconds_total": _counter(Figure.DECODE_SECONDS),
+        "llamacpp:spec_decode_num_drafts_total": _counter(Figure.DRAFTS),
+        "llamacpp:spec_decode_num_draft_tokens_total": _counter(Figure.DRAFT_TOKENS),
+        "llamacpp:spec_decode_num_accepted_tokens_total": _counter(Figure.ACCEPTED_TOKENS),
+    },
+)
+
+ENGINES = (VLLM, SGLANG, TGI, TRTLLM, TRTLLM_IN_TRITON, TRITON, LLAMA_SERVER)
+
+_OF = MappingProxyType({name: engine for engine in ENGINES for name in engine.metrics})
+_GAUGES = {Figure.RUNNING: Kind.ADDED, Figure.WAITING: Kind.ADDED, Figure.KV_USAGE: Kind.AVERAGED}
+_WORDS = frozenset(Figure)
+_PARTS = ("_bucket", "_sum", "_count")
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What one series says."""
+
+    figure: Figure
+    kind: Kind
+    scale: float = 1.0
+    engine: str = ""  # which of several behind the page; "": there is one, or they are not told apart
+    tier: str = ""
+    part: str = ""  # of a histogram: bucket, sum or count
+    up_to: float = 0.0  # the upper bound of a bucket, scaled
+
+
+def metric_of(name: str) -> tuple[Engine, Sequence[Metric], str] | None:
+    """The engine and the metrics of a name, with the part of a histogram that it is; None for a name of no table.
+
+    >>> engine, metrics, part = metric_of("vllm:request_queue_time_seconds_bucket")
+    >>> engine.name, metrics[0].figure.value, part
+    ('vllm', 'queue_s', 'bucket')
+    """
+    if (engine := _OF.get(name)) is not None:
+        metrics = engine.metrics[name]
+        return (engine, metrics, "") if metrics[0].kind is not Kind.HISTOGRAM else None
+    for ending in _PARTS:
+        base = name.removesuffix(ending)
+        engine = _OF.get(base) if base != name else None
+        if engine is not None and engine.metrics[base][0].kind is Kind.HISTOGRAM:
+            return engine, engine.metrics[base], ending[1:]
+    return None
+
+
+def key(name: str, labels: Mapping[str, str]) -> str | None:
+    """How telemetry names a series: its name with the labels that its meaning needs; None for one that has none.
+
+    >>> key("vllm:num_requests_running", {"engine": "1", "model_name": "toy"})
+    'vllm:num_requests_running{engine="1"}'
+    """
+    found = metric_of(name)
+    if found is None:
+        return None
+    engine, metrics, part = found
+    kept = [engine.rank] if engine.rank in labels else []
+    kept += ["le"] if part == "bucket" else []
+    for metric in metrics:
+        kept += [label for label, _ in metric.where] + ([metric.tier] if metric.tier else [])
+    if not any(all(labels.get(label) == value for label, value in metric.where) for metric in metrics):
+        return None
+    pairs = (f'{label}="{_plain(labels.get(label, ""))}"' for label in dict.fromkeys(kept))
+    return name + (f"{{{','.join(pairs)}}}" if kept else "")
+
+
+def _plain(value: str) -> str:
+    """A label's value that needs no escapes: at most 40 letters, digits and `+-._:/`."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "+-._:/") else "_" for c in value[:40])
+
+
+@functools.lru_cache(8192)
+def meanings(series: str) -> tuple[Meaning, ...]:
+    """What a series of telemetry says, by its name there (`key`); nothing for one that is not known.
+
+    >>> [(m.figure.value, m.engine) for m in meanings('vllm:num_requests_running{engine="1"}')]
+    [('running', '1')]
+    """
+    if series in _WORDS:  # as telemetry was before
+        figure = Figure(series)
+        return (Meaning(figure, _GAUGES.get(figure, Kind.COUNTER)),)
+    name, _, inside = series.removesuffix("}").partition("{")
+    pairs = (pair.partition("=") for pair in inside.split(",") if pair)
+    labels = {label: value.strip('"') for label, _, value in pairs}
+    found = metric_of(name)
+    if found is None:
+        return ()
+    engine, metrics, part = found
+    try:
+        up_to = float(labels["le"]) if part == "bucket" else 0.0
+    except (KeyError, ValueError):
+        return ()
+    return tuple(
+        Meaning(
+            metric.figure,
+            metric.kind,
+            metric.scale,
+            labels.get(engine.rank, ""),
+            labels.get(metric.tier, "") if metric.tier else "",
+            part,
+            up_to * metric.scale,
+        )
+        for metric in metrics
+        if all(labels.get(label) == value for label, value in metric.where)
+    )
+
+
+def engine_of(names: Collection[str]) -> str:
+    """The name of the engine whose page has these metrics; "" where it is not known. Triton's backend goes first."""
+    return next((engine.name for engine in ENGINES if any(name.startswith(engine.prefix) for name in names)), "")
+
+
+def together(values: Iterable[tuple[Meaning, float]]) -> dict[Figure, float]:
+    """The figures of one moment over all engines: counters and some gauges added, other gauges averaged.
+
+    >>> two = [('vllm:kv_cache_usage_perc{engine="0"}', 0.5), ('vllm:kv_cache_usage_perc{engine="1"}', 0.75)]
+    >>> together((meaning, value) for series, value in two for meaning in meanings(series))
+    {<Figure.KV_USAGE: 'kv_usage'>: 0.625}
+    """
+    sums: dict[Figure, float] = {}
+    series: dict[Figure, int] = {}
+    averaged = set()
+    for meaning, value in values:
+        sums[meaning.figure] = sums.get(meaning.figure, 0.0) + value * meaning.scale
+        series[meaning.figure] = series.get(meaning.figure, 0) + 1
+        averaged |= {meaning.figure} if meaning.kind is Kind.AVERAGED else set()
+    return {figure: value / (series[figure] if figure in averaged else 1) for figure, value in sums.items()}

@@ -1,0 +1,165 @@
+"""Five operational checks by the figures of levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.analysis import checks
+from harness.report import checks as shown
+from harness.report import document as doc
+from harness.summary import (
+    ClassWorkload,
+    Lengths,
+    LengthSpread,
+    LevelSummary,
+    ServerView,
+    Spread,
+    Verdict,
+    WorkloadSummary,
+)
+from tests.builders import summaries
+
+
+def level(concurrency: int, *, p99: float | None = 1.5, server: ServerView | None = None, **more: Any) -> LevelSummary:
+    ttft, e2e = Spread(0.3, 0.25, 0.5, 0.8, p99, 2.0, 1000), Spread(1.2, 1.1, 1.5, 1.8, 2.0, 3.0, 1000)
+    changes = {"ttft_s": ttft, "e2e_s": e2e, "server": server, "in_flight": float(concurrency), "verdicts": []}
+    return msgspec.structs.replace(summaries.level(concurrency), **(changes | more))
+
+
+def lengths(mean: float, p99: float) -> Lengths:
+    return Lengths(law=None, asked=None, realised=LengthSpread(mean, 1, mean, p99, p99), mean_se=None, ks=None)
+
+
+def workload(*classes: tuple[int, float, float]) -> WorkloadSummary:
+    """Classes of (requests, mean prompt, p99 of the prompt), all with answers of 100 tokens."""
+    return WorkloadSummary(
+        classes=[
+            ClassWorkload(
+                class_=str(i), requests=n, share_asked=0.5, share=0.5,
+                input_tokens=lengths(mean, p99), output_tokens=lengths(100, 100),
+            )
+            for i, (n, mean, p99) in enumerate(classes)
+        ]
+    )  # fmt: skip
+
+
+BUSY = ServerView(kv_usage=0.7, preemptions=0, prefix_hit_fraction=0.6, prefill_time_fraction=0.2)
+ONE_LONG = workload((99, 900, 1900), (1, 15_900, 15_900))
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """As `analysis.checks.Loss` has it."""
+
+    headroom_held: bool | None
+    recovery_s: float | None = 2.0
+    errors: int = 3
+    at: float | None = 8
+
+
+def outcomes(
+    *levels: LevelSummary, knee: float | None = 16, slo: dict[str, float] | None = None, **more: Any
+) -> dict[str, str]:
+    return {each.name: each.outcome for each in checks.of_run(levels, knee, slo or {}, **more)}
+
+
+def test_a_run_in_which_all_is_well_passes_all_five() -> None:
+    found = checks.of_run(
+        [level(1), level(16, server=BUSY)], 16, {}, expected_hits=0.65, workload=ONE_LONG, losses=[Lost(True)]
+    )
+    assert [(each.name, each.outcome) for each in found] == [
+        ("phases", "pass"), ("p99_ttft", "pass"), ("kv_cache", "pass"), ("long_context_tail", "pass"),
+        ("node_loss", "pass"),
+    ]  # fmt: skip
+    phases, ttft, kv, tail, loss = found
+    assert (phases.figures, phases.threshold, phases.at) == ({"prefill_fraction": 0.2}, 0.5, 16)
+    assert (ttft.figures["ttft_p99_s"], ttft.threshold, "MLPerf" in ttft.source) == (1.5, 2.0, True)
+    assert kv.figures == {"kv_usage": 0.7, "preemptions": 0, "hit_fraction": 0.6}
+    # 99 of 1,000 tokens and one of 16,000 are 1,150 on average; the long class's p99 is 16,000.
+    assert tail.figures["p99_over_mean"] == pytest.approx(16_000 / 1_150)
+    assert loss.figures == {"errors": 3.0, "recovery_s": 2.0}
+
+
+def test_a_bare_run_measures_what_it_can_and_says_what_would_measure_the_rest() -> None:
+    found = checks.of_run([level(16)], 16, {})
+    assert [each.outcome for each in found] == ["not measured", "pass", "not measured", "not measured", "not measured"]
+    assert all(each.message for each in found if each.outcome == "not measured")
+    assert outcomes(level(16, p99=None))["p99_ttft"] == "not measured"
+    assert checks.of_run([], None, {}) == []
+
+
+def test_the_phases_are_apart_by_the_server_or_by_one_request_alone() -> None:
+    (alone, *_) = checks.of_run([level(1), level(16)], 16, {})
+    assert (alone.figures, alone.at) == ({"ttft_over_e2e": 0.3 / 1.2}, 1)
+    long = msgspec.structs.replace(BUSY, prefill_time_fraction=0.51)
+    assert outcomes(level(16, server=long))["phases"] == "doubt"
+
+
+@pytest.mark.parametrize(("slo", "outcome"), [({}, "pass"), ({"ttft_p99": 1.4}, "doubt"), ({"ttft": 1.5}, "pass")])
+def test_p99_ttft_has_the_run_s_own_limit_first(slo: dict[str, float], outcome: str) -> None:
+    assert outcomes(level(16), slo=slo)["p99_ttft"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "pass"),
+        ({"kv_usage": 0.95}, "doubt"),
+        ({"preemptions": 1}, "doubt"),
+        ({"prefix_hit_fraction": 0.5}, "doubt"),
+        ({"preemptions": None}, "pass"),
+        ({"kv_usage": None}, "not measured"),
+    ],
+)
+def test_the_kv_cache_is_neither_full_nor_short_of_hits(changes: dict[str, Any], outcome: str) -> None:
+    server = msgspec.structs.replace(BUSY, **changes)
+    assert outcomes(level(16, server=server), expected_hits=0.65)["kv_cache"] == outcome
+
+
+def test_a_tail_is_measured_only_where_there_is_one() -> None:
+    even, full = workload((100, 900, 1700)), msgspec.structs.replace(BUSY, preemptions=2)
+    assert outcomes(level(16, server=BUSY), workload=even)["long_context_tail"] == "not measured"
+    assert outcomes(level(16, server=full), workload=ONE_LONG)["long_context_tail"] == "doubt"
+    assert outcomes(level(16, server=BUSY, errors=1), workload=ONE_LONG)["long_context_tail"] == "doubt"
+    assert outcomes(level(16), workload=ONE_LONG)["long_context_tail"] == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("losses", "outcome"),
+    [
+        ([], "not measured"),
+        ([Lost(None)], "not measured"),
+        ([Lost(True), Lost(False)], "doubt"),
+        ([Lost(True)], "pass"),
+    ],
+)
+def test_the_replicas_that_are_left_carry_the_load(losses: list[Lost], outcome: str) -> None:
+    assert outcomes(level(16), losses=losses)["node_loss"] == outcome
+
+
+def test_the_level_is_the_largest_valid_one_up_to_the_knee() -> None:
+    void = Verdict("errors_above_1_percent", "invalid", "", "", 32)
+    levels = [level(1), level(16), level(24), level(32, verdicts=[void])]
+    assert [checks.of_run(levels, knee, {})[1].at for knee in (16, 20, 64, None)] == [16, 16, 24, 24]
+
+
+def test_the_report_has_a_row_for_each_check() -> None:
+    found = checks.of_run([level(1), level(16, server=BUSY)], 16, {}, workload=ONE_LONG)
+    section = shown.section(msgspec.structs.replace(summaries.full(), checks=found))
+    rows = doc.rows(section.columns)
+    assert rows[0][:4] == (
+        "prefill and decode apart",
+        "pass",
+        "prefill fraction 20%",
+        "50% (half of a request's time)",
+    )
+    assert rows[1][:4] == (
+        "p99 TTFT",
+        "pass",
+        "ttft p99 1.5s, ttft p50 250ms",
+        "2s (MLPerf Inference, Llama 2 70B, server)",
+    )
+    assert (rows[4][1], rows[4][2]) == ("not measured", "–")
+    assert shown.section(summaries.full()) == doc.Section()
