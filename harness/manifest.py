@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from harness import classes, scenario
+from harness import classes, recipe, scenario
 from harness.record import FORMAT
 from harness.summary import Prediction, RampStep
 
@@ -84,6 +84,21 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
     def of(cls, shown: scenario.Scenario) -> Scenario:
         """A scenario without secrets (`scenario.shown`) as the manifest has it."""
         return msgspec.convert(msgspec.to_builtins(shown), cls)
+
+
+class Recipe(recipe.Recipe, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """How a stack was started, without its secrets."""
+
+
+class StackSpec(recipe.StackSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What was a stack's own."""
+
+
+class Stack(recipe.Stack, frozen=True, kw_only=True):
+    """One stack of a comparison."""
+
+    spec: StackSpec
+    recipe: Recipe
 
 
 # ---- what the run found out -------------------------------------------------------------------------------
@@ -312,6 +327,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return (self.ended_s or 0.0) - (self.began_s or 0.0)
 
 
+class StackStart(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server was started for this run, and how long that took."""
+
+    name: str
+    command: list[str]  # without its secrets
+    version: str | None = None  # by a command of its recipe; None: see `server`
+    image: str | None = None  # of its container, with the digest
+    start_to_ready_s: Amount
+    first_answer_s: Amount | None = None  # of one request once it was ready
+
+
 # ---- the manifests ----------------------------------------------------------------------------------------
 
 
@@ -349,6 +375,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     machine: Machine | None = None  # where its cores serve
     prediction: Prediction | None = None  # made before any load
     roof: Roof | None = None
+    stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over
@@ -360,8 +387,11 @@ class Manifest(Begun, frozen=True, kw_only=True):
 
 
 class MapManifest(Begun, frozen=True, kw_only=True):
-    """A level map's manifest; each of its cells has a run's."""
+    """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
+    stacks: list[Stack] | UnsetType = UNSET  # of a comparison
+    claims: list[recipe.Claim] | UnsetType = UNSET
+    composed: bool | UnsetType = UNSET  # they were started by compose files
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET
     gpu: str | UnsetType | None = UNSET
@@ -384,7 +414,8 @@ def read(stored: Any) -> Manifest | MapManifest:
     if not isinstance(stored, dict):
         raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
     data = upgraded(stored)
-    of_map = isinstance(data.get("simulated"), bool) or msgspec.convert(data, Begun).scenario.sweep != Sweep()
+    many = isinstance(data.get("simulated"), bool) or "stacks" in data
+    of_map = many or msgspec.convert(data, Begun).scenario.sweep != Sweep()
     return msgspec.convert(data, MapManifest) if of_map else msgspec.convert(data, Manifest)
 
 
