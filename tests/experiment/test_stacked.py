@@ -59,6 +59,17 @@ def test_a_setting_of_the_scenario_is_every_stack_s_and_its_own_comes_first() ->
     assert [cell.scenario.hardware.max_num_seqs for cell in found.cells[:2]] == [8, 4]
 
 
+def test_what_differs_is_named_for_the_comparison() -> None:
+    a, b = recipes.stack("a"), recipes.stack("b", max_num_seqs=4)
+    assert stacked.varied(wanted(), [a, a]) == []
+    assert stacked.varied(wanted(), [a, b]) == ["max-num-seqs"]
+    assert stacked.varied(wanted(hardware={"max_num_seqs": 4}), [a, b]) == []
+    batch = msgspec.structs.replace(a, spec=msgspec.structs.replace(a.spec, start="batch", dtype="fp8"))
+    assert stacked.varied(wanted(), [a, batch]) == ["precision", "start"]
+    other = msgspec.structs.replace(a, recipe=msgspec.structs.replace(a.recipe, title="another"))
+    assert stacked.varied(wanted(), [a, other]) == ["engine"]
+
+
 def test_prefix_caching_is_off_unless_prompts_begin_alike() -> None:
     flags = {"prefix_caching=on": ["--on"], "prefix_caching=off": ["--off"]}
     stack = recipes.stack("a")
