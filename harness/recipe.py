@@ -66,7 +66,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: StackSpec
     recipe: Recipe
-    own: bool = False  # the recipe does not come with knee
+    own: bool = False  # its recipe or its words do not come with knee
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -120,7 +120,8 @@ def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], 
     specs, claims = _chosen(campaign, flags["stack"]) if campaign else (_specs(flags["stack"]), [])
     length = flags["max_model_len"]
     specs = [msgspec.structs.replace(spec, max_model_len=spec.max_model_len or length) for spec in specs]
-    return resolved, shipped.stacks(specs), claims
+    foreign = bool(campaign and campaign.stacks) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
+    return resolved, shipped.stacks(specs, foreign=foreign), claims
 
 
 def campaign_of(path: str) -> tuple[Scenario, Campaign]:

@@ -137,6 +137,10 @@ def _check(scenario: Scenario, stacks: Sequence[Stack], claims: Sequence[Claim])
     for stack in stacks:
         if not model(stack, scenario):
             raise HarnessError("no model to serve", place=stack.spec.name, way_out="give --model DIR")
+        if model(stack, scenario).startswith("-"):  # which a server would take for one of its flags
+            raise HarnessError(
+                "its model is no folder, file or name", place=stack.spec.name, way_out="give --model DIR"
+            )
     quoted = [each.id for each in quotes.claims()]
     for claim in claims:
         if claim.id not in quoted:

@@ -36,8 +36,8 @@ def compose_file(recipe: Recipe) -> Path:
     return Path(recipe.compose) if own else COMPOSE / f"{recipe.compose}.yaml"
 
 
-def stacks(specs: Sequence[StackSpec]) -> list[Stack]:
-    """Each stack with its recipe, and with a name that no other stack has."""
+def stacks(specs: Sequence[StackSpec], *, foreign: bool = False) -> list[Stack]:
+    """Each stack with its recipe, and with a name that no other stack has; `foreign`: they stand in somebody's file."""
     if not specs:
         way_out = "give --stack NAME for each; `knee stacks list` shows them"
         raise HarnessError("no stack to run", place="--stack", way_out=way_out)
@@ -55,5 +55,5 @@ def stacks(specs: Sequence[StackSpec]) -> list[Stack]:
                 f"two stacks are called {name}", place=spec.recipe, way_out="give each a name of its own"
             )
         recipe = recipes.load(Path(spec.recipe)) if own else shipped(spec.recipe)
-        found.append(Stack(spec=msgspec.structs.replace(spec, name=name), recipe=recipe, own=own))
+        found.append(Stack(spec=msgspec.structs.replace(spec, name=name), recipe=recipe, own=own or foreign))
     return found

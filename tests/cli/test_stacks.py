@@ -67,6 +67,7 @@ def test_a_campaign_brings_its_stacks_and_some_of_them_can_be_chosen() -> None:
         (["--model", "m"], "no stack to run"),
         (["--stack", "sim"], "no model to serve"),
         (["--stack", "vlm", "--model", "m"], "did you mean 'vllm'"),
+        (["--stack", "vllm", "--model", "--trust-remote-code", "--yes"], "no folder, file or name"),
         (["--stack", "sim", "--model", "m", "--tp", "2"], "no flag for tp = 2"),
         (["chta", "--stack", "sim", "--model", "m"], "did you mean 'chat'"),
     ],
@@ -95,6 +96,14 @@ def test_a_command_in_a_folder_is_not_run_before_it_is_agreed_to(tmp_path: Path)
     got = knee("stacks", "run", "--resume", str(tmp_path / "out"))
     assert (got.exit_code, "come from a file" in got.stderr, "add --yes" in got.stderr) == (1, True, True)
     assert not ran.exists()
+
+
+def test_the_words_of_somebody_s_campaign_are_not_run_before_they_are_agreed_to(tmp_path: Path) -> None:
+    campaign = tmp_path / "theirs.toml"
+    campaign.write_text('[[stack]]\nrecipe = "sim"\nargs = ["--host", "0.0.0.0"]\n')
+    got = knee("stacks", "run", str(campaign), "--model", "m", "--out", str(tmp_path / "out"))
+    assert (got.exit_code, "come from a file" in got.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_had_a_secret_in_it_and_what_is_no_comparison_is_not_resumed(tmp_path: Path) -> None:
