@@ -76,6 +76,7 @@ def run(scenario: str | None, **flags: Any) -> None:
     """
     from harness import scenario as scenarios
     from harness.experiment import consent, stacked
+    from harness.stacks.command import to_agree
 
     flags |= _OF_RUN
     resumed = flags["resume"]
@@ -91,8 +92,9 @@ def run(scenario: str | None, **flags: Any) -> None:
             print(shlex.join([*(f"{name}={value}" for name, value in command.env.items()), *command.words]))
         return
     consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
-    unknown = [stack.spec.name for stack in chosen if stack.own or resumed is not None]
-    shown = [f"{name}: {shlex.join(command.words)}" for name, command in commands if name in unknown]
+    unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
+    made = [to_agree(name, command, unknown[name]) for name, command in commands if name in unknown]
+    shown = [line for lines in made for line in lines]
     if shown and not flags["yes"]:
         fact = "these commands come from a file and would be run"
         place = resumed or ", ".join(unknown)

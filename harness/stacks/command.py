@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from harness.errors import HarnessError
 from harness.recipe import Recipe, Settings, Stack
 from harness.secrecy import HIDDEN
 
+_LINE = 300  # characters of a command on one line
 _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
 
 
@@ -113,6 +115,18 @@ def shown(words: Sequence[str]) -> list[str]:
         hide = secret and not equals
         out.append(word)
     return out
+
+
+def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
+    """Everything that would be run for a stack, as lines that are short enough to be shown whole.
+
+    >>> to_agree("a", Command(words=["serve", "m"], env={"X": "1"}), ["serve", "--version"])
+    ['a: X=1 serve m', 'a: serve --version']
+    """
+    env = [f"{name}={value}" for name, value in command.env.items()]
+    whole = [shlex.join([*env, *command.words]), *([shlex.join(version)] if version else [])]
+    pieces = [text[start : start + _LINE] for text in whole for start in range(0, len(text), _LINE)]
+    return [f"{name}: {piece}" for piece in pieces]
 
 
 def stored(stack: Stack) -> Stack:

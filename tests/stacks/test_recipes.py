@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from harness.experiment import stacked
 from harness.recipe import Settings, StackSpec
 from harness.scenario import Target
 from harness.stacks import command, endpoint, server, shipped, watchdog
+from harness.terminal import clean
 from tests.builders import recipes
 
 OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "transformers")
@@ -110,6 +112,13 @@ def test_secrets_of_a_command_are_not_stored_and_then_it_cannot_be_resumed() -> 
     command.must_be_whole(command.stored(plain), "folder")
     with pytest.raises(HarnessError, match="had a secret in it"):
         command.must_be_whole(stored, "folder")
+
+
+def test_no_word_of_a_command_is_left_out_where_it_is_agreed_to() -> None:
+    made = command.Command(words=["sh", "-c", "x" * 1000 + "evil" + "y" * 1000])
+    lines = command.to_agree("a", made, [])
+    assert "".join(line.removeprefix("a: ") for line in lines) == shlex.join(made.words)
+    assert all(clean(line) == line for line in lines)
 
 
 def test_a_campaign_s_tables_are_split_from_its_scenario() -> None:
