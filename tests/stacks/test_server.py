@@ -23,7 +23,7 @@ def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and is not yet fetched does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter between opening and reading
         return False
 
 
