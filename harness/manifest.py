@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from harness import classes, scenario
+from harness import classes, recipe, scenario
 from harness.record import FORMAT
 from harness.summary import Prediction, RampStep
 
@@ -84,6 +84,21 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
     def of(cls, shown: scenario.Scenario) -> Scenario:
         """A scenario without secrets (`scenario.shown`) as the manifest has it."""
         return msgspec.convert(msgspec.to_builtins(shown), cls)
+
+
+class Recipe(recipe.Recipe, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """How a stack was started, without its secrets."""
+
+
+class StackSpec(recipe.StackSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What was a stack's own."""
+
+
+class Stack(recipe.Stack, frozen=True, kw_only=True):
+    """One stack of a comparison."""
+
+    spec: StackSpec
+    recipe: Recipe
 
 
 # ---- what the run found out -------------------------------------------------------------------------------
@@ -372,8 +387,11 @@ class Manifest(Begun, frozen=True, kw_only=True):
 
 
 class MapManifest(Begun, frozen=True, kw_only=True):
-    """A level map's manifest; each of its cells has a run's."""
+    """The manifest of a level map or a comparison of stacks; each of its cells has a run's."""
 
+    stacks: list[Stack] | UnsetType = UNSET  # of a comparison
+    claims: list[recipe.Claim] | UnsetType = UNSET
+    composed: bool | UnsetType = UNSET  # they were started by compose files
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     model: str | UnsetType | None = UNSET
     gpu: str | UnsetType | None = UNSET
@@ -396,7 +414,8 @@ def read(stored: Any) -> Manifest | MapManifest:
     if not isinstance(stored, dict):
         raise ValueError(f"Expected `object`, got `{type(stored).__name__}`")
     data = upgraded(stored)
-    of_map = isinstance(data.get("simulated"), bool) or msgspec.convert(data, Begun).scenario.sweep != Sweep()
+    many = isinstance(data.get("simulated"), bool) or "stacks" in data
+    of_map = many or msgspec.convert(data, Begun).scenario.sweep != Sweep()
     return msgspec.convert(data, MapManifest) if of_map else msgspec.convert(data, Manifest)
 
 

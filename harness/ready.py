@@ -23,9 +23,21 @@ class Ready(msgspec.Struct, frozen=True):
     question: str
 
 
+CAMPAIGNS = FOLDER / "campaigns"
+
+
 def scenarios() -> list[Ready]:
     """Every ready scenario, by name."""
-    return [Ready(path.stem, _question(path)) for path in sorted(FOLDER.glob("*.toml"))]
+    return _of(FOLDER)
+
+
+def campaigns() -> list[Ready]:
+    """Every ready comparison of stacks, by name."""
+    return _of(CAMPAIGNS)
+
+
+def _of(folder: Path) -> list[Ready]:
+    return [Ready(path.stem, _question(path)) for path in sorted(folder.glob("*.toml"))]
 
 
 def _question(path: Path) -> str:
@@ -33,10 +45,12 @@ def _question(path: Path) -> str:
         return file.readline().removeprefix("#").strip()
 
 
-def path(scenario: str) -> Path:
+def path(scenario: str, *, or_campaign: bool = False) -> Path:
     """The file that is meant: the operator's own, or by its name a ready one; HarnessError where it is neither."""
     if os.path.isfile(scenario) or os.sep in scenario or scenario.endswith(".toml"):
         return Path(scenario)
+    if or_campaign and scenario in [each.name for each in campaigns()]:
+        return CAMPAIGNS / f"{scenario}.toml"
     known = [each.stem for each in sorted(FOLDER.glob("*.toml"))]
     if scenario not in known:
         raise HarnessError("neither a file nor a ready scenario", place=scenario, way_out=nearest(scenario, known))

@@ -29,6 +29,8 @@ from live_table import table
 from harness.summary import Band, Summary
 
 GPU_FILE = "gpu.json"
+LEAST_RAMP_S = 60.0
+AROUND_S = 10.0  # of every run: its checks, its last requests, and its report
 CLIENT_CORES = 4  # the last ones of the machine, or half of a smaller one
 
 
@@ -80,6 +82,17 @@ def parts(seconds: float, probe_seconds: float) -> list[PlannedRun]:
         PlannedRun("decode", varied=False, options=("--probe", "decode", *probe)),
         PlannedRun("varied", varied=True, options=ramp),
     ]
+
+
+def ramp_seconds(most: float, left: float, start_s: float, probes_s: float) -> float:
+    """Seconds of each of the two ramps, so that everything ends in what is left once the first server is ready.
+
+    The second server takes as long to start as the first did. A ramp has at least LEAST_RAMP_S, whatever is left.
+
+    >>> ramp_seconds(170, 600 - 60, 60, 80), ramp_seconds(170, 600 - 130, 130, 80)
+    (170, 110.0)
+    """
+    return max(LEAST_RAMP_S, min(most, (left - start_s - probes_s - 4 * AROUND_S) / 2))
 
 
 def cores(count: int) -> tuple[str, str]:
@@ -165,18 +178,24 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
     facts += ["--server-meta", f"args={' '.join(serve[1:])}"]
     if arguments.gpu == "host":
         facts += ["--host-cpus", server_cores.partition("-")[0]]
-    wanted = [part for part in parts(arguments.seconds, arguments.probe_seconds) if part.name in arguments.only]
+    probes_s = arguments.probe_seconds * len({"prefill", "decode"} & set(arguments.only))
+    began_all, seconds = time.monotonic(), arguments.seconds
     made: list[Path] = []
     for is_varied in (False, True):
-        here = [part for part in wanted if part.varied == is_varied]
-        if not here:
+        names = [part.name for part in parts(1, 1) if part.varied == is_varied and part.name in arguments.only]
+        if not names:
             continue
         server = arguments.vary if is_varied else Server((), tuple(shlex.split(arguments.server_facts)))
         command = [*serve, *server.flags]
         print(f"\nstarting {shlex.join(command)}", file=sys.stderr)
         try:
             with serving(command, server_cores, {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}) as (url, ready):
-                for part in here:
+                if not made:
+                    left = arguments.budget - (time.monotonic() - began_all)
+                    seconds = ramp_seconds(arguments.seconds, left, ready, probes_s)
+                for part in parts(seconds, arguments.probe_seconds):
+                    if part.name not in names:
+                        continue
                     folder = Path(f"{arguments.out}-{part.name}")
                     knee = ["taskset", "-c", client_cores, sys.executable, "-m", "harness", "run", "--url", url]
                     knee += [*facts, *server.facts, *part.options, "--out", str(folder), "--no-plots"]
@@ -220,6 +239,7 @@ def main() -> None:
     measuring.add_argument("--server-facts", default="", help="what knee is told of them, like '--max-num-seqs 64'")
     measuring.add_argument("--only", type=lambda text: text.split(","), default=[part.name for part in parts(1, 1)])
     measuring.add_argument("--seconds", type=float, default=170.0, help="of a ramp")
+    measuring.add_argument("--budget", type=float, default=600.0, help="seconds of everything; shortens the ramps")
     measuring.add_argument("--probe-seconds", type=float, default=40.0)
     measuring.add_argument("--input-tokens", type=int, default=512)
     measuring.add_argument("--output-tokens", type=int, default=128)

@@ -16,9 +16,9 @@ import gguf  # type: ignore[import-not-found, unused-ignore]  # no part of the d
 import numpy as np
 
 
-def add_model(writer: Any, config: dict[str, Any]) -> None:
+def add_model(writer: Any, config: dict[str, Any], *, name: str, file_type: gguf.LlamaFileType) -> None:
     """The keys of a Llama's shape."""
-    writer.add_name("toy")
+    writer.add_name(name)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -31,18 +31,20 @@ def add_model(writer: Any, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_file_type(file_type)
 
 
-def add_tokenizer(writer: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str) -> None:
-    """The byte-level BPE vocabulary with its merges, and the chat template."""
+def add_tokenizer(
+    writer: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str, *, pre: str = "gpt-2"
+) -> None:
+    """The byte-level BPE vocabulary with its merges, and the chat template; `pre` names how text is cut up first."""
     vocab: dict[str, int] = tokenizer["model"]["vocab"]
     special = {token["content"] for token in tokenizer["added_tokens"]}
     tokens = sorted(vocab, key=vocab.__getitem__)
     kinds = [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
     merges = tokenizer["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
@@ -92,7 +94,7 @@ def main() -> None:
 
     part = arguments.out.with_suffix(".part")
     writer = gguf.GGUFWriter(part, "llama")
-    add_model(writer, config)
+    add_model(writer, config, name="toy", file_type=gguf.LlamaFileType.MOSTLY_F16)
     add_tokenizer(writer, config, tokenizer, template)
     add_weights(writer, config)
     writer.write_header_to_file()

@@ -55,6 +55,9 @@ def test_every_scenario_that_is_shown_can_be_read(example: str) -> None:
 def test_every_ready_scenario_stands_in_the_docs_with_its_question() -> None:
     rows = re.findall(r"^\| \[(.+)\]\(\.\./scenarios/(.+)\.toml\) \| (.+) \|$", WORKLOADS, re.MULTILINE)
     assert rows == [(each.name, each.name, each.question) for each in ready.scenarios()]
+    page = (ROOT / "docs" / "stacks.md").read_text()
+    rows = re.findall(r"^\| \[(.+)\]\(\.\./scenarios/campaigns/(.+)\.toml\) \| (.+) \|$", page, re.MULTILINE)
+    assert sorted(rows) == [(each.name, each.name, each.question) for each in ready.campaigns()]
 
 
 def test_every_metric_that_is_read_stands_in_the_docs_with_its_kind() -> None:

@@ -122,7 +122,10 @@ def test_the_wheel_has_everything_that_a_page_is_made_of() -> None:
 def test_the_wheel_has_the_ready_scenarios() -> None:
     packed = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     files = {Path("harness/scenarios", path.name) for path in (ROOT / "scenarios").glob("*.toml")}
-    assert len(files) >= 5
+    files |= {Path("harness/scenarios/campaigns", path.name) for path in (ROOT / "scenarios/campaigns").glob("*.toml")}
+    files |= {Path("harness/stacks/recipes", path.name) for path in (ROOT / "harness/stacks/recipes").glob("*.toml")}
+    files |= {Path("harness/stacks/compose", path.name) for path in (ROOT / "docker/stacks").glob("*.yaml")}
+    assert len(files) >= 25
     assert files <= packed
 
 

@@ -19,16 +19,23 @@ HARNESS = Path(__file__).parent.parent / "harness"
 
 # A room may import itself and what stands to its right.
 ROOMS = (
-    "cli", "experiment", "report", "decide", "search", "analysis", "sim", "observe", "load", "dialects", "workload",
-    "results", "predict", "ground",
+    "cli", "experiment", "stacks", "report", "decide", "search", "analysis", "sim", "observe", "load", "dialects",
+    "workload", "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "interpreter", "judgement",
-    "manifest", "precedence", "ready", "record", "reuse", "roles", "scenario", "secrecy", "server_metrics", "summary",
+    "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles", "scenario", "secrecy", "server_metrics", "summary",
     "terminal", "traffic", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
-MEASURING = {"workload", "dialects", "load", "observe", "experiment"}  # what reads its results never comes to it
+MEASURING = {
+    "workload",
+    "dialects",
+    "load",
+    "observe",
+    "stacks",
+    "experiment",
+}  # what reads its results never comes to it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 SEEDED_ROOMS = {"dialects", "workload"}  # pure, but for random numbers from a seed
 PURE_LOAD = {"schedule", "http1"}
@@ -175,6 +182,7 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.dialects.decoder", "from harness.load.http1 import ResponseParser", "up from dialects to load"),
         ("harness.load.http1", "from asyncio import sleep", "pure modules"),
         ("harness.predict.batching", "import random", "predict is pure"),
+        ("harness.stacks.endpoint", "from harness.experiment import run", "up from stacks to experiment"),
         ("harness.decide.cost", "from time import monotonic", "decide is pure"),
         ("harness.search.ramp", "import asyncio", "search is pure"),
         ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),

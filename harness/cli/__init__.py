@@ -25,6 +25,7 @@ VERBS = {
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),
     "sim": ("sim", "Serve the simulated endpoint."),
+    "stacks": ("stacks", "Start servers by their recipes and measure each."),
 }
 
 

@@ -6,6 +6,8 @@ import contextlib
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from harness.terminal import console
 if TYPE_CHECKING:
     from harness.experiment.consent import Agreed
     from harness.experiment.run import Outcome
+    from harness.experiment.sweep import Planner, Swept
     from harness.scenario import Scenario
 
 _EXAMPLES = """\b
@@ -61,7 +64,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
             return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
-    consent.must_be_allowed(resolved, {*_typed(flags), *flags["allow_env"]}, os.environ, source)
+    consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, source)
     agreed = consent.Agreed(
         yes=flags["yes"],
         named_by=source if flags["url"] is None or resolved.sweep.urls else "",
@@ -69,8 +72,9 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         trust_remote_code=flags["trust_remote_code"],
     )
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
-    measure = _measure if resolved.sweep == scenarios.Sweep() else _measure_map
-    sys.exit(measure(resolved, agreed, flags))
+    if resolved.sweep == scenarios.Sweep():
+        sys.exit(_measure(resolved, agreed, flags))
+    sys.exit(measure_map(resolved, agreed, flags).status)
 
 
 def _list_ready() -> None:
@@ -101,9 +105,9 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     return outcome.status
 
 
-def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
-    """A level map and its result; the exit status of the whole."""
-    from harness.experiment import sweep
+def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan: Planner | None = None) -> Swept:
+    """The cells of a plan, else of a level map, and their result."""
+    from harness.experiment import cells, sweep
     from harness.report.live import Progress
 
     plots = not flags["no_plots"]
@@ -115,18 +119,21 @@ def _measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> i
 
     with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
-            found = sweep.resume(flags["resume"], resolved, view, _command(), agreed=agreed, report=report)
+            begin = partial(sweep.resume, flags["resume"])
         else:
-            found = sweep.sweep(resolved, flags["out"], view, _command(), agreed=agreed, report=report)
+            begin = partial(sweep.sweep, out=flags["out"])
+        found = begin(
+            scenario=resolved, view=view, command=_command(), plan=plan or cells.plan, agreed=agreed, report=report
+        )
     output.publish_map(found.folder, found.map, plots=plots, as_json=flags["as_json"], quiet=flags["quiet"])
-    return found.status
+    return found
 
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """(manifest, scenario) of a run that is resumed."""
     from harness.experiment.resume import begun_with
 
-    _must_stand_alone()
+    must_stand_alone()
     resolved = begun_with(folder, option_values.headers(flags["header"]))
     if flags["url"] not in (None, resolved.target.url):
         fact = f"the run was begun with {resolved.target.url}"
@@ -162,7 +169,7 @@ def _print_requests(resolved: Scenario, count: int) -> None:
             print(msgspec.json.encode(request).decode())
 
 
-def _typed(flags: dict[str, Any]) -> set[str]:
+def typed_variables(flags: dict[str, Any]) -> set[str]:
     """The environment variables that the command line itself names."""
     from harness import scenario as scenarios
 
@@ -184,7 +191,7 @@ def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
     return paths[0] if paths else None
 
 
-def _must_stand_alone() -> None:
+def must_stand_alone() -> None:
     """HarnessError where another option contradicts --resume, which takes the scenario from the folder."""
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -199,18 +206,27 @@ def _must_stand_alone() -> None:
 
 def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
     """The scenario file with the flags laid over it."""
+    from harness import scenario as scenarios
+
+    option_values.headers(flags["header"])  # first: a value that the shell split off is no path
+    found = scenarios.load(str(ready.path(path))) if path else None
+    return laid_over(found, flags, run.params, path or "command line")
+
+
+def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[click.Parameter], place: str) -> Scenario:
+    """A scenario, or none, with the flags of a command laid over it."""
     import msgspec
 
     from harness import scenario as scenarios
 
-    headers = option_values.headers(flags["header"])  # first: a value that the shell split off is no path
-    tree: dict[str, Any] = msgspec.to_builtins(scenarios.load(str(ready.path(path)))) if path else {}
+    headers = option_values.headers(flags["header"])
+    tree: dict[str, Any] = msgspec.to_builtins(found) if found is not None else {}
     values = {flag: value for flag, value in flags.items() if value is not None}
     replaced = {"levels": ("levels", "rates", "search_rate"), "max_concurrency": ("levels",)}  # fields of the file
     for flag, keys in (replaced | {"rate": replaced["levels"]}).items():
         for key in keys if flag in values else ():
             tree.get("ramp", {}).pop(key, None)
-    for option in run.params:
+    for option in params:
         if isinstance(option, Option) and option.section is not None and option.name in values:
             tree.setdefault(option.section, {})[option.name] = values[option.name]
     for section, fields in _parsed(values).items():
@@ -222,7 +238,7 @@ def _resolve(path: str, flags: dict[str, Any]) -> Scenario:
         tree.setdefault("target", {})["headers"] = headers
     if tree.get("target", {}).get("url") == "sim:" and "max_num_seqs" in values:
         tree.setdefault("sim", {})["max_num_seqs"] = values["max_num_seqs"]
-    return scenarios.build(tree, place=path or "command line")
+    return scenarios.build(tree, place=place)
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -6,18 +6,19 @@ A test compares every option with its field.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import click
 
-from harness.cli.grouped import F, field, option, under
+from harness.cli.grouped import F, Spec, field, option, under
 
 target, workload, ramp, hardware, sim = (
     partial(field, section) for section in ("target", "workload", "ramp", "hardware", "sim")
 )
 
-_HEADINGS = (
-    under(
+_HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
+    (
         "Target",
         target(
             "--url",
@@ -50,7 +51,7 @@ _HEADINGS = (
         option("--exporter", multiple=True, metavar="URL", help="Page of a DCGM or node exporter of what serves."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),
-    under(
+    (
         "Workload",
         workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
         workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
@@ -65,7 +66,7 @@ _HEADINGS = (
         ),
         workload("--seed", type=int, help="Seed of the prompts; default: a new one each run."),
     ),
-    under(
+    (
         "Ramp",
         option("--levels", metavar="1,2,4", help="Concurrency levels to measure."),
         option(
@@ -93,7 +94,7 @@ _HEADINGS = (
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
     ),
-    under(
+    (
         "Limits",
         option(
             "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee."
@@ -105,7 +106,7 @@ _HEADINGS = (
         ramp("--max-requests", metavar="N", help="End the ramp after N requests."),
         ramp("--max-dollars", type=float, metavar="USD", help="End the ramp at this cost, by the prices below."),
     ),
-    under(
+    (
         "Hardware, for the prediction and the cost",
         hardware("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
         hardware("--gpus", type=int, help="How many GPUs serve."),
@@ -119,12 +120,12 @@ _HEADINGS = (
         hardware("--price", type=float, metavar="USD", help="Per GPU and hour."),
         option("--price-per-mtok", metavar="IN,OUT[,CACHED]", help="USD per million tokens of a hosted endpoint."),
     ),
-    under(
+    (
         "Simulated endpoint",
         sim("--profile", metavar="MODEL/GPU", help="What 'sim:' stands for; default llama-3.1-8b/h100-sxm."),
         sim("--speed", type=float, help="How many times faster than real time 'sim:' runs; default 1."),
     ),
-    under(
+    (
         "Output",
         option("--out", metavar="DIR", help="Result folder; default results/NAME-TIME."),
         option("--resume", metavar="DIR", help="Continue a run that ended early, with its own scenario."),
@@ -159,6 +160,16 @@ _HEADINGS = (
 
 def options(command: F) -> F:
     """Give a command all options of `knee run`."""
-    for heading in reversed(_HEADINGS):
-        command = heading(command)
-    return command
+    return options_without()(command)
+
+
+def options_without(*names: str) -> Callable[[F], F]:
+    """Give a command the options of `knee run`, in their order, but for those whose first name is among these."""
+
+    def decorate(command: F) -> F:
+        for heading, *specs in reversed(_HEADINGS):
+            kept = [spec for spec in specs if spec.names[0] not in names]
+            command = under(heading, *kept)(command)
+        return command
+
+    return decorate

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -15,6 +16,8 @@ from harness import scenario as scenarios
 from harness.errors import HarnessError
 from harness.experiment.run import Outcome
 from harness.judgement import rank
+from harness.manifest import StackStart
+from harness.recipe import Claim
 from harness.results import folder as folders
 from harness.results import levelmap, result
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
@@ -22,6 +25,9 @@ from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.search.budget import Spent, Usage, dollars
 from harness.summary import Summary, Value
+
+if TYPE_CHECKING:
+    from harness.experiment.levels import View
 
 _SHORT = {INPUT: "in", OUTPUT: "out", SEQS: "seqs", SERVER: ""}  # in a cell's name
 
@@ -32,6 +38,30 @@ class Cell(msgspec.Struct, frozen=True):
     name: str
     at: dict[str, int | str]
     scenario: Scenario
+
+
+Serving = contextlib.AbstractContextManager[tuple[Scenario, StackStart | None]]
+
+
+def _as_it_is(cell: Cell, scenario: Scenario, view: View) -> Serving:
+    """The endpoint that the scenario names."""
+    return contextlib.nullcontext((scenario, None))
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a campaign, their axes, and where each of them finds its endpoint."""
+
+    axes: list[Axis]
+    cells: list[Cell]
+    serving: Callable[[Cell, Scenario, View], Serving] = _as_it_is  # there as long as the cell is measured
+    each_alone: bool = False  # each cell has the scenario's bounds for itself, and ends no other by its failure
+    claims: list[Claim] = []
+    described: dict[str, Any] = {}  # of it in the manifest
+
+
+def plan(scenario: Scenario) -> Plan:
+    """The level map of a scenario."""
+    return Plan(cells=planned(scenario), axes=axes(scenario))
 
 
 def axes(scenario: Scenario) -> list[Axis]:
@@ -111,7 +141,7 @@ def left_to(ramp: Ramp, so_far: Spent) -> Ramp:
 
 def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
     """The map's entry of a cell, still without its cost (`costed`)."""
-    summary = outcome.summary
+    summary, start = outcome.summary, outcome.manifest.stack or None
     curve, prediction = summary.curve, summary.prediction
     return MeasuredCell(
         name=cell.name,
@@ -123,6 +153,8 @@ def measured(cell: Cell, outcome: Outcome) -> MeasuredCell:
         plateau_reached=curve.plateau_reached if curve else None,
         verdicts=_codes(summary),
         prediction=msgspec.structs.replace(prediction, levels=[]) if prediction else None,
+        start_to_ready_s=start.start_to_ready_s if start else None,
+        first_answer_s=start.first_answer_s if start else None,
     )
 
 

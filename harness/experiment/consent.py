@@ -126,11 +126,18 @@ def must_be_possible(place: str, fact: str = "it is a public host", way_out: str
         raise HarnessError(f"{fact}, and there is no terminal to ask on", place=place, way_out=way_out)
 
 
-async def ask(plan: Sequence[str], place: str, *, fact: str = "it is a public host", way_out: str = _WAY_OUT) -> None:
+async def ask(
+    plan: Sequence[str],
+    place: str,
+    *,
+    fact: str = "it is a public host",
+    way_out: str = _WAY_OUT,
+    question: str = "Send it?",
+) -> None:
     """Show the plan and wait for a yes; any other answer ends the run before any load."""
     must_be_possible(place, fact, way_out)
     sys.stderr.write(
-        "\n".join([*map(clean, plan), "Send it? [y/N] "])
+        "\n".join([*map(clean, plan), f"{question} [y/N] "])
     )  # a server's name cannot begin a line of its own
     sys.stderr.flush()
     loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -39,7 +39,7 @@ from harness.experiment.session import Ended, RunEnd, load
 from harness.experiment.signals import Signals
 from harness.load.local import LocalWorker
 from harness.load.workers import Workers
-from harness.manifest import Manifest, Session
+from harness.manifest import Manifest, Session, StackStart
 from harness.observe import cards, host
 from harness.observe.cards import Cards
 from harness.results import folder as folders
@@ -81,9 +81,18 @@ class _Setup(msgspec.Struct, frozen=True, kw_only=True):
     agreed: Agreed
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
     manifest: Manifest | None = None  # of a resumed run, with this session as its last
+    stack: StackStart | None = None  # how the server was started, where knee did it
 
 
-def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed: Agreed = Agreed()) -> Outcome:
+def run(
+    scenario: Scenario,
+    out: str | None,
+    view: View,
+    command: str,
+    *,
+    agreed: Agreed = Agreed(),
+    stack: StackStart | None = None,
+) -> Outcome:
     """Measure; HarnessError if nothing could be measured, else the outcome, however the run ended.
 
     A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand.
@@ -99,7 +108,9 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
     try:
         with folders.claimed(folder):
-            return _run_session(_Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed))
+            return _run_session(
+                _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack)
+            )
     except BaseException:
         if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
             with contextlib.suppress(HarnessError):
@@ -259,7 +270,7 @@ async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, g
     clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     return _Start(
         launch=launch,
-        manifest=msgspec.structs.replace(manifest, clock=clock),
+        manifest=msgspec.structs.replace(manifest, clock=clock, stack=setup.stack or UNSET),
         earlier=Earlier(),
         records=spool.Spool(setup.folder, spool.header(origin_ns, unix_origin)),
         origin_ns=origin_ns,

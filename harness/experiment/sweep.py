@@ -1,11 +1,12 @@
-"""The level map: the ramp over axes of a scenario, one knee a cell.
+"""The level map: the ramp over axes of a scenario, one knee a cell; and the comparison of stacks, which is one too.
 
 A cell is an ordinary run in a result folder of its own (`cells`). The bounds of the scenario (seconds, requests,
 dollars) are of the whole map: a cell may use what the cells before it left. `map.json` is written again after every
 cell, so an interruption costs at most the running cell, and `resume` continues with that one.
 
 An operator's mistake in the first cell ends the map, for it would end every cell. Once a cell is measured, another one
-that cannot be is recorded with its reason, and the map goes on.
+that cannot be is recorded with its reason, and the map goes on. In a comparison each cell has a server of its own, the
+same bounds, and fails alone.
 Left out: choosing cells by the results of others; all are measured, in the order of the axes.
 """
 
@@ -28,10 +29,11 @@ from harness.analysis.summarise import exit_status, summarise
 from harness.errors import HarnessError
 from harness.experiment import cells
 from harness.experiment import run as experiment
-from harness.experiment.cells import Cell
+from harness.experiment.cells import Cell, Plan
 from harness.experiment.consent import Agreed
 from harness.experiment.levels import View
 from harness.experiment.run import Outcome
+from harness.experiment.signals import Signals
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result
@@ -44,6 +46,7 @@ _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could
 _GRAVITY = (0, 99, _FAILED, 3)  # of exit statuses, rising; a signal's is above them all
 
 Report = Callable[[Outcome], object]
+Planner = Callable[[Scenario], Plan]
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -60,10 +63,11 @@ def sweep(
     view: View,
     command: str,
     *,
+    plan: Planner = cells.plan,
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
-    """Measure every cell of the map; HarnessError if none could be measured.
+    """Measure every cell of the plan that is made of the scenario; HarnessError if none could be measured.
 
     `report` is called with each cell's outcome when it ends, to write the files for people. A cell on a public host is
     confirmed like any run, unless that is `agreed`.
@@ -71,7 +75,7 @@ def sweep(
     if scenario.workload.seed is None:
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
-    planned = cells.planned(scenario)
+    planned = plan(scenario)
     hidden = scenarios.secrets(scenario, os.environ)
     created = _now()
     folder = folders.create(out or folders.default(f"{scenario.name}-{created:%Y%m%d-%H%M%S}"))
@@ -85,16 +89,17 @@ def sweep(
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         sessions=[Session(created=created_iso, command=command)],
+        **planned.described,
     )
     try:
         with folders.claimed(folder):
             files.write_json(folder / folders.MANIFEST, manifest)
-            session = _MapSession(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
+            session = _MapSession(planned, folder, view, command, agreed, report, manifest, hidden)
             return session.measure()
     except BaseException:
         if not any(path.is_dir() for path in folder.iterdir()):  # nothing was measured: leave nothing behind
             with contextlib.suppress(HarnessError):
-                files.remove(folder, (folders.MANIFEST,))
+                files.remove(folder, (folders.MANIFEST, levelmap.MAP))
             files.remove_folder(folder)
         raise
 
@@ -105,6 +110,7 @@ def resume(
     view: View,
     command: str,
     *,
+    plan: Planner = cells.plan,
     agreed: Agreed = Agreed(),
     report: Report = lambda _: None,
 ) -> Swept:
@@ -115,8 +121,8 @@ def resume(
     folder = Path(path)
     with folders.claimed(folder):
         files.must_be_files(folder, (folders.MANIFEST, levelmap.MAP, *levelmap.FOR_PEOPLE))  # before the load
-        planned = cells.planned(scenario)
-        for cell in planned:
+        planned = plan(scenario)
+        for cell in planned.cells:
             if os.path.lexists(folder / cell.name):
                 files.must_be_files(folder / cell.name, folders.WRITTEN)
         manifest = result.read_manifest(folder)
@@ -125,7 +131,7 @@ def resume(
         manifest = msgspec.structs.replace(manifest, sessions=[*manifest.sessions, this])
         files.write_json(folder / folders.MANIFEST, manifest)
         hidden = scenarios.secrets(scenario, os.environ)
-        session = _MapSession(scenario, folder, view, command, agreed, report, manifest, planned, hidden)
+        session = _MapSession(planned, folder, view, command, agreed, report, manifest, hidden)
         if levelmap.is_map(folder):
             session.known = {cell.name: cell for cell in levelmap.read(folder).cells}
         return session.measure()
@@ -134,33 +140,44 @@ def resume(
 class _MapSession(msgspec.Struct):
     """One session of a map: what it is to do, and what it has measured so far."""
 
-    scenario: Scenario
+    plan: Plan
     folder: Path
     view: View
     command: str
     agreed: Agreed
     report: Report
     manifest: MapManifest
-    planned: list[Cell]
     hidden: tuple[str, ...]
     known: dict[str, MeasuredCell] = {}  # by name, of all sessions
 
     def measure(self) -> Swept:
         """Measure cell by cell, until the last one or a signal."""
-        signalled = 0
-        for number, cell in enumerate(self.planned, 1):
+        with Signals().outside():
+            signalled = self._measured()
+        found = self._map(ended=not signalled)
+        self.manifest = msgspec.structs.replace(self.manifest, complete=found.complete)
+        files.write_json(self.folder / levelmap.MAP, found)
+        files.write_json(self.folder / folders.MANIFEST, self.manifest)
+        return Swept(self.folder, found, gravest([signalled, *map(_status, found.cells)]))
+
+    def _measured(self) -> int:
+        """Measure what is not yet measured; the exit status of the signal that ended it, else 0."""
+        planned, alone = self.plan.cells, self.plan.each_alone
+        if alone:
+            files.write_json(self.folder / levelmap.MAP, self._map(ended=False))
+        for number, cell in enumerate(planned, 1):
             if self._is_measured(cell):
                 continue
-            is_begun, so_far = cells.begun(self.folder / cell.name), cells.spent(self._cells())
-            over = Budget(self.scenario.ramp, so_far).over()
+            is_begun, so_far = cells.begun(self.folder / cell.name), Spent() if alone else cells.spent(self._cells())
+            over = Budget(cell.scenario.ramp, so_far).over()
             if over is not None and not is_begun:
                 self._put(MeasuredCell(name=cell.name, at=cell.at, left_out=f"{over} by the cells before"))
                 continue
-            self.view.note(f"cell {number} of {len(self.planned)}: {cell.name}")
+            self.view.note(f"cell {number} of {len(planned)}: {cell.name}")
             try:
                 outcome = self._resume(cell) if is_begun else self._run(cell, so_far)
             except HarnessError as error:
-                if not self._any():
+                if not (alone or self._any()):
                     raise
                 reason = secrecy.redact(" ".join(str(error).split()), self.hidden)
                 self.view.note(f"{cell.name} could not be measured: {reason}")
@@ -170,17 +187,11 @@ class _MapSession(msgspec.Struct):
             except (SystemExit, KeyboardInterrupt) as end:  # a signal, before anything was measured in this cell
                 if not self._any():
                     raise
-                signalled = end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
-                break
+                return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 130
             self._take(cell, outcome)
             if outcome.status >= 128:
-                signalled = outcome.status
-                break
-        found = self._map(ended=not signalled)
-        self.manifest = msgspec.structs.replace(self.manifest, complete=found.complete)
-        files.write_json(self.folder / levelmap.MAP, found)
-        files.write_json(self.folder / folders.MANIFEST, self.manifest)
-        return Swept(self.folder, found, gravest([signalled, *map(_status, found.cells)]))
+                return outcome.status
+        return 0
 
     def _is_measured(self, cell: Cell) -> bool:
         """Whether the cell is measured already; a complete run that the map lacks is put into it."""
@@ -199,7 +210,9 @@ class _MapSession(msgspec.Struct):
     def _run(self, cell: Cell, so_far: Spent) -> Outcome:
         """Measure a cell, with what is left of the map's bounds."""
         scenario = msgspec.structs.replace(cell.scenario, ramp=cells.left_to(cell.scenario.ramp, so_far))
-        return experiment.run(scenario, str(self.folder / cell.name), self.view, self.command, agreed=self.agreed)
+        place = str(self.folder / cell.name)
+        with self.plan.serving(cell, scenario, self.view) as (served, start):
+            return experiment.run(served, place, self.view, self.command, agreed=self.agreed, stack=start)
 
     def _resume(self, cell: Cell) -> Outcome:
         """Resume a cell that was interrupted, with the bounds that it had."""
@@ -207,7 +220,8 @@ class _MapSession(msgspec.Struct):
         about = result.read_manifest(place)
         result.must_go_on(place, about)
         scenario = msgspec.structs.replace(cell.scenario, ramp=about.scenario.ramp)
-        return experiment.resume(str(place), scenario, self.view, self.command, agreed=self.agreed)
+        with self.plan.serving(cell, scenario, self.view) as (served, _):
+            return experiment.resume(str(place), served, self.view, self.command, agreed=self.agreed)
 
     def _take(self, cell: Cell, outcome: Outcome) -> None:
         """Report a cell's outcome and put it into the map."""
@@ -231,7 +245,7 @@ class _MapSession(msgspec.Struct):
 
     def _cells(self) -> list[MeasuredCell]:
         """The cells so far, in the order of the map."""
-        return [self.known[cell.name] for cell in self.planned if cell.name in self.known]
+        return [self.known[cell.name] for cell in self.plan.cells if cell.name in self.known]
 
     def _map(self, *, ended: bool) -> Map:
         found = self._cells()
@@ -242,8 +256,9 @@ class _MapSession(msgspec.Struct):
             gpu=self.manifest.gpu or None,
             simulated=self.manifest.simulated or False,
             complete=ended and not any(cell.error for cell in found),
-            axes=cells.axes(self.scenario),
+            axes=self.plan.axes,
             cells=found,
+            claims=self.plan.claims,
         )
 
 

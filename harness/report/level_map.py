@@ -15,15 +15,17 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.predict.hinge import predicted_hinge
+from harness.report import claims
 from harness.report.chart import Chart, Datum, Guide, Scale, Series
 from harness.report.document import Column, Document, FileLink, Section
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.results import levelmap
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
+from harness.results.levelmap import INPUT, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Value
 
-_NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server"}
+_NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server", REPEAT: "repeat"}
+_SETTINGS = (REPEAT, SEQS, SERVER)  # axes that are no tokens
 _FINE = 30  # places along each direction of the predicted grid
 
 
@@ -188,7 +190,7 @@ def report(map_: Map) -> Document:
         title=title,
         subtitle=subtitle,
         simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
-        sections=[Section(note=early), picture, Section(lines=failed)],
+        sections=[Section(note=early), picture, Section(lines=claims.lines(map_)), Section(lines=failed)],
     )
 
 
@@ -196,9 +198,11 @@ def _columns(map_: Map) -> list[Column]:
     cells = map_.cells
     knees, plateaus = [knee_box(cell) for cell in cells], [plateau_box(cell) for cell in cells]
     made = [cell.prediction for cell in cells]
-    settings = [axis.name for axis in map_.axes if axis.name in (SEQS, SERVER)]
+    settings = [axis.name for axis in map_.axes if axis.name in _SETTINGS]
+    tokens = [] if REPEAT in settings else [INPUT, OUTPUT]  # a comparison has one workload
+    starts = [(cell.start_to_ready_s, cell.first_answer_s) for cell in cells]
     return [
-        *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (INPUT, OUTPUT, *settings)),
+        *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (*tokens, *settings)),
         Column("knee", [box.words for box in knees]),
         Column("95 %", [box.detail or MISSING for box in knees]),
         Column("plateau tok/s", [box.words if box.measured else MISSING for box in plateaus]),
@@ -206,6 +210,8 @@ def _columns(map_: Map) -> list[Column]:
         Column("predicted hinge", [number(each.hinge_concurrency if each else None) for each in made]),
         Column("predicted tok/s", [number(round(each.plateau_tokens_per_s.mid) if each else None) for each in made]),
         Column("bound by", [flat(each.binding_cap if each else None) for each in made]),
+        *([Column("ready s", [number(ready) for ready, _ in starts])] if any(ready for ready, _ in starts) else []),
+        *([Column("first answer s", [number(s) for _, s in starts])] if any(s for _, s in starts) else []),
         Column("status", [flat(cell.status) for cell in cells]),
         Column("", [_link(cell) for cell in cells], words=True),
     ]
@@ -236,12 +242,13 @@ def panels(map_: Map) -> Panels:
     axes = varying(map_)
     title, subtitle = _subject(map_)
     tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT)]
-    settings = [axis for axis in axes if axis.name in (SEQS, SERVER)]
+    settings = [axis for axis in axes if axis.name in _SETTINGS]
     rows: Sequence[Sequence[Heat | Chart]]
     if len(axes) == 1:
         rows = [[_points(map_, axes[0], plateau=plateau) for plateau in (False, True)]]
     else:
-        x, y, *third = [*tokens, *settings] if axes else [_only(map_, INPUT), _only(map_, OUTPUT)]
+        single = map_.axes if REPEAT in [axis.name for axis in map_.axes] else [_only(map_, INPUT), _only(map_, OUTPUT)]
+        x, y, *third = [*tokens, *settings] if axes else single
         settings_of: list[dict[str, int | str]] = [{axis.name: value} for axis in third[:1] for value in axis.values]
         knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
         rows = [knees, plateaus] if third else [[*knees, *plateaus]]

@@ -1,4 +1,4 @@
-"""The shape of `map.json`: one knee a cell, over the axes of a scenario that were swept.
+"""The shape of `map.json`: one knee a cell, over the axes that were swept, or over stacks.
 
 Every cell is a result folder of its own, next to the file, with all the rest; the map can be made again from those. A
 missing number is None, never 0.
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness import decoding
+from harness.recipe import Claim
 from harness.summary import Prediction, Value
 
 FORMAT = 1
@@ -22,12 +23,13 @@ FOR_PEOPLE = ("map.md", "map.png")
 _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
 INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "server"  # axes, in this order
+REPEAT = "repeat"  # the slowest axis of a comparison of stacks, so that they take turns
 
 
 class Axis(msgspec.Struct, frozen=True):
     """What was swept, and over which values, in their order."""
 
-    name: str  # input_tokens | output_tokens | max_num_seqs | server
+    name: str  # input_tokens | output_tokens | max_num_seqs | server | repeat
     values: list[int | str]
 
 
@@ -48,6 +50,8 @@ class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0  # what it cost to measure
     requests: int = 0
     dollars: float | None = None  # by the prices of the scenario; None without any
+    start_to_ready_s: float | None = None  # of a server that was started for the cell
+    first_answer_s: float | None = None  # of one request to it then
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +66,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = False  # every cell was measured, or the budget of the whole ended it
     axes: list[Axis]
     cells: list[MeasuredCell]
+    claims: list[Claim] = []  # published ratios, to be shown beside the measured ones
 
     def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
         """The first cell that lies there, by the axes named; None where the map has not come to it."""
@@ -72,7 +77,7 @@ def _check(found: Map) -> None:
     """ValueError where its axes are none."""
     axes = {axis.name for axis in found.axes}
     sizes = [len(axis.values) for axis in found.axes]
-    known = {INPUT, OUTPUT, SEQS, SERVER}.issuperset(axes)
+    known = {INPUT, OUTPUT, SEQS, SERVER, REPEAT}.issuperset(axes)
     if not axes or len(axes) < len(sizes) or not known or not all(0 < n <= _MOST for n in sizes):
         raise ValueError("its axes are none")
 

@@ -24,6 +24,12 @@ def test_server_and_client_share_no_core_and_leave_none() -> None:
         live_gpu.cores(1)
 
 
+def test_the_ramps_are_as_long_as_the_servers_starts_leave_them() -> None:
+    assert live_gpu.ramp_seconds(170, left=600 - 60, start_s=60, probes_s=80) == 170
+    assert live_gpu.ramp_seconds(170, left=600 - 130, start_s=130, probes_s=80) == (600 - 2 * 130 - 80 - 40) / 2
+    assert live_gpu.ramp_seconds(170, left=100, start_s=500, probes_s=80) == live_gpu.LEAST_RAMP_S
+
+
 @pytest.mark.parametrize("what", ["int3", "max-num-seqs", "max-num-seqs=many", ""])
 def test_what_cannot_be_varied_is_refused_with_what_can(what: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"fp8 or max-num-seqs=N"):

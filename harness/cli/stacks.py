@@ -1,0 +1,174 @@
+"""`knee stacks`: servers by their recipes, measured one after the other by one scenario."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness import ready
+from harness.cli import output
+from harness.cli.grouped import Grouped, field, option, under
+from harness.cli.run import laid_over, measure_map, must_stand_alone, typed_variables
+from harness.cli.run_options import options_without
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.recipe import Campaign, Claim, Stack, StackSpec
+    from harness.scenario import Scenario
+
+_EXAMPLES = """\b
+Examples:
+  knee stacks run chat --stack vllm --stack sglang --model /models/llama-3.1-8b --repeat 3
+  knee stacks run chat --stack vllm --stack ./mine.toml --model /models/llama-3.1-8b --print
+  knee stacks run tensor-parallel --model /models/llama-3.1-70b --gpu h100-sxm
+  knee stacks run --resume results/chat-20260101-120000"""
+# Options of `knee run` that name an endpoint of the operator's own, or that print and stop.
+_NOT_HERE = (
+    "--url", "--model", "--header", "--api-key-env", "--metrics-url", "--server-meta", "--transport", "--ca-file",
+    "--insecure", "--probe", "--profile", "--speed", "--list", "--print-scenario", "--print-requests", "--verbose",
+)  # fmt: skip
+_OF_RUN: dict[str, Any] = {"header": (), "server_meta": (), "api_key_env": None}  # what those that are read would be
+
+
+@click.group()
+def stacks() -> None:
+    """Start servers by their recipes and measure each."""
+
+
+@stacks.command(name="list")
+def list_() -> None:
+    """List the recipes and the campaigns that come with Knee."""
+    from harness.stacks import shipped
+
+    recipes = [(name, shipped.shipped(name).title) for name in shipped.names()]
+    campaigns = [(each.name, each.question) for each in ready.campaigns()]
+    width = max(len(name) for name, _ in recipes + campaigns)
+    for heading, rows in (("recipes", recipes), ("campaigns", campaigns)):
+        print(f"{heading}:")
+        for name, what in rows:
+            print(f"  {name:{width}}  {what}")
+
+
+@stacks.command(cls=Grouped, epilog=_EXAMPLES)
+@click.argument("scenario", required=False)
+@under(
+    "Stacks",
+    option("--stack", multiple=True, metavar="NAME|FILE", help="A recipe by its name or path; once for each stack."),
+    field("target", "--model", metavar="DIR", help="What every stack loads: a folder, a file or a name."),
+    option("--max-model-len", type=click.IntRange(1), help="Tokens of a prompt and its answer, on every stack."),
+    option("--compose", is_flag=True, help="Start the stacks by their compose files; needs Docker."),
+    option("--print", "print_only", is_flag=True, help="Print the commands that would be run and stop."),
+)
+@options_without(*_NOT_HERE)
+def run(scenario: str | None, **flags: Any) -> None:
+    """Start each stack in turn, measure it, and take it away again.
+
+    SCENARIO is a TOML file or the name of a ready scenario; one with [[stack]] tables brings its stacks along.
+    --repeat N measures every stack N times, the stacks taking turns.
+    """
+    from harness import scenario as scenarios
+    from harness.experiment import consent, stacked
+    from harness.stacks.command import to_agree
+
+    flags |= _OF_RUN
+    resumed = flags["resume"]
+    if resumed is not None:
+        resolved, chosen, claims, composed = _resumed(resumed)
+    else:
+        resolved, chosen, claims = _resolved(scenario or "", flags)
+        composed = flags["compose"]
+    plan = stacked.planner(chosen, claims, composed=composed)
+    commands = stacked.printed(resolved, chosen, composed=composed)
+    if flags["print_only"]:
+        for _, command in commands:
+            print(shlex.join([*(f"{name}={value}" for name, value in command.env.items()), *command.words]))
+        return
+    consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, scenario or "")
+    unknown = {each.spec.name: each.recipe.version for each in chosen if each.own or resumed is not None}
+    made = [to_agree(name, command, unknown[name]) for name, command in commands if name in unknown]
+    shown = [line for lines in made for line in lines]
+    if shown and not flags["yes"]:
+        fact = "these commands come from a file and would be run"
+        place = resumed or ", ".join(unknown)
+        asyncio.run(consent.ask(shown, place, fact=fact, way_out="add --yes", question="Run them?"))
+    output.secrets[:] = scenarios.secrets(resolved, os.environ)
+    agreed = consent.Agreed(yes=flags["yes"], trust_remote_code=flags["trust_remote_code"])
+    found = measure_map(resolved, agreed, flags, plan)
+    folders = [str(found.folder / cell.name) for cell in found.map.cells if cell.status is not None]
+    if len(folders) > 1 and not flags["quiet"]:
+        vary = ",".join(stacked.varied(resolved, chosen))
+        words = ["knee", "compare", *folders, *(["--vary", vary] if vary else [])]
+        print(f"Compare them: {shlex.join(words)}", file=sys.stderr)
+    sys.exit(found.status)
+
+
+def _resolved(path: str, flags: dict[str, Any]) -> tuple[Scenario, list[Stack], list[Claim]]:
+    """The scenario with the flags laid over it, the stacks that are to be measured, and what is claimed of them."""
+    import msgspec
+
+    from harness.stacks import shipped
+
+    found, campaign = campaign_of(path) if path else (None, None)
+    params = click.get_current_context().command.params
+    resolved = laid_over(found, flags, params, path or "command line")
+    specs, claims = _chosen(campaign, flags["stack"]) if campaign else (_specs(flags["stack"]), [])
+    length = flags["max_model_len"]
+    specs = [msgspec.structs.replace(spec, max_model_len=spec.max_model_len or length) for spec in specs]
+    foreign = bool(campaign and campaign.stacks) and ready.path(path, or_campaign=True).parent != ready.CAMPAIGNS
+    return resolved, shipped.stacks(specs, foreign=foreign), claims
+
+
+def campaign_of(path: str) -> tuple[Scenario, Campaign]:
+    """The scenario and the stacks of a file, or of a ready scenario's or campaign's name."""
+    from harness import decoding, recipe
+    from harness import scenario as scenarios
+
+    file = ready.path(path, or_campaign=True)
+    with decoding.reading(str(file), "TOML", "give the path of a scenario.toml, or a name of `knee run --list`"):
+        tree = decoding.toml(decoding.content(Path(file)))
+    rest, campaign = recipe.split(tree, str(file))
+    return scenarios.build(rest, place=str(file)), campaign
+
+
+def _chosen(campaign: Campaign, names: Sequence[str]) -> tuple[list[StackSpec], list[Claim]]:
+    """The stacks of a campaign, or those of the names, and the claims that both stacks of are among them."""
+    if not campaign.stacks:
+        return _specs(names), campaign.claims
+    known = {spec.name or spec.recipe: spec for spec in campaign.stacks}
+    for name in names:
+        if name not in known:
+            way_out = f"it has {', '.join(known)}"
+            raise HarnessError("the campaign has no such stack", place=f"--stack {name}", way_out=way_out)
+    kept = [name for name in known if not names or name in names]
+    claims = [claim for claim in campaign.claims if {claim.of, claim.over} <= set(kept) or not names]
+    return [known[name] for name in kept], claims
+
+
+def _specs(names: Sequence[str]) -> list[StackSpec]:
+    from harness.recipe import StackSpec
+
+    return [StackSpec(recipe=name) for name in names]
+
+
+def _resumed(folder: str) -> tuple[Scenario, list[Stack], list[Claim], bool]:
+    """What a folder was begun with; HarnessError where it is no comparison."""
+    from harness.experiment.resume import begun_with
+    from harness.manifest import MapManifest
+    from harness.results import result
+    from harness.stacks import command
+
+    must_stand_alone()
+    resolved, manifest = begun_with(folder, {}), result.read_manifest(folder)
+    if not isinstance(manifest, MapManifest) or not manifest.stacks:
+        raise HarnessError("it is no comparison of stacks", place=folder, way_out=f"knee run --resume {folder}")
+    for stack in manifest.stacks:
+        command.must_be_whole(stack, folder)
+    return resolved, list(manifest.stacks), manifest.claims or [], manifest.composed or False

@@ -1,0 +1,153 @@
+"""The words that start one stack, from its recipe and its settings; pure."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from harness import secrecy
+from harness.errors import HarnessError
+from harness.recipe import Recipe, Settings, Stack
+from harness.secrecy import HIDDEN
+
+_LINE = 300  # characters of a command on one line
+_CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run for one stack; no shell reads any of it."""
+
+    words: list[str]
+    env: dict[str, str] = {}  # beside the environment that knee has
+    cleanup: list[str] = []  # run once the command has ended; []: nothing
+    image: list[str] = []  # prints the container image; []: it has none
+
+
+def local(stack: Stack, model: str, port: int) -> Command:
+    """The server as a process of this machine; `model` is the folder or file that it loads.
+
+    >>> from harness.recipe import StackSpec
+    >>> plain = Recipe(title="", command=["serve", "{model}", "-p", "{port}"], flags={"tp": ["--tp", "{value}"]})
+    >>> local(Stack(spec=StackSpec(recipe="", tp=2, args=["-v"]), recipe=plain), "m", 80).words
+    ['serve', 'm', '-p', '80', '--tp', '2', '-v']
+    """
+    recipe = stack.recipe
+    values = {"model": model, "port": str(port), "served": served(recipe, model), "python": sys.executable}
+    words = [_filled(word, values) for word in recipe.command]
+    env = {name: _filled(value, values) for name, value in recipe.env.items()}
+    return Command(words=[*words, *flags(stack)], env=env)
+
+
+def composed(stack: Stack, model: str, port: int, file: str) -> Command:
+    """The server by its compose file, which takes the model's place, its name, the port and the flags as variables."""
+    words = flags(stack)
+    if any(" " in word for word in words):
+        fact = "a compose file takes no words with spaces"
+        raise HarnessError(fact, place=stack.spec.name, way_out="write them into a compose file of your own")
+    docker = ["docker", "compose", "--project-name", f"knee-{stack.spec.name.lower()}-{port}", "--file", file]
+    return Command(
+        words=[*docker, "up", "--no-color", "--abort-on-container-exit"],
+        env={"MODEL": model, "SERVED": stack.recipe.served, "PORT": str(port), "FLAGS": " ".join(words)},
+        cleanup=[*docker, "down", "--timeout", "2", "--volumes"],
+        image=[*docker, "images", "--format", "json"],
+    )
+
+
+def flags(stack: Stack) -> list[str]:
+    """The words of all settings that the stack has, then its own."""
+    recipe, spec = stack.recipe, stack.spec
+    seqs, context = spec.max_num_seqs or _SEQS, spec.max_model_len or _CONTEXT
+    words: list[str] = []
+    for name, value in set_values(spec).items():
+        values = {"value": value, "cache_tokens": str(seqs * context)}
+        words += [_filled(word, values) for word in flag(recipe, name, value, spec.name)]
+    return [*words, *spec.args]
+
+
+def served(recipe: Recipe, model: str) -> str:
+    """The name of the model in the requests."""
+    return recipe.served.replace("{model}", model)
+
+
+def set_values(settings: Settings) -> dict[str, str]:
+    """The settings that are given, as texts by their names; the number of GPUs is no setting of a server.
+
+    >>> set_values(Settings(tp=2, prefix_caching="off"))
+    {'tp': '2', 'prefix_caching': 'off'}
+    """
+    names = [field.name for field in msgspec.structs.fields(Settings) if field.name != "gpus"]
+    values = {name: getattr(settings, name) for name in names}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def flag(recipe: Recipe, name: str, value: str, stack: str) -> list[str]:
+    """The words of one setting: those of that value, else those of any.
+
+    >>> flag(Recipe(title="", command=["x"], flags={"dtype": ["a"], "dtype=fp8": ["b"]}), "dtype", "fp8", "x")
+    ['b']
+    """
+    for key in (f"{name}={value}", name):
+        if key in recipe.flags:
+            return recipe.flags[key]
+    fact = f"its recipe has no flag for {name} = {value}"
+    raise HarnessError(fact, place=stack, way_out=f"write flags.{name} in a recipe of your own, or leave it out")
+
+
+def shown(words: Sequence[str]) -> list[str]:
+    """The command for people and the disk: the values of flags that name secrets are hidden.
+
+    >>> shown(["serve", "--api-key", "s3cret", "--token=abc", "--tp", "2"])
+    ['serve', '--api-key', '(not stored)', '--token=(not stored)', '--tp', '2']
+    """
+    out: list[str] = []
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        is_flag = word.startswith("-")
+        secret = is_flag and secrecy.secret_field(name.lstrip("-").replace("-", "_"))
+        if hide and not is_flag:
+            word = HIDDEN
+        elif secret and equals:
+            word = f"{name}={HIDDEN}"
+        hide = secret and not equals
+        out.append(word)
+    return out
+
+
+def to_agree(name: str, command: Command, version: Sequence[str]) -> list[str]:
+    """Everything that would be run for a stack, as lines that are short enough to be shown whole.
+
+    >>> to_agree("a", Command(words=["serve", "m"], env={"X": "1"}), ["serve", "--version"])
+    ['a: X=1 serve m', 'a: serve --version']
+    """
+    env = [f"{name}={value}" for name, value in command.env.items()]
+    whole = [shlex.join([*env, *command.words]), *([shlex.join(version)] if version else [])]
+    pieces = [text[start : start + _LINE] for text in whole for start in range(0, len(text), _LINE)]
+    return [f"{name}: {piece}" for piece in pieces]
+
+
+def stored(stack: Stack) -> Stack:
+    """The stack as it may be written to a manifest."""
+    spec = msgspec.structs.replace(stack.spec, args=shown(stack.spec.args))
+    recipe = msgspec.structs.replace(
+        stack.recipe, command=shown(stack.recipe.command), env=secrecy.shown(stack.recipe.env)
+    )
+    return msgspec.structs.replace(stack, spec=spec, recipe=recipe)
+
+
+def must_be_whole(stack: Stack, place: str) -> None:
+    """HarnessError where a word was hidden before it was stored: such a stack cannot be started again."""
+    words = [*stack.spec.args, *stack.recipe.command, *stack.recipe.env.values()]
+    if any(HIDDEN in word for word in words):
+        fact = f"the command of {stack.spec.name} had a secret in it, which is not stored"
+        raise HarnessError(fact, place=place, way_out="name secrets by variables, and start a new comparison")
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    """The word with its braces filled; braces that name nothing stay as they are."""
+    for name, value in values.items():
+        word = word.replace("{" + name + "}", value)
+    return word

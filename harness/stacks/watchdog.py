@@ -1,0 +1,183 @@
+"""The process that owns a server: started before it, and there until nothing of it is left.
+
+knee starts it and keeps the other end of its standard input. A line there ends the server in order; the end of the
+pipe, which also comes when knee is killed, ends it at once. What the server starts and leaves behind becomes this
+process's child (PR_SET_CHILD_SUBREAPER, prctl(2)), in whatever session it is, and is ended as well.
+
+The first line of the input is JSON (`Task`), each line of the output too: `{"pid": 1}`, `{"ended": 0}`, `{"log": ""}`.
+Of what the server prints only the end is kept, in memory. Left out: containers, which are no children of anybody here;
+`cleanup` is the command that ends those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Any, TypedDict
+
+KEPT = 64 << 10  # bytes of the server's log
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
+_AT_ONCE_S = 2.0  # between the signals to a server whose knee has gone
+_REST_S = 5.0  # in which what was killed has to go
+_CLEANUP_S = 60.0
+_TICK_S = 0.05
+
+
+class Task(TypedDict):
+    """What is to be run, and how it is ended."""
+
+    words: list[str]
+    env: dict[str, str]
+    cpus: list[int]  # []: wherever the system likes
+    stop_s: float
+    cleanup: list[str]
+
+
+def descendants(parents: dict[int, int], root: int) -> list[int]:
+    """Every process below one, by the parent of each.
+
+    >>> descendants({2: 1, 3: 2, 4: 3, 5: 9}, 2)
+    [3, 4]
+    """
+    below, pending = [], [root]
+    while pending:
+        here = pending.pop()
+        children = [pid for pid, parent in parents.items() if parent == here]
+        below += children
+        pending += children
+    return below
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                found[int(name)] = int(file.read().rpartition(b")")[2].split()[1])  # proc(5): 4th field, ppid
+    return found
+
+
+class _Owner:
+    """The server, the end of its log, and its ways to end."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.log = bytearray()
+        self.status: int | None = None
+        process = subprocess.Popen(
+            task["words"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=os.environ | task["env"], start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        self.pid, self.output = process.pid, process.stdout.fileno()
+        self._process = process  # which closes the pipe once it is forgotten
+        os.set_blocking(self.output, False)
+
+    def wait(self, others: list[int], within_s: float) -> list[int]:
+        """Read the log and reap children for so long at most; which of the others can be read, at once if any can."""
+        ready, _, _ = select.select([*others, *([self.output] if self.output >= 0 else [])], [], [], within_s)
+        if self.output in ready:
+            self.read()
+        self.reap()
+        return [each for each in ready if each in others]
+
+    def read(self) -> None:
+        """What the server has printed."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.output, KEPT):
+                self.log += data
+                del self.log[:-KEPT]
+            self.output = -1  # nobody can write to it any more
+
+    def reap(self) -> None:
+        """Every child that has ended, the server or what it left."""
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self.pid:
+                    self.status = os.waitstatus_to_exitcode(found[1])
+
+    def end(self, stop_s: float) -> None:
+        """End the server's group, then everything else that came from it."""
+        self._signal(signal.SIGTERM)
+        self._until(lambda: self.status is not None, stop_s)
+        self._signal(signal.SIGKILL)
+        until = time.monotonic() + _REST_S
+        while (left := descendants(_parents(), os.getpid())) and time.monotonic() < until:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.wait([], _TICK_S)
+        if self.output >= 0:
+            self.read()
+
+    def _signal(self, number: int) -> None:
+        if self.status is None or number == signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _until(self, holds: Any, within_s: float) -> None:
+        until = time.monotonic() + within_s
+        while not holds() and time.monotonic() < until:
+            self.wait([], _TICK_S)
+
+
+def _report(**message: object) -> None:
+    """A line for knee, if it is still there."""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _command() -> bytes:
+    """The next line of the input; empty at its end."""
+    line = b""
+    with contextlib.suppress(OSError):
+        while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+            line += byte
+    return line
+
+
+def main() -> None:
+    """Run the task of the first line until the server ends, a line comes, or the input ends."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+        # They are knee's, which then ends the pipe. Not SIG_IGN, which the server would inherit.
+        signal.signal(number, lambda *_: None)
+    task: Task = json.loads(_command())
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    if task["cpus"]:
+        os.sched_setaffinity(0, task["cpus"])
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake)  # a child's end wakes `select`
+    try:
+        owner = _Owner(task)
+    except OSError as error:
+        _report(error=f"{task['words'][0]}: {error.strerror or error}")
+        return
+    _report(pid=owner.pid)
+    in_order = True
+    while owner.status is None:
+        ready = owner.wait([0, woken], 60.0)
+        if woken in ready:
+            os.read(woken, KEPT)
+        if 0 in ready:
+            in_order = bool(_command())
+            break
+    if owner.status is not None:
+        _report(ended=owner.status)
+    owner.end(task["stop_s"] if in_order else _AT_ONCE_S)
+    if task["cleanup"]:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                task["cleanup"], env=os.environ | task["env"], timeout=_CLEANUP_S, check=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+    _report(log=owner.log.decode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""One weight set on vLLM, llama-server and transformers, one core each in turn; and 4 bits against 32 on llama-server.
+
+    python scripts/live_stacks.py measure --only stacks --repeat 3 --out results/live-stacks
+
+Writes the recipes and campaigns of this machine's servers into .live/stacks and leaves the rest to `knee stacks run`:
+starting, measuring, ending. scripts/live-stacks builds what is started here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+LIVE = Path(".live").absolute()
+FOLDER, MODEL = LIVE / "stacks", LIVE / "smollm2/model"
+SEATS, CONTEXT = 8, 1024  # requests at once, on the servers that have such a limit; tokens of each
+WORKLOAD = {"input_tokens": 128, "output_tokens": 64, "tokenizer": str(MODEL)}
+NAMES = ("stacks", "quantised")
+
+
+def llama_server() -> dict[str, Any]:
+    binary = str(LIVE / "llama/llama-server")
+    command = [binary, "--model", "{model}", "--alias", "{served}", "--host", "127.0.0.1", "--port", "{port}"]
+    return {
+        "title": "llama-server",
+        "command": [*command, "--metrics", "--no-webui", "--threads", "1", "--threads-batch", "1"],
+        "model_file": "*.gguf",
+        "version": [binary, "--version"],
+        "flags": {
+            "dtype": [],
+            "max_num_seqs": ["--parallel", "{value}"],
+            "max_model_len": ["--ctx-size", "{cache_tokens}"],
+            "prefix_caching=off": ["--no-cache-prompt"],
+        },
+    }
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """The servers as this machine has them: from .live, on one thread, in float32."""
+    transformers = LIVE / "transformers/bin/transformers"
+    return {
+        "vllm": {
+            "title": "vLLM on the CPU",
+            "command": [
+                str(LIVE / "vllm/bin/vllm"), "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}",
+                "--served-model-name", "{served}", "--enforce-eager",
+            ],
+            "env": {
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "0",
+                "VLLM_NO_USAGE_STATS": "1",
+                "HF_HUB_OFFLINE": "1",
+            },
+            "flags": {
+                "dtype=fp32": ["--dtype", "float32"],
+                "max_num_seqs": ["--max-num-seqs", "{value}"],
+                "max_model_len": ["--max-model-len", "{value}"],
+                "prefix_caching=off": ["--no-enable-prefix-caching"],
+            },
+        },
+        "llama-server": llama_server(),
+        "transformers": {
+            "title": "transformers serve",
+            "command": [
+                str(transformers), "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}", "--device", "cpu",
+                "--continuous-batching", "--attn-implementation", "sdpa", "--cb-num-blocks", "512",
+                "--cb-block-size", "32", "--cb-max-batch-tokens", "512",
+            ],
+            "env": {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+            "served": "{model}",
+            "version": [str(transformers), "version"],
+            "flags": {"dtype=fp32": ["--dtype", "float32"]},
+        },
+    }  # fmt: skip
+
+
+def campaign(name: str) -> dict[str, Any]:
+    """The campaign file of that name; the bounds of a run are given by options."""
+    seats = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
+    path = {each: str(FOLDER / f"{each}.toml") for each in recipes()}
+    if name == "quantised":
+        q4 = str(LIVE / "smollm2/model-q4/model.gguf")
+        stacks = [
+            {"name": "f32", "recipe": path["llama-server"], **seats, "dtype": "fp32"},
+            {"name": "q4", "recipe": path["llama-server"], **seats, "model": q4},
+        ]
+        claims = [{"id": "benchmark-int4", "of": "q4", "over": "f32"}]
+    else:
+        stacks = [
+            {"recipe": path["vllm"], **seats, "dtype": "fp32"},
+            {"recipe": path["llama-server"], **seats, "dtype": "fp32"},
+            {"recipe": path["transformers"], "dtype": "fp32"},
+        ]
+        claims = [{"id": "stack-llamacpp", "of": "llama-server", "over": "vllm"}]
+    # The servers have core 0, knee core 1. No prediction: it knows no 32-bit weights.
+    hardware = {"host_cpus": [0]}
+    return {"name": f"live-{name}", "workload": WORKLOAD, "hardware": hardware, "stack": stacks, "claim": claims}
+
+
+def write() -> None:
+    """Every recipe and campaign, into .live/stacks."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, recipe in recipes().items():
+        (FOLDER / f"{name}.toml").write_text(tomli_w.dumps(recipe))
+    for name in NAMES:
+        (FOLDER / f"live-{name}.toml").write_text(tomli_w.dumps(campaign(name)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One weight set on three servers.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measuring = verbs.add_parser("measure")
+    measuring.add_argument("--only", choices=NAMES, action="append", help="this campaign alone")
+    measuring.add_argument("--repeat", type=int, default=3, help="runs of each stack, in turns")
+    measuring.add_argument("--max-seconds", type=float, default=180.0, help="of every run")
+    measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each, once")
+    measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
+    arguments = parser.parse_args()
+    write()
+    bounds = ["--max-concurrency", "32", "--max-seconds", f"{arguments.max_seconds:g}"]
+    bounds += ["--repeat", str(arguments.repeat)]
+    if arguments.short:
+        bounds = ["--levels", "1,2", "--level-seconds", "2"]
+    statuses = []
+    for name in arguments.only or NAMES:
+        out = f"{arguments.out}-{'short-' if arguments.short else ''}{name}"
+        command = ["taskset", "-c", "1", sys.executable, "-m", "harness", "stacks", "run"]
+        command += [str(FOLDER / f"live-{name}.toml"), "--model", str(MODEL), *bounds, "--yes", "--out", out]
+        statuses.append(subprocess.call(command))
+        if statuses[-1] >= 128 or statuses[-1] < 0:
+            break
+    sys.exit(max(statuses, key=abs))
+
+
+if __name__ == "__main__":
+    main()

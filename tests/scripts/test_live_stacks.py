@@ -1,0 +1,64 @@
+"""scripts/live_stacks: its recipes and campaigns are what `knee stacks run` reads, on one weight set at one type."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import recipe
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import live_stacks  # noqa: E402  # its folder is a line above
+import msgspec  # noqa: E402
+
+from harness.cli.stacks import campaign_of  # noqa: E402
+from harness.experiment import stacked  # noqa: E402
+from harness.scenario import Target  # noqa: E402
+from harness.stacks import shipped  # noqa: E402
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model-f32.gguf").touch()
+    monkeypatch.setattr(live_stacks, "FOLDER", tmp_path / "stacks")
+    monkeypatch.setattr(live_stacks, "MODEL", model)
+    live_stacks.write()
+    return tmp_path
+
+
+def commands(written: Path, name: str) -> dict[str, list[str]]:
+    scenario, campaign = campaign_of(str(written / f"stacks/live-{name}.toml"))
+    scenario = msgspec.structs.replace(scenario, target=Target(model=str(written / "model")))
+    stacks = shipped.stacks(campaign.stacks)
+    assert stacked.plan(scenario, stacks, campaign.claims, composed=False).cells
+    return {name: made.words for name, made in stacked.printed(scenario, stacks, composed=False)}
+
+
+def test_the_three_servers_load_one_weight_set_in_float32(written: Path) -> None:
+    found = commands(written, "stacks")
+    assert list(found) == ["vllm", "llama-server", "transformers"]
+    assert str(written / "model") in found["vllm"]
+    assert str(written / "model") in found["transformers"]
+    assert str(written / "model/model-f32.gguf") in found["llama-server"]
+    assert "--dtype float32" in shlex.join(found["vllm"])
+    assert "--dtype float32" in shlex.join(found["transformers"])
+    assert "--max-num-seqs 8 --max-model-len 1024 --no-enable-prefix-caching" in shlex.join(found["vllm"])
+    assert "--parallel 8 --ctx-size 8192 --no-cache-prompt" in shlex.join(found["llama-server"])
+
+
+def test_the_quantised_file_is_served_with_the_same_flags(written: Path) -> None:
+    found = commands(written, "quantised")
+    f32, q4 = ([word for word in words if not word.endswith(".gguf")] for words in found.values())
+    assert f32 == q4
+    assert found["q4"][2].endswith("model-q4/model.gguf")
+
+
+def test_every_recipe_is_one(written: Path) -> None:
+    assert {recipe.load(path).title for path in (written / "stacks").glob("[!l]*.toml")} >= {"vLLM on the CPU"}

@@ -1,0 +1,152 @@
+"""Recipes and campaigns are read strictly, and every shipped one makes a command."""
+
+from __future__ import annotations
+
+import doctest
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness import ready, recipe
+from harness.cli.stacks import campaign_of
+from harness.errors import HarnessError
+from harness.experiment import stacked
+from harness.recipe import Settings, StackSpec
+from harness.scenario import Target
+from harness.stacks import command, endpoint, server, shipped, watchdog
+from harness.terminal import clean
+from tests.builders import recipes
+
+OF_A_GPU = ("vllm", "sglang", "tgi", "tensorrt-llm", "triton", "llama-server", "transformers")
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert [doctest.testmod(module).failed for module in (command, server, watchdog)] == [0, 0, 0]
+
+
+def test_there_is_a_recipe_for_each_of_the_servers_that_people_run() -> None:
+    assert set(OF_A_GPU) | {"sim"} == set(shipped.names())
+
+
+@pytest.mark.parametrize("name", OF_A_GPU)
+def test_a_shipped_recipe_takes_its_settings_here_and_by_its_compose_file(name: str) -> None:
+    (stack,) = shipped.stacks([StackSpec(recipe=name)])
+    assert not stack.own
+    made = command.local(stack, "/models/m", 8123)
+    assert any("8123" in word for word in made.words)
+    assert any("/models/m" in word for word in made.words)
+    file = shipped.compose_file(stack.recipe)
+    assert file.is_file()
+    composed = command.composed(stack, "/models/m", 8123, str(file))
+    assert composed.env["PORT"] == "8123"
+    assert composed.cleanup[-4:] == ["down", "--timeout", "2", "--volumes"]
+
+
+@pytest.mark.parametrize("name", OF_A_GPU)
+def test_no_brace_is_left_in_a_command(name: str) -> None:
+    found = shipped.shipped(name)
+    names = [key for key in found.flags if "=" not in key]
+    settings = {key: ("auto" if "dtype" in key else 4) for key in names}
+    spec = StackSpec(recipe=name, name=name, **settings)  # type: ignore[arg-type]
+    words = command.local(recipe.Stack(spec=spec, recipe=found), "m", 1).words
+    assert [word for word in words if "{" in word] == []
+
+
+def test_a_setting_without_a_flag_is_refused_with_the_way_out() -> None:
+    stack = recipes.stack("sim")
+    wanted = recipe.Stack(spec=StackSpec(recipe="sim", name="sim", tp=2), recipe=stack.recipe)
+    with pytest.raises(HarnessError, match=r"no flag for tp = 2.*flags\.tp"):
+        command.local(wanted, "m", 1)
+
+
+def test_a_model_file_is_the_only_one_of_its_kind_in_the_folder(tmp_path: Path) -> None:
+    gguf = recipes.recipe(model_file="*.gguf")
+    with pytest.raises(HarnessError, match=r"0 files \*\.gguf"):
+        endpoint.loaded(gguf, str(tmp_path))
+    (tmp_path / "a.gguf").touch()
+    assert endpoint.loaded(gguf, str(tmp_path)) == str(tmp_path / "a.gguf")
+    assert endpoint.loaded(gguf, "one.gguf") == "one.gguf"
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(HarnessError, match="2 files"):
+        endpoint.loaded(gguf, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('title = "x"\n', "no 'command'"),
+        ('title = "x"\ncommand = []\n', "it has no words"),
+        ('title = "x"\ncommand = ["a"]\nhealht = "/"\n', "did you mean 'health'"),
+        ('title = "x"\ncommand = ["a"]\nready_within = "soon"\n', "not a duration"),
+        ("title = [", "not TOML"),
+    ],
+)
+def test_a_recipe_that_is_none_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(HarnessError, match=message):
+        recipe.load(tmp_path / "mine.toml")
+
+
+def test_stacks_have_names_of_their_own_that_can_name_folders(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(recipes.toml(["serve"]))
+    found = shipped.stacks([StackSpec(recipe=str(own)), StackSpec(recipe="sim", name="two")])
+    assert [(stack.spec.name, stack.own) for stack in found] == [("mine", True), ("two", False)]
+    for specs, message in (
+        ([], "no stack to run"),
+        ([StackSpec(recipe="vlm")], "did you mean 'vllm'"),
+        ([StackSpec(recipe="sim"), StackSpec(recipe="sim")], "two stacks are called sim"),
+        ([StackSpec(recipe="sim", name="../up")], "cannot name a stack"),
+    ):
+        with pytest.raises(HarnessError, match=message):
+            shipped.stacks(specs)
+
+
+def test_secrets_of_a_command_are_not_stored_and_then_it_cannot_be_resumed() -> None:
+    plain = recipes.stack("sim")
+    spec = StackSpec(recipe="sim", name="sim", args=["--api-key", "s3cret"])
+    stored = command.stored(recipe.Stack(spec=spec, recipe=plain.recipe))
+    assert "s3cret" not in str(stored)
+    command.must_be_whole(command.stored(plain), "folder")
+    with pytest.raises(HarnessError, match="had a secret in it"):
+        command.must_be_whole(stored, "folder")
+
+
+def test_no_word_of_a_command_is_left_out_where_it_is_agreed_to() -> None:
+    made = command.Command(words=["sh", "-c", "x" * 1000 + "evil" + "y" * 1000])
+    lines = command.to_agree("a", made, [])
+    assert "".join(line.removeprefix("a: ") for line in lines) == shlex.join(made.words)
+    assert all(clean(line) == line for line in lines)
+
+
+def test_a_campaign_s_tables_are_split_from_its_scenario() -> None:
+    tree = {
+        "name": "c",
+        "stack": [{"recipe": "sim", "tp": 2}],
+        "claim": [{"id": "speculative", "of": "a", "over": "b"}],
+    }
+    rest, campaign = recipe.split(tree, "here")
+    assert rest == {"name": "c"}
+    assert campaign.stacks == [StackSpec(recipe="sim", tp=2)]
+    assert (campaign.claims[0].times, campaign.claims[0].of) == (1.0, "a")
+    with pytest.raises(HarnessError, match=r"write it \[\[stack\]\]"):
+        recipe.split({"stack": {}}, "here")
+
+
+@pytest.mark.parametrize("name", [each.name for each in ready.campaigns()])
+def test_a_ready_campaign_has_a_claim_and_commands(name: str) -> None:
+    scenario, campaign = campaign_of(name)
+    assert campaign.claims
+    stacks = shipped.stacks(campaign.stacks)
+    served = msgspec.structs.replace(scenario, target=Target(model="/models/m"))
+    made = stacked.plan(served, stacks, campaign.claims, composed=False)
+    assert len(made.cells) == scenario.ramp.repeat * len(stacks) >= 6
+    assert [each.id for each in made.claims] == [each.id for each in campaign.claims]
+
+
+def test_settings_are_names_of_flags() -> None:
+    known = {field for field in Settings.__struct_fields__ if field != "gpus"}
+    for name in shipped.names():
+        assert {key.partition("=")[0] for key in shipped.shipped(name).flags} <= known
