@@ -24,8 +24,8 @@ ROOMS = (
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "interpreter", "judgement",
-    "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles", "scenario", "secrecy", "server_metrics", "summary",
-    "terminal", "traffic", "units",
+    "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles", "scenario", "secrecy",
+    "server_metrics", "summary", "terminal", "traffic", "units",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {
