@@ -22,12 +22,13 @@ from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
+from harness.fleet import ROUND_ROBIN
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
 from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.manifest import Manifest
 from harness.observe.gpu import Gpus
-from harness.record import Level, LevelNote, Record, Sample
+from harness.record import SERVER, Level, LevelNote, Record, Sample
 from harness.results.spool import Spool
 from harness.roles import Role
 from harness.scenario import Scenario
@@ -126,7 +127,8 @@ class Levels:
                 self._spool.level(void(level))
         plans = [self._plan(i, len(workers), cpus) for i, cpus in enumerate(placement)]
         await workers.begin(plans, self.live.batch, self._on_progress)
-        watching = [asyncio.create_task(self._scrape())] if self._launch.metrics else []
+        replicas = self._launch.replicas or (self._launch,)
+        watching = [asyncio.create_task(self._scrape(each)) for each in replicas if each.metrics]
         if gpus is not None:
             watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
         try:
@@ -139,10 +141,11 @@ class Levels:
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _scrape(self) -> None:
-        where = self._launch.figures or msgspec.structs.replace(self._launch.target, path="/metrics")
+    async def _scrape(self, replica: Launch) -> None:
+        where = replica.figures or msgspec.structs.replace(replica.target, path="/metrics")
         every_s = telemetry.scrape_every_s(self._scenario.ramp.level_seconds)
-        await telemetry.scrape(where, self.live, every_s, self._view.note, self._launch.secrets)
+        source = f"{SERVER} {replica.address.place}" if self._launch.replicas else SERVER
+        await telemetry.scrape(where, self.live, every_s, self._view.note, self._launch.secrets, source)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it."""
@@ -205,6 +208,11 @@ class Levels:
             run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
+            replicas=tuple(
+                Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
+                for each in launch.replicas
+            ),
+            balance=scenario.target.balance or ROUND_ROBIN,
             api=launch.api,
             model=launch.model,
             drop=launch.drop,

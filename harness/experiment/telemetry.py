@@ -11,6 +11,7 @@ from harness.load.client import client
 from harness.load.transport import Target
 from harness.observe import server
 from harness.observe.gpu import EVERY_S, Gpus
+from harness.record import SERVER
 from harness.secrecy import plain, redact
 
 _SCRAPE_S = 5.0  # for one page of the server's figures
@@ -28,9 +29,17 @@ def scrape_every_s(level_seconds: float | None) -> float:
 
 
 async def scrape(
-    where: Target, live: LiveState, every_s: float, note: Callable[[str], None], secrets: Sequence[str]
+    where: Target,
+    live: LiveState,
+    every_s: float,
+    note: Callable[[str], None],
+    secrets: Sequence[str],
+    source: str = SERVER,
 ) -> None:
-    """Take the server's figures; a scrape that fails is a gap, noted once, and is tried again."""
+    """Take a server's figures; a scrape that fails is a gap, noted once, and is tried again.
+
+    `source` is what its samples name as theirs: of several replicas each has its own.
+    """
     wait, noted = every_s, False
     async with client(where, connect_s=_SCRAPE_S) as http:
         while True:
@@ -38,14 +47,14 @@ async def scrape(
                 page = await control.page(http, where.path, _SCRAPE_S)
                 why = "" if page.status == 200 else f"it answers {page.status}"
                 if not why:
-                    live.add_samples(server.samples(live.now(), server.parse(page.text)))
+                    live.add_samples(server.samples(live.now(), server.parse(page.text), source))
             except control.TransportError as error:
                 why = plain(str(error)[:_LONGEST_REASON]) or type(error).__name__
             # A failing scrape is tried less and less often, for it may cost the server much.
             wait = min(_LONGEST_WAIT_S, 2 * wait) if why else every_s
             if why and not noted:
                 noted = True
-                note(f"a gap in the server's own figures: {redact(why, secrets)}; load goes on without them")
+                note(f"a gap in the {source}'s own figures: {redact(why, secrets)}; load goes on without them")
             await asyncio.sleep(wait)
 
 

@@ -343,7 +343,7 @@ class Driver:
     def _built(self, request: Request) -> _Built:
         plan = self._plan
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
-        data = self._transport.request(request_id, self._encode(request))
+        data = self._transport.request(request_id, self._encode(request), request.session)
         return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
 
     async def _fill(self) -> None:

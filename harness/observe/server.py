@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from harness.record import Sample
+from harness.record import SERVER, Sample
 
 # our name: the servers' names for it (vLLM, SGLang, llama-server)
 NAMES: dict[str, tuple[str, ...]] = {
@@ -77,5 +77,5 @@ def cache_config(page: str) -> dict[str, str]:
     return labels
 
 
-def samples(time_s: float, figures: dict[str, float]) -> list[Sample]:
-    return [Sample(time_s, "server", name, value) for name, value in figures.items()]
+def samples(time_s: float, figures: dict[str, float], source: str = SERVER) -> list[Sample]:
+    return [Sample(time_s, source, name, value) for name, value in figures.items()]
