@@ -16,6 +16,8 @@ Balance = Literal["round-robin", "least-in-flight", "session"]
 ROUND_ROBIN: Balance = "round-robin"
 LEAST_IN_FLIGHT: Balance = "least-in-flight"
 SESSION: Balance = "session"
+# Kinds of errors that say that a replica does not serve; what it refuses (4xx) is none of them.
+LOST = frozenset(("refused", "connect", "reset", "truncated", "tls", "protocol", "client_deadline", "http_5xx"))
 MOST = 64  # replicas; every one is asked for its model before the load
 
 _OF_A_FLEET = ("balance", "allow_different_replicas")  # fields that one server has no use for

@@ -15,14 +15,15 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, grade, metrics, sessions, slo, telemetry
+from harness.analysis import classes, grade, metrics, replicas, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.window import began_in, whole_requests
+from harness.fleet import ROUND_ROBIN
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
-from harness.record import NOT_FAILED, Level, Record, Sample
+from harness.record import NOT_FAILED, SERVER, Level, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
 
@@ -36,6 +37,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
     class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
     session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
+    urls: tuple[str, ...] = ()  # of the replicas, where there are several
+    balance: str = ROUND_ROBIN  # over them
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
@@ -60,6 +63,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
             session_requests=_session_requests(scenario.workload),
             client=client,
+            urls=tuple(manifest.urls or ()),
+            balance=scenario.target.balance or ROUND_ROBIN,
         )
 
 
@@ -112,11 +117,23 @@ def summarise_level(
         stamps_late_s=telemetry.stamp_delay(samples, window),
     )
     made = classes.with_classes(made, table, level, facts, facts.class_limits)
+    if facts.urls:
+        servers = {
+            url: _server(samples, table.only(replicas.rows(table, url)), window, itl, f"{SERVER} {url}")
+            for url in facts.urls
+        }
+        made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
+    balanced = filter(None, [replicas.uneven(made, facts.balance)])
     made = msgspec.structs.replace(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
-        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
+        verdicts=[
+            *_pauses(samples, level, made.client),
+            *balanced,
+            *made.verdicts,
+            *_error_messages(records, level),
+        ],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
 
@@ -172,9 +189,9 @@ def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
 
 
 def _server(
-    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None
+    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None, source: str = SERVER
 ) -> ServerView | None:
-    if not any(s.source == "server" and window[0] <= s.time_s <= window[1] for s in samples):
+    if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
@@ -190,4 +207,5 @@ def _server(
         steps_per_s=1.0 / itl if itl else None,
         computed=list(zip(table.first[prompts].tolist(), fresh[prompts].tolist(), strict=True)),
         ended=list(zip(table.last[ended].tolist(), table.output_tokens[ended].tolist(), strict=True)),
+        source=source,
     )

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from harness.analysis import classes, curve, gap, grade, lengths, phases, slo
+from harness.analysis import classes, curve, gap, grade, lengths, node_loss, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
@@ -51,7 +51,8 @@ def summarise(run: Result) -> Summary:
     )
     phase, of_phase = _phases(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
-    found = [*_of_run(run), *_of_workload(run, workload)]
+    losses = node_loss.of_run(table, finished, facts.urls, fitted)
+    found = [*_of_run(run), *_of_workload(run, workload), *map(node_loss.verdict, losses)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
     return Summary(
@@ -69,6 +70,7 @@ def summarise(run: Result) -> Summary:
         grade=grade.of_run(_counting(levels)),
         phases=phase,
         workload=workload or UNSET,
+        node_losses=losses or UNSET,
     )
 
 

@@ -6,7 +6,7 @@ import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.record import Sample
+from harness.record import SERVER, Sample
 from harness.summary import ClientView, GpuView, ServerView
 
 _EDGE_S = 5.0  # how far outside a window a sample may lie and still count for the energy counter at its edge
@@ -70,6 +70,7 @@ def server_view(
     steps_per_s: float | None,
     computed: Sequence[tuple[float, float]] = (),
     ended: Sequence[tuple[float, float]] = (),
+    source: str = SERVER,
 ) -> ServerView | None:
     """The server's own figures of one window, and its token counters against ours.
 
@@ -80,7 +81,7 @@ def server_view(
     """
     series: dict[str, list[tuple[float, float]]] = {}
     for sample in samples:
-        if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
+        if sample.source == source and window[0] <= sample.time_s <= window[1]:
             series.setdefault(sample.metric, []).append((sample.time_s, sample.value))
     if not series:
         return None

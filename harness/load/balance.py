@@ -16,7 +16,6 @@ import hashlib
 from harness.fleet import LEAST_IN_FLIGHT, SESSION, Balance
 
 FAILURES = 3  # in a row, which take a replica out
-LOST = frozenset(("refused", "connect", "reset", "truncated", "tls", "protocol", "client_deadline"))  # kinds of errors
 
 
 class State(enum.Enum):

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from harness.fleet import LOST
 from harness.load import control
-from harness.load.balance import LOST, Balancer, State
+from harness.load.balance import Balancer, State
 from harness.load.client import client
 from harness.load.messages import Replica
 from harness.load.transport import Exchange, Transport
