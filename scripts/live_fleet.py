@@ -41,7 +41,7 @@ SLOTS = 2  # of each server
 LEVELS = "2,4,6,3"  # the loss is in the last one
 WITHIN_S = 0.2  # of the recovery by the log
 SETTLED_S, DOWN_S = 10.0, 2.0  # from the last level's beginning to the loss, and from there to the new start
-_LEVEL_ENDED = re.compile(r"\s*\d+/\d+ +C = ")
+_LEVEL_ENDED = re.compile(r"\s*\d+/\d+ +C = [\d,]+ +[\d,.]+ tok/s")  # while a level runs, its phase comes first
 _TAKEN = re.compile(r"(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) .*launch_slot_")  # minutes, seconds, milli-, microseconds
 
 
@@ -154,7 +154,10 @@ def measure(out: Path, levels: str, level_seconds: float) -> None:
     taken = first_request(lost.log)
     if taken is None:
         raise ServerError("the server that was started again took no request")
-    origin_s = Result.open(out).manifest.clock.monotonic_ns_origin * 1e-9
+    clock = Result.open(out).manifest.clock
+    if not clock:
+        raise ServerError("the run has no clock")
+    origin_s = clock.monotonic_ns_origin * 1e-9
     live = Live(
         server="llama-server", version=llama_version(), url=lost.url, status=status,
         killed_s=killed - origin_s, started_s=started - origin_s, first_request_s=started + taken - origin_s,

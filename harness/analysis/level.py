@@ -19,6 +19,7 @@ from harness.analysis import classes, grade, metrics, replicas, sessions, slo, t
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
+from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import began_in, whole_requests
 from harness.fleet import ROUND_ROBIN
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
@@ -123,14 +124,15 @@ def summarise_level(
             for url in facts.urls
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
-    balanced = filter(None, [replicas.uneven(made, facts.balance)])
+    limited = quota_limited(made, telemetry.quota_left(samples, window))
+    more = filter(None, [replicas.uneven(made, facts.balance), limited])
     made = msgspec.structs.replace(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
         verdicts=[
             *_pauses(samples, level, made.client),
-            *balanced,
+            *more,
             *made.verdicts,
             *_error_messages(records, level),
         ],

@@ -14,6 +14,7 @@ from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import dip_confirmed, drift
+from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
@@ -58,7 +59,7 @@ def summarise(run: Result) -> Summary:
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
-        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
+        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp), quota_plateau(fitted, of_ramp)])],
         knee_concurrency=_knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values())),
         levels=levels,
         curve=fitted,

@@ -115,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
     surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
+    quota: dict[str, float] = {}  # of a hosted endpoint, by its latest answers; sent with `late`
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):
