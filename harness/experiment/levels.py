@@ -77,7 +77,8 @@ class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, manifest: Manifest) -> RampInputs:
         prediction, slots = manifest.prediction, manifest.server.get("slots")
-        hint = slots if isinstance(slots, int) else None  # requests that the server says it runs at once
+        replicas = len(manifest.urls or ()) or 1
+        hint = slots * replicas if isinstance(slots, int) else None  # requests that the servers say they run at once
         return cls(
             facts=Facts.of(manifest),
             predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,

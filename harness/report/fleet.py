@@ -58,7 +58,7 @@ def _losses(summary: Summary) -> doc.Section:
         column("within s", lambda x: number(x.errors_s)),
         column("recovery\ns", lambda x: number(x.recovery_s)),
         column("output\ntok/s", lambda x: _phases(x, lambda y: number(y.output_tokens_per_s)), words=True),
-        column("TTFT ms\np50", lambda x: _phases(x, lambda y: ms(y.survivors_ttft_s.p50)), words=True),
+        column("TTFT ms\nmean", lambda x: _phases(x, lambda y: ms(y.survivors_ttft_s.mean)), words=True),
         column("headroom", lambda x: {True: "held", False: "not held", None: MISSING}[x.headroom_held], words=True),
     ]
     return doc.Section("Lost replicas", columns=doc.shown(columns), note=_PHASES)

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from harness.analysis.node_loss import STOPPED
 from harness.cli import cli
 from harness.errors import HarnessError
+from harness.results.result import Result
 from harness.sim.outage import Outage, Outages, parse
 from harness.sim.process import running
 from harness.sim.profile import StreamPace, reference
@@ -47,6 +48,9 @@ def test_a_replica_that_is_gone_for_two_seconds_is_found_with_its_recovery(tmp_p
         run = CliRunner().invoke(cli, ["run", *urls, *options, "--out", str(out), "--quiet", "--no-plots"])
     assert run.exit_code in (0, 3), run.output  # 3: its failures are above 1 % of the requests
     summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
+    result = Result.open(out)
+    assert result.manifest.urls == [urls[1], urls[3]]
+    assert {f"server {url}" for url in (urls[1], urls[3])} <= {sample.source for sample in result.samples}
     (loss,) = summary.node_losses or []
     assert (loss.url, loss.kind) == (urls[3], STOPPED)
     assert loss.recovery_s == pytest.approx(2.0, abs=0.2)
