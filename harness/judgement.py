@@ -38,6 +38,8 @@ class Code(enum.StrEnum):
     STALLED = enum.auto()
     UNSTABLE = enum.auto()
     SERVER_LUMPS = enum.auto()
+    REPLICAS_UNEVEN = enum.auto()
+    QUOTA_LIMITED = enum.auto()
     GPU_THROTTLED = enum.auto()
     ENGINES_IMBALANCED = enum.auto()
     GPU_POWER_CAPPED = enum.auto()
@@ -70,6 +72,7 @@ class Code(enum.StrEnum):
     PREFILL_FLAT = enum.auto()
     PHASE_PLATEAU_NOT_REACHED = enum.auto()
     # of the run
+    NODE_LOSS = enum.auto()
     NOTHING_MEASURED = enum.auto()
     INCOMPLETE = enum.auto()
     SPOOL_DAMAGED = enum.auto()

@@ -359,6 +359,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
 
     workload: Workload = Workload()
     url: str | None = None  # without secrets
+    urls: list[str] | UnsetType = UNSET  # of the replicas, where there are several, as the records have them
     model: str | None = None
     api: str | None = None
     server: dict[str, Fact] = {}  # what it published, and what the operator stated of it

@@ -13,6 +13,8 @@ import msgspec
 
 FORMAT = 1  # of the spool and of requests.parquet; a change of name or meaning raises it
 
+SERVER = "server"  # source of a server's own figures; of one of several replicas it goes on with its address
+
 CANCELLED = "cancelled"  # an `error`: cut by us at a run's end
 ABANDONED = "abandoned"  # an `error`: given up before its end, as the workload wants it
 NOT_FAILED = frozenset(("", CANCELLED, ABANDONED))

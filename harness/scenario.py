@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, reuse, secrecy, traffic, units
+from harness import classes, decoding, fleet, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
@@ -57,6 +57,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     insecure: bool = False  # take any certificate
     transport: Literal["socket", "httpx"] = "socket"
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
+    # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
+    urls: list[str] | UnsetType = UNSET  # of several replicas, `url` the first of them
+    balance: fleet.Balance | UnsetType = UNSET  # over the replicas; UNSET: round-robin
+    allow_different_replicas: bool | UnsetType = UNSET  # of other versions or limits than the first
+    session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
+    traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM and node exporters
 
 
@@ -197,6 +203,8 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
         decoding.check(dict(raw))
     tree = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
     tree["workload"] = reuse.read(tree.get("workload", {}), f"{place}: $.workload")
+    if isinstance(tree.get("target"), dict):
+        tree["target"] = fleet.read(tree["target"])
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
     for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count), (_LENGTHS, classes.length)):
@@ -233,6 +241,14 @@ def check(scenario: Scenario, *, place: str) -> None:
         "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
     )  # fmt: skip
     must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
+    must(not any(map(_may_carry_a_key, target.urls or ())), "target.urls", *_NO_KEY)
+    sessions = scenario.has_tasks or bool(scenario.workload.dataset)
+    fleet.check(target, must, sessions=sessions, swept=scenario.sweep != Sweep())
+    header = target.session_header or ""
+    must(
+        not header or _HEADER_NAME.fullmatch(header) is not None,
+        "target.session_header", "it is no header's name", "write it like X-Session-Id",
+    )  # fmt: skip
     must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
     for url in target.exporters or ():
         must(not _may_carry_a_key(url), "target.exporters", *_NO_KEY)

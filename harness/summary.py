@@ -185,6 +185,24 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_token_s: Spread  # to the last token
 
 
+class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several replicas at one level; what is not said here is as in `LevelSummary`."""
+
+    requests: int
+    errors: int
+    error_rate: float | None
+    cancelled: int
+    in_flight: float | None
+    in_flight_share: float | None  # of what was in flight on all replicas
+    input_tokens_per_s: Estimate
+    output_tokens_per_s: Estimate
+    requests_per_s: Estimate
+    ttft_s: Spread
+    itl_s: Spread
+    e2e_s: Spread
+    server: ServerView | None
+
+
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None  # None in open loop
     rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
@@ -236,6 +254,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     worst_slowdown: float | UnsetType | None = UNSET  # of all classes; likewise
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
+    replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     grade: str = "quick"  # quick | standard | submission (docs/method.md, Grades)
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
@@ -525,6 +544,34 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  # why it is a doubt, or what would measure it
 
 
+class LossPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """All replicas, and those that were not lost, before, during or after a loss."""
+
+    seconds: float
+    output_tokens_per_s: float  # of all replicas
+    survivors_output_tokens_per_s: float
+    survivors_in_flight: float  # mean
+    survivors_ttft_s: Spread  # of the requests that were sent then and succeeded
+
+
+class NodeLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that stopped answering or slowed down; times are seconds since the run's origin."""
+
+    url: str
+    kind: str  # stopped | slowed
+    at: float | None  # concurrency, or in open loop rate, of its level
+    start_s: float  # end of its first failure; of one that slowed down the send of its first slow request
+    end_s: float | None  # send of its first success after it; None: it did not come back
+    recovery_s: float | None
+    errors: int
+    errors_s: float | None  # from its first failure to its last
+    before: LossPhase | None
+    during: LossPhase | None
+    after: LossPhase | None
+    survivors_plateau_tokens_per_s: float | None  # by the fitted curve; None: no plateau was measured
+    headroom_held: bool | None  # whether that is at least what all replicas gave before
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     simulated: bool
@@ -542,6 +589,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
+    node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
 
 
 class Achieved(msgspec.Struct, frozen=True):

@@ -294,7 +294,9 @@ class Processes:
     def __init__(self) -> None:
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
 
-    def start(self, name: str, command: list[str], env: dict[str, str] | None = None, *, pin_core: bool = True) -> None:
+    def start(
+        self, name: str, command: list[str], env: dict[str, str] | None = None, *, pin_core: bool = True
+    ) -> subprocess.Popen[bytes]:
         log = LIVE / "log" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as out:
@@ -307,6 +309,11 @@ class Processes:
                 env={**os.environ, **(env or {})},
             )
         self._running.append((name, process))
+        return process
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """Leave a process to the caller, who ends it."""
+        self._running = [each for each in self._running if each[1] is not process]
 
     def wait_ready(self, url: str, ca_file: Path | None = None) -> None:
         """Until `url` answers 200."""
@@ -377,12 +384,16 @@ def serve_vllm(processes: Processes) -> Target:
     return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
 
 
+def llama_command(port: int, slots: int) -> list[str]:
+    command = [str(LIVE / "llama/llama-server"), "-m", str(GGUF), "--alias", "toy", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "-np", str(slots), "-c", str(1024 * slots), "-t", "1", "-tb", "1"]
+    return [*command, "--metrics", "--no-webui"]
+
+
 def serve_llama(slots: int) -> Callable[[Processes], Target]:
     def serve(processes: Processes) -> Target:
         port = free_port()
-        command = [str(LIVE / "llama/llama-server"), "-m", str(GGUF), "--alias", "toy", "--host", "127.0.0.1"]
-        command += ["--port", str(port), "-np", str(slots), "-c", str(1024 * slots), "-t", "1", "-tb", "1"]
-        processes.start("llama-server", [*command, "--metrics", "--no-webui"])
+        processes.start("llama-server", llama_command(port, slots))
         processes.wait_ready(f"http://127.0.0.1:{port}/health")
         return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
 

@@ -23,7 +23,7 @@ ROOMS = (
     "workload", "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
-    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "interpreter", "judgement",
+    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "interpreter", "judgement",
     "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles", "scenario", "secrecy",
     "server_metrics", "summary", "terminal", "traffic", "units",
 }  # fmt: skip
@@ -38,7 +38,7 @@ MEASURING = {
 }  # what reads its results never comes to it
 PURE_ROOMS = {"predict", "decide", "analysis", "search"}
 SEEDED_ROOMS = {"dialects", "workload"}  # pure, but for random numbers from a seed
-PURE_LOAD = {"schedule", "http1"}
+PURE_LOAD = {"balance", "http1", "quota", "schedule"}
 IMPURE = {"socket", "asyncio", "time"}
 MEDIA = {  # of report: who shows something by which library; what is shown is described without any
     "rich": {"harness.report.terminal", "harness.report.live"},

@@ -15,15 +15,17 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, grade, metrics, sessions, slo, telemetry
+from harness.analysis import classes, grade, metrics, replicas, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
 from harness.analysis.table import Floats, Table
+from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import began_in, whole_requests
+from harness.fleet import ROUND_ROBIN
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
-from harness.record import NOT_FAILED, Level, Record, Sample
+from harness.record import NOT_FAILED, SERVER, Level, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
 
@@ -38,6 +40,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
     session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
     batch_limit: int | None = None  # requests in the batch of one engine, as stated
+    urls: tuple[str, ...] = ()  # of the replicas, where there are several
+    balance: str = ROUND_ROBIN  # over them
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
@@ -63,6 +67,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             session_requests=_session_requests(scenario.workload),
             client=client,
             batch_limit=_batch_limit(manifest),
+            urls=tuple(manifest.urls or ()),
+            balance=scenario.target.balance or ROUND_ROBIN,
         )
 
 
@@ -121,12 +127,22 @@ def summarise_level(
         stamps_late_s=telemetry.stamp_delay(samples, window),
     )
     made = classes.with_classes(made, table, level, facts, facts.class_limits)
+    if facts.urls:
+        servers = {
+            url: _server(
+                samples, table.only(replicas.rows(table, url)), window, itl, facts.batch_limit, f"{SERVER} {url}"
+            )
+            for url in facts.urls
+        }
+        made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
+    limited = quota_limited(made, telemetry.quota_left(samples, window))
+    more = filter(None, [replicas.uneven(made, facts.balance), limited])
     made = msgspec.structs.replace(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
-        verdicts=[*_pauses(samples, level, made.client), *made.verdicts, *_error_messages(records, level)],
+        verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
     return msgspec.structs.replace(made, grade=grade.of_level(made))
 
@@ -182,9 +198,14 @@ def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
 
 
 def _server(
-    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None, batch_limit: int | None
+    samples: Sequence[Sample],
+    table: Table,
+    window: tuple[float, float],
+    itl: float | None,
+    batch_limit: int | None,
+    source: str = SERVER,
 ) -> ServerView | None:
-    if not any(s.source == "server" and window[0] <= s.time_s <= window[1] for s in samples):
+    if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
@@ -203,4 +224,4 @@ def _server(
         ended_prompts=counted(table.last, table.input_tokens),
         steps_per_s=1.0 / itl if itl else None,
     )
-    return server_view(samples, window, ours, batch_limit)
+    return server_view(samples, window, ours, batch_limit, source)

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import server_metrics
 from harness.analysis import histogram, stats
-from harness.record import Sample
+from harness.record import SERVER, Sample
 from harness.server_metrics import Figure, Kind, Meaning
 from harness.summary import EngineView, ServerView, Spread
 
@@ -49,11 +49,11 @@ class Growth(msgspec.Struct, frozen=True):
 class Scrapes:
     """The samples of one window, by their meaning."""
 
-    def __init__(self, samples: Iterable[Sample], window: tuple[float, float]) -> None:
+    def __init__(self, samples: Iterable[Sample], window: tuple[float, float], source: str = SERVER) -> None:
         self._series: dict[Figure, dict[tuple[str, Meaning], list[tuple[float, float]]]] = {}
         times = set()
         for sample in samples:
-            if sample.source == "server" and window[0] <= sample.time_s <= window[1]:
+            if sample.source == source and window[0] <= sample.time_s <= window[1]:
                 times.add(sample.time_s)
                 for meaning in server_metrics.meanings(sample.metric):
                     of_figure = self._series.setdefault(meaning.figure, {})
@@ -136,14 +136,18 @@ class Scrapes:
 
 
 def server_view(
-    samples: Sequence[Sample], window: tuple[float, float], ours: Ours = Ours(), batch_limit: int | None = None
+    samples: Sequence[Sample],
+    window: tuple[float, float],
+    ours: Ours = Ours(),
+    batch_limit: int | None = None,
+    source: str = SERVER,
 ) -> ServerView | None:
     """The server's figures of one window, and its token counters against ours; None where it published nothing.
 
     Both sides of a ratio are counted between the same two scrapes. `batch_limit` is that of one engine, where the
-    operator or the server has stated it.
+    operator or the server has stated it; `source` has the samples of one of several replicas.
     """
-    scrapes = Scrapes(samples, window)
+    scrapes = Scrapes(samples, window, source)
     if not scrapes.times:
         return None
     engines = scrapes.engines

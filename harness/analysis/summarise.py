@@ -10,11 +10,12 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import checks, classes, curve, gap, grade, lengths, phases, slo
+from harness.analysis import checks, classes, curve, gap, grade, lengths, node_loss, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import dip_confirmed, drift
+from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
@@ -53,14 +54,15 @@ def summarise(run: Result) -> Summary:
     )
     phase, of_phase = _phases(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
-    found = [*_of_run(run), *_of_workload(run, workload)]
+    losses = node_loss.of_run(table, finished, facts.urls, fitted)
+    found = [*_of_run(run), *_of_workload(run, workload), *map(node_loss.verdict, losses)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
     knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
-        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp)])],
+        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp), quota_plateau(fitted, of_ramp)])],
         knee_concurrency=knee,
         levels=levels,
         curve=fitted,
@@ -78,8 +80,10 @@ def summarise(run: Result) -> Summary:
             run.manifest.scenario.slo,
             expected_hits=run.manifest.workload.expected_hit_rate or None,
             workload=workload,
+            losses=losses,
         )
         or UNSET,
+        node_losses=losses or UNSET,
     )
 
 

@@ -40,6 +40,7 @@ class Table(msgspec.Struct, frozen=True):
     error: tuple[str, ...]
     class_: tuple[str, ...]  # "": none
     session: tuple[str, ...]  # its id; "": none
+    url: tuple[str, ...]  # of the server or replica
     level: Ints
     merged: Ints
     lumped: Ints  # of the merged ones, those that the server sent together
@@ -82,6 +83,7 @@ class Table(msgspec.Struct, frozen=True):
             error=tuple([r.error for r in records]),
             class_=tuple([r.class_ for r in records]),
             session=tuple([r.session_id for r in records]),
+            url=tuple([r.url for r in records]),
             level=np.array([r.level for r in records], dtype=np.int64),
             merged=np.array([r.merged for r in records], dtype=np.int64),
             lumped=np.array([r.lumped for r in records], dtype=np.int64),

@@ -63,6 +63,20 @@ def stamp_delay(samples: Sequence[Sample], window: tuple[float, float]) -> float
     return max((s.value for s in delays if window[0] <= s.time_s <= window[1]), default=0.0)
 
 
+def quota_left(samples: Sequence[Sample], window: tuple[float, float]) -> dict[str, float]:
+    """The least share of each quota that was left in a window, by what it counts; none without its limit."""
+    seen: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample.source == "quota" and window[0] <= sample.time_s <= window[1]:
+            seen.setdefault(sample.metric, []).append(sample.value)
+    limits = {what: max(seen.get(f"limit_{what}", []), default=0.0) for what in ("requests", "tokens")}
+    return {
+        what: min(left) / limit
+        for what, limit in limits.items()
+        if limit > 0 and (left := seen.get(f"remaining_{what}", []))
+    }
+
+
 def gpu_view(samples: Sequence[Sample], window: tuple[float, float]) -> GpuView | None:
     """The GPUs that were busy in one window; None where none was, or none was watched. Samples come in order of time.
 

@@ -67,7 +67,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, source)
     agreed = consent.Agreed(
         yes=flags["yes"],
-        named_by=source if flags["url"] is None or resolved.sweep.urls else "",
+        named_by=source if not flags["url"] or resolved.sweep.urls else "",
         resumed=resume is not None,
         trust_remote_code=flags["trust_remote_code"],
     )
@@ -131,13 +131,15 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
 
 def _resumed(folder: str, flags: dict[str, Any]) -> tuple[str, Scenario]:
     """(manifest, scenario) of a run that is resumed."""
+    from harness import fleet
     from harness.experiment.resume import begun_with
 
     must_stand_alone()
     resolved = begun_with(folder, option_values.headers(flags["header"]))
-    if flags["url"] not in (None, resolved.target.url):
-        fact = f"the run was begun with {resolved.target.url}"
-        raise HarnessError(fact, place=f"--url {flags['url']}", way_out="give that one, or start a new run")
+    begun = fleet.urls(resolved.target)
+    if flags["url"] and list(flags["url"]) != begun:
+        fact = f"the run was begun with {', '.join(begun)}"
+        raise HarnessError(fact, place=f"--url {', '.join(flags['url'])}", way_out="give that, or start a new run")
     return str(Path(folder) / "manifest.json"), resolved
 
 
@@ -226,6 +228,9 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     for flag, keys in (replaced | {"rate": replaced["levels"]}).items():
         for key in keys if flag in values else ():
             tree.get("ramp", {}).pop(key, None)
+    if values["url"]:
+        for key in ("url", "urls"):
+            tree.get("target", {}).pop(key, None)
     for option in params:
         if isinstance(option, Option) and option.section is not None and option.name in values:
             tree.setdefault(option.section, {})[option.name] = values[option.name]
@@ -246,6 +251,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     ramp: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
     target: dict[str, Any] = {}
+    if values["url"]:
+        target = {"urls": list(values["url"])} if len(values["url"]) > 1 else {"url": values["url"][0]}
     if "levels" in values:
         ramp["levels"] = units.levels(values["levels"])
     if values.get("rate") == "auto":

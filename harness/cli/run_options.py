@@ -20,10 +20,12 @@ target, workload, ramp, hardware, sim = (
 _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Target",
-        target(
+        option(
             "--url",
             "--base-url",
-            help="Endpoint, like http://host:8000; 'sim:' is the embedded simulated one.",
+            multiple=True,
+            metavar="URL",
+            help="Endpoint, like http://host:8000; 'sim:' is the embedded simulated one. Several: replicas of one.",
             with_resume=True,
         ),
         target("--model", help="Model name; needed only if the server has several."),
@@ -47,6 +49,19 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
             type=click.Choice(["socket", "httpx"]),
             help="httpx: proxies, HTTP/2, odd endpoints; default socket.",
         ),
+        target(
+            "--balance",
+            type=click.Choice(["round-robin", "least-in-flight", "session"]),
+            help="How requests are spread over several replicas; default round-robin.",
+        ),
+        target(
+            "--allow-different-replicas",
+            is_flag=True,
+            default=None,
+            help="Load replicas of different models, versions or limits together.",
+        ),
+        target("--session-header", metavar="NAME", help="Send each session's id in this header, for a gateway."),
+        target("--traceparent", is_flag=True, default=None, help="Send a W3C trace id, another with each request."),
         target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
         option("--exporter", multiple=True, metavar="URL", help="Page of a DCGM or node exporter of what serves."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),

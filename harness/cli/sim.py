@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--log", metavar="FILE", help="Log the time of every token.")
+@click.option(
+    "--outage",
+    "outages",
+    multiple=True,
+    metavar="FROM..TO[,K]",
+    help="Do not answer in this time after the start, like 10s..12s; with K: take K times as long.",
+)
 def sim(
     profile: str | None,
     calibration: str | None,
@@ -43,6 +50,7 @@ def sim(
     host: str,
     port: int,
     log: str | None,
+    outages: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Serve the simulated endpoint.
@@ -52,9 +60,10 @@ def sim(
     """
     import msgspec
 
-    from harness.sim import serve
+    from harness.sim import outage, serve
 
-    chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens)
+    planted = tuple(map(outage.parse, outages))
+    chosen = msgspec.structs.replace(_profile(profile, flags), reasoning_tokens=reasoning_tokens, outages=planted)
     if calibration is not None:
         from harness.experiment import hardware
         from harness.predict import tune

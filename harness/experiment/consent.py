@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from harness import fleet
 from harness import scenario as scenarios
 from harness.errors import HarnessError
 from harness.experiment.endpoint import Address
@@ -42,7 +43,7 @@ def must_be_allowed(scenario: Scenario, typed: Collection[str], environ: Mapping
     `typed` are the names on the command line, `place` is the file. A variable that is not set is not sent; its name may
     be a key in the wrong place, so no error quotes it.
     """
-    urls = list(scenario.sweep.urls.values()) or [scenario.target.url or "nowhere"]
+    urls = list(scenario.sweep.urls.values()) or fleet.urls(scenario.target) or ["nowhere"]
     more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
     for name, path in scenarios.variables(scenario):
         if name not in typed and name in environ:

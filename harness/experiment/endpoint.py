@@ -33,6 +33,11 @@ class Address(msgspec.Struct, frozen=True):
     query: str = ""  # `?api-version=…`, sent with every request
     api: str = ""  # the API whose whole path the URL has
 
+    @property
+    def place(self) -> str:
+        """As it is shown and stored, with its path before the API's."""
+        return self.base + self.prefix
+
     def path(self, of: str) -> str:
         """The whole path of one of the server's pages or of the API."""
         return self.prefix + of + self.query
@@ -109,6 +114,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
+    replicas: tuple[Launch, ...] = ()  # what the checks of each of several found, this one's first
 
     @property
     def added_tokens(self) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.experiment.endpoint import Launch
 from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, ramp
@@ -110,8 +109,8 @@ def _steps(scenario: Scenario, e2e_s: float, output_tokens: float) -> list[Decis
     return steps
 
 
-def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
-    """The estimate in words with its assumptions, for the operator's consent."""
+def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[str]:
+    """The estimate in words with its assumptions, for the operator's consent; `hosts` are the public ones."""
     spec = scenario.ramp
     bounds = [
         f"--{name} {value:g}"
@@ -123,9 +122,9 @@ def plan(made: Estimate, scenario: Scenario, launch: Launch) -> list[str]:
     cost = "" if made.dollars is None else f", ${made.dollars:,.2f}"
     tokens = f"{made.usage.input_tokens:,} tokens in and {made.usage.output_tokens:,} out"
     return [
-        f"{launch.address.base} is a public host; this is the plan, an estimate:",
+        f"{hosts} {'are public hosts' if ',' in hosts else 'is a public host'}; this is the plan, an estimate:",
         f"up to {made.levels} levels, {made.requests:,} requests, {tokens}, {made.seconds / 60:,.1f} min{cost}",
-        f"(every request as long as the first, {launch.e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
+        f"(every request as long as the first, {e2e_s:.3g} s; bounded by {', '.join(bounds) or 'nothing'})",
     ]
 
 

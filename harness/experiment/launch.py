@@ -82,6 +82,8 @@ def target(scenario: Scenario, where: Address) -> Target:
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
         transport=spec.transport,
+        session_header=spec.session_header or "",
+        traceparent=bool(spec.traceparent),
     )
 
 
@@ -92,17 +94,20 @@ async def check(
     *,
     trust_remote_code: bool = False,
     busy: Awaitable[object] | None = None,
+    any_model: bool = False,
 ) -> Launch:
     """Run all checks against the endpoint; HarnessError with the way out if one fails.
 
     `first_prompt` is the number of the first prompt: none is sent twice. `trust_remote_code`: a named tokenizer may run
-    code from its folder. `busy` is other work of this process: it is awaited before a request is timed. Servers repeat
-    what they were sent, so secrets are removed from their words here.
+    code from its folder. `any_model`: its list of models need not have the one that is named. `busy` is other work of
+    this process: it is awaited before a request is timed. Servers repeat what they were sent, so secrets are removed
+    from their words here.
     """
     hide = scenarios.secrets(scenario, os.environ)
     try:
         with_secrets = scenarios.resolved(scenario, os.environ)
-        found = await _check(with_secrets, url, first_prompt, busy, trust_remote_code=trust_remote_code)
+        trust = trust_remote_code
+        found = await _check(with_secrets, url, first_prompt, busy, trust_remote_code=trust, any_model=any_model)
     except HarnessError as error:
         fact, way_out = redact(error.fact, hide), redact(error.way_out, hide)
         raise HarnessError(fact, place=error.place, way_out=way_out) from None
@@ -128,14 +133,21 @@ class _Found(NamedTuple):
 
 
 async def _check(
-    scenario: Scenario, url: str, first_prompt: int, busy: Awaitable[object] | None, *, trust_remote_code: bool
+    scenario: Scenario,
+    url: str,
+    first_prompt: int,
+    busy: Awaitable[object] | None,
+    *,
+    trust_remote_code: bool,
+    any_model: bool,
 ) -> Launch:
     """All checks, by a resolved scenario; the texts are still the server's own."""
     where = address(url)
     scenario = _api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
-    found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust_remote_code)
+    trust = trust_remote_code
+    found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust, any_model=any_model)
     findings, facts = found.findings, found.published
     return Launch(
         address=where,
@@ -173,6 +185,7 @@ async def _find(
     busy: Awaitable[object] | None,
     *,
     trust_remote_code: bool,
+    any_model: bool,
 ) -> _Found:
     """Send the endpoint one request after the other, and read the server's own pages at the same time."""
     patience = scenario.target.request_timeout
@@ -190,7 +203,7 @@ async def _find(
                 await published.exporter(exporting, page, url, patience)
             of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
             wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
-            model, limits = await _model(api, place, where, wanted, within_s, of_classes)
+            model, limits = await _model(api, place, where, wanted, within_s, of_classes, any_model=any_model)
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
@@ -260,7 +273,14 @@ def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
 
 
 async def _model(
-    api: control.Client, url: str, where: Address, wanted: str | None, within_s: float, of_classes: Sequence[str] = ()
+    api: control.Client,
+    url: str,
+    where: Address,
+    wanted: str | None,
+    within_s: float,
+    of_classes: Sequence[str] = (),
+    *,
+    any_model: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """The model's name, and the limits that the server publishes; classes may have models of their own."""
     listed = where.root + "/models"
@@ -293,7 +313,7 @@ async def _model(
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
             raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
-    for name in (wanted, *of_classes):
+    for name in () if any_model else (wanted, *of_classes):
         if served and name not in served:
             raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == wanted), {})

@@ -23,14 +23,15 @@ from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
-from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress
+from harness.fleet import ROUND_ROBIN
+from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
 from harness.load.schedule import shares, tick_ns
 from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.manifest import Manifest
 from harness.observe import exporters, server
 from harness.observe.cards import Cards
-from harness.record import Level, LevelNote, Record, Sample
+from harness.record import SERVER, Level, LevelNote, Record, Sample
 from harness.results.spool import Spool
 from harness.roles import Role
 from harness.scenario import Scenario
@@ -79,7 +80,8 @@ class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, manifest: Manifest) -> RampInputs:
         prediction, slots = manifest.prediction, manifest.server.get("slots")
-        hint = slots if isinstance(slots, int) else None  # requests that the server says it runs at once
+        replicas = len(manifest.urls or ()) or 1
+        hint = slots * replicas if isinstance(slots, int) else None  # requests that the servers say they run at once
         return cls(
             facts=Facts.of(manifest),
             predicted_hinge=(prediction.hinge_concurrency if prediction else None) or hint,
@@ -143,12 +145,14 @@ class Levels:
             await asyncio.gather(*watching, return_exceptions=True)
 
     def _scrapes(self) -> Iterator[Coroutine[None, None, None]]:
-        """The server's page and those of the exporters, each read over and over."""
+        """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
         launch, every_s = self._launch, telemetry.scrape_every_s(self._scenario.ramp.level_seconds)
         pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
-        if launch.metrics:
-            where = launch.figures or msgspec.structs.replace(launch.target, path="/metrics")
-            pages.append(("the server's own", where, server.Pages().samples))
+        for replica in launch.replicas or (launch,):
+            if replica.metrics:
+                source = f"{SERVER} {replica.address.place}" if launch.replicas else SERVER
+                where = replica.figures or msgspec.structs.replace(replica.target, path="/metrics")
+                pages.append((f"the {source}'s own", where, server.Pages(source).samples))
         for number, where in enumerate(launch.exporters):
             pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
         for whose, where, read in pages:
@@ -215,6 +219,11 @@ class Levels:
             run_id=self.run_id,
             target=launch.target,
             url=launch.address.base,
+            replicas=tuple(
+                Replica(each.address.place, each.target, each.address.path(f"{each.address.root}/models"))
+                for each in launch.replicas
+            ),
+            balance=scenario.target.balance or ROUND_ROBIN,
             api=launch.api,
             model=launch.model,
             drop=launch.drop,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import UNSET
 
 import harness
 from harness import manifest as manifests
@@ -70,7 +71,8 @@ async def first(
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         workload=_workload(scenario, launch),
-        url="sim:" if profile else launch.address.base + launch.address.prefix,
+        url="sim:" if profile else launch.address.place,
+        urls=[each.address.place for each in launch.replicas] or UNSET,
         model=launch.model,
         api=launch.api,
         server=launch.server | shown.target.server_meta,

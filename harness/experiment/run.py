@@ -16,6 +16,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,14 +26,13 @@ import msgspec
 from msgspec import UNSET
 
 import harness
-from harness import files
+from harness import files, fleet
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment import consent, datasets, limits
-from harness.experiment import launch as launching
+from harness.experiment import consent, datasets, limits, replicas
 from harness.experiment.consent import Agreed
-from harness.experiment.endpoint import Launch, address, probe_lengths
+from harness.experiment.endpoint import Address, Launch, address, probe_lengths
 from harness.experiment.executor import DaemonExecutor
 from harness.experiment.resume import as_before, origin
 from harness.experiment.session import Ended, RunEnd, load
@@ -159,13 +159,12 @@ def _run_session(setup: _Setup) -> Outcome:
     """Start the simulated endpoint, if that is the target, and the event loop."""
     signals = Signals()
     server_cpu, placed = limits.placement(setup.scenario)
-    url = setup.scenario.target.url
-    assert url is not None
+    urls = fleet.urls(setup.scenario.target)
     with signals.outside(), contextlib.ExitStack() as stack:
         scenario, rows = stack.enter_context(datasets.read(setup.scenario, setup.view.note))
         setup = msgspec.structs.replace(setup, scenario=scenario, rows=rows)
         profile = None
-        if url == "sim:":
+        if urls == ["sim:"]:
             from harness.sim import profile as profiles
             from harness.sim.process import running
 
@@ -174,9 +173,9 @@ def _run_session(setup: _Setup) -> Outcome:
             profile = profiles.profile(
                 sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed, prefix_caching=cached
             )
-            url = stack.enter_context(running(profile, cpu=server_cpu))
+            urls = [stack.enter_context(running(profile, cpu=server_cpu))]
         try:
-            return asyncio.run(_run(setup, url, profile, placed, signals))
+            return asyncio.run(_run(setup, urls, profile, placed, signals))
         except asyncio.CancelledError:
             if signals.number is None:
                 raise
@@ -185,7 +184,7 @@ def _run_session(setup: _Setup) -> Outcome:
 
 async def _run(
     setup: _Setup,
-    url: str,
+    urls: Sequence[str],
     profile: Profile | None,
     placed: list[tuple[int, ...]],
     signals: Signals,
@@ -194,29 +193,31 @@ async def _run(
     signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     sessions_before = len(setup.manifest.sessions) - 1 if setup.manifest else 0
-    where = address(url)
-    found, ours = await consent.addresses(where), profile is not None
-    notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
-    for line in notes:
-        setup.view.note(line)
+    foreign = []  # addresses that are not the operator's own
+    for where in map(address, urls):
+        found, ours = await consent.addresses(where), profile is not None
+        notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
+        for line in notes:
+            setup.view.note(line)
+        foreign += [where] * consent.is_foreign(where, found)
     async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is checked
         # A server on this machine has its GPUs here; opening them may take the driver a second.
-        here = asyncio.to_thread(cards.opened) if profile is None and consent.is_here(url) else None
+        here = asyncio.to_thread(cards.opened) if profile is None and any(map(consent.is_here, urls)) else None
         opening = asyncio.create_task(here) if here is not None else None
         first_prompt = sessions_before * _PROMPTS
         # Not on the loop's executor, whose threads are not waited for: an import must not be cut off.
         over = threading.Event()
         importing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), _import_the_rest, over)
         try:
-            launch = await launching.check(
-                setup.scenario, url, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
+            launch = await replicas.check(
+                setup.scenario, urls, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
             )
             launch = msgspec.structs.replace(launch, rows=setup.rows)
         finally:
             over.set()
         gpus = await opening if opening is not None else None
         try:
-            await _planned(setup, launch, public=consent.is_foreign(where, found))
+            await _planned(setup, launch, foreign)
             return await _measure(setup, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
@@ -231,18 +232,19 @@ def _import_the_rest(over: threading.Event) -> None:
         importlib.import_module(name)
 
 
-async def _planned(setup: _Setup, launch: Launch, *, public: bool) -> None:
-    """Show the estimate of the load; on a public host it has to be confirmed."""
+async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) -> None:
+    """Show the estimate of the load; on hosts that are `foreign` it has to be confirmed."""
     from harness.experiment import estimate
 
     scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
     made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probe_lengths(scenario, launch))
-    if not public:
+    if not foreign:
         setup.view.note(estimate.outlook(made, scenario, launch.e2e_s))
         return
-    plan = estimate.plan(made, scenario, launch)
+    hosts = ", ".join(dict.fromkeys(each.base for each in foreign))
+    plan = estimate.plan(made, scenario, launch.e2e_s, hosts)
     if not setup.agreed.yes:
-        await consent.ask(plan, launch.address.base)
+        await consent.ask(plan, hosts)
         return
     for line in plan:
         setup.view.note(line)

@@ -23,7 +23,7 @@ from harness import traffic
 from harness.classes import Cancel
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
-from harness.load import tasks
+from harness.load import quota, tasks
 from harness.load.loop import HotSelector, now
 from harness.load.messages import (
     BATCH_EVERY_S,
@@ -41,7 +41,8 @@ from harness.load.schedule import pause_after
 from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
-from harness.workload.arrivals import due_times, quota, stagger
+from harness.workload import arrivals
+from harness.workload.arrivals import due_times, stagger
 from harness.workload.request import Request
 from harness.workload.source import Source, times
 from harness.workload.tasks import Tasks
@@ -107,6 +108,7 @@ class Driver:
         self._ended: collections.deque[Running] = collections.deque()
         self._done = self._failed = self._waiting = self._begun_in_run = self._prepared = 0
         self._took_s = 0.0
+        self._quota: dict[str, float] = {}  # as the latest answer that tells has it
         self._throttler: Any = None
         self._placer: TokenPlacer | None = None
         if plan.tokenizer_json:
@@ -118,7 +120,7 @@ class Driver:
             from asyncio_throttle.throttler import Throttler
 
             # A sliding window, not a pacer: it enforces a quota, and the wait for it is lag.
-            requests, period_s = quota(self._plan.max_rps)
+            requests, period_s = arrivals.quota(self._plan.max_rps)
             self._throttler = Throttler(rate_limit=requests, period=period_s)
         async with asyncio.TaskGroup() as group:
             chores = [group.create_task(chore()) for chore in (self._report, self._flush)]
@@ -343,7 +345,7 @@ class Driver:
     def _built(self, request: Request) -> _Built:
         plan = self._plan
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
-        data = self._transport.request(request_id, self._encode(request))
+        data = self._transport.request(request_id, self._encode(request), request.session)
         return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
 
     async def _fill(self) -> None:
@@ -379,6 +381,9 @@ class Driver:
         flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
         oldest = flying if self._level is None or self._level.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
+        seen: dict[str, float] = {}
+        if with_late:
+            seen, self._quota = self._quota, {}
         if with_late and selector is not None:
             late = tuple(selector.late)
             selector.late = [0] * len(late)
@@ -402,6 +407,7 @@ class Driver:
             took_s=self._took_s,
             paused_s=paused_s,
             waited_s=_waited_s() if with_late else None,
+            quota=seen,
         )
 
     def _oldest_due(self) -> int:
@@ -423,6 +429,8 @@ class Driver:
                 running = self._ended.popleft()
                 self._failed += running.level is self._level and running.exchange.error not in NOT_FAILED
                 records.append(record(running, self._plan))
+                if not quota.NAMES.keys().isdisjoint(headers := running.exchange.response.headers):
+                    self._quota |= quota.figures(headers)
                 size += len(records[-1].arrivals)
             await self._send(frames.batch(records))
             await asyncio.sleep(0)  # requests that are due go first

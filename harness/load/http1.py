@@ -47,8 +47,12 @@ _STARTS = _lone_starts()
 
 def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """A request's head without the empty line that ends it; UnicodeEncodeError where it is not Latin-1."""
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), ""]
-    return "\r\n".join(lines).encode("latin-1")
+    return f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + header_lines(headers)
+
+
+def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Headers, a line each."""
+    return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 
 def request(head: bytes, request_id: str, body: bytes) -> bytes:

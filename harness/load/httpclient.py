@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import ProtocolError
 from harness.load import control, tls
 from harness.load.loop import HotSelector, now
-from harness.load.transport import IDLE_S, Exchange, Target
+from harness.load.transport import IDLE_S, Exchange, Target, own_headers
 
 if TYPE_CHECKING:
     import http.cookiejar
@@ -159,18 +159,20 @@ class HttpxTransport:
 
     def __init__(self, target: Target, selector: HotSelector) -> None:
         self._selector = selector
+        self._target = target
         self._client = _client(target)
         self._url = self._client.base_url.join(target.path)
         self._headers = self._client.headers
         self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
         gc.enable()  # httpx makes reference cycles, the sockets make none
 
-    def request(self, request_id: str, body: bytes) -> httpx.Request:
+    def request(self, request_id: str, body: bytes, session: str = "") -> httpx.Request:
         import httpx
 
         # Not `Client.build_request`, which sends back the cookies of earlier responses.
         request = httpx.Request("POST", self._url, headers=self._headers, content=body)
         request.headers["X-Request-Id"] = request_id
+        request.headers.update(own_headers(self._target, request_id, session))
         return request
 
     async def prepare(self, connections: int) -> None:

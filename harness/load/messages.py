@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from harness import fleet
 from harness.distribution import Distribution
 from harness.load.transport import Target
 from harness.workload.source import Source
@@ -21,6 +22,14 @@ SILENT_S = 30  # progress comes twenty times a second: a worker that sends none 
 UNREAD_S = 30.0  # a worker whose messages are not read for so long stops its load
 
 
+class Replica(msgspec.Struct, frozen=True):
+    """One of several servers that share the load."""
+
+    url: str  # as its records have it
+    target: Target
+    probe_path: str  # a page that tells whether it answers
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker gets once, at its start."""
 
@@ -29,6 +38,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     target: Target
     url: str
+    replicas: tuple[Replica, ...] = ()  # where there are several; `target` and `url` are the first one's
+    balance: fleet.Balance = fleet.ROUND_ROBIN
     api: str = "chat"
     model: str
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses
@@ -104,6 +115,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     paused_s: float = 0.0  # by which the sleep before this message was longer than planned: the process stood still
     surplus: int = 0  # slots of a higher level that are not over
     waited_s: float | None = None  # for a processor, since the process began; sent with `late`
+    quota: dict[str, float] = {}  # of a hosted endpoint, by its latest answers; sent with `late`
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", tag_field="kind"):

@@ -32,7 +32,7 @@ from typing import Any
 from harness.errors import ProtocolError
 from harness.load import http1
 from harness.load.loop import HotSelector, enable_stamps, now
-from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError
+from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError, own_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
@@ -171,6 +171,7 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
+        self._own_headers = bool(target.session_header or target.traceparent)
         usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
         self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
@@ -181,8 +182,10 @@ class SocketTransport:
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
 
-    def request(self, request_id: str, body: bytes) -> bytes:
-        return http1.request(self._head, request_id, body)
+    def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
+        own = own_headers(self._target, request_id, session) if self._own_headers else ()
+        head = self._head + http1.header_lines(own) if own else self._head
+        return http1.request(head, request_id, body)
 
     async def open(self) -> Connection:
         """A new connection, stamped and in the selector; OSError where none can be made."""

@@ -8,7 +8,9 @@ and `tls` are the transport of the measured path, `httpclient` is the second one
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import msgspec
 
@@ -34,6 +36,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str = ""  # PEM file of the authorities to trust in place of the system's
     insecure: bool = False  # take any certificate
     transport: str = "socket"  # one of TRANSPORTS
+    session_header: str = ""  # of each request that has a session; "": none
+    traceparent: bool = False
 
     @property
     def authority(self) -> str:
@@ -41,6 +45,31 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.uds or self.port == (443 if self.scheme == "https" else 80)
         return host if usual else f"{host}:{self.port}"
+
+
+def own_headers(target: Target, request_id: str, session: str) -> list[tuple[str, str]]:
+    """The headers that are not the same for all requests, but for the request's id.
+
+    A session's id is percent-encoded where it is no plain word.
+    """
+    found = []
+    if target.session_header and session:
+        found.append((target.session_header, quote(session, safe="")))
+    if target.traceparent:
+        found.append(("traceparent", traceparent(request_id)))
+    return found
+
+
+def traceparent(request_id: str) -> str:
+    """The trace context of a request, by its id alone, so that its trace can be found again.
+
+    W3C Trace Context, level 1, section 3.2: version 00, sampled; both ids are the start of BLAKE2b of the request's id.
+
+    >>> traceparent("9f86d081884c-0-17")
+    '00-2e2c9c7d21ce30de4b93721b7e77e317-627e6f1923a36bb6-01'
+    """
+    digest = hashlib.blake2b(request_id.encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"
 
 
 class TlsError(OSError):
@@ -67,11 +96,13 @@ class Exchange:
         "sent_ns",
         "stale",
         "tls_ns",
+        "url",
     )
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
     def __init__(self, request_id: str, decoding: decoder.StreamDecoder | None = None) -> None:
         self.request_id = request_id
+        self.url = ""  # of the replica that it went to; "": there is one server
         self.response = ResponseParser()
         self._decoder = decoding or decoder.StreamDecoder()
         self.over: asyncio.Future[None] | None = None
@@ -167,10 +198,12 @@ class Transport(Protocol):
     gives any, else the clock's.
     """
 
-    resent: int
-    stamped: bool
+    @property
+    def resent(self) -> int: ...
+    @property
+    def stamped(self) -> bool: ...
 
-    def request(self, request_id: str, body: bytes) -> Any:
+    def request(self, request_id: str, body: bytes, session: str = "") -> Any:
         """What `send` sends, built before it is due."""
         ...
 

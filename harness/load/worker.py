@@ -56,11 +56,23 @@ def transport_for(target: Target, selector: HotSelector) -> Transport:
     return SocketTransport(target, selector)
 
 
+def _transport(plan: Plan, selector: HotSelector) -> Transport:
+    """The transport of the plan's server, or of its replicas together."""
+    if not plan.replicas:
+        return transport_for(plan.target, selector)
+    from harness.load.balance import Balancer
+    from harness.load.fleet import FleetTransport
+
+    transports = [transport_for(replica.target, selector) for replica in plan.replicas]
+    balancer = Balancer(plan.balance, len(transports), plan.worker)
+    return FleetTransport(plan.replicas, transports, balancer, plan.request_timeout_s)
+
+
 async def work(plan: Plan, sock: socket.socket, selector: HotSelector, source: str) -> None:
     """Carry out the commands that come over the socket until Stop, or until the parent is gone."""
     loop = asyncio.get_running_loop()
     sock.setblocking(False)
-    transport = transport_for(plan.target, selector)
+    transport = _transport(plan, selector)
     commands: asyncio.Queue[Command] = asyncio.Queue()
 
     async def listen() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from harness import server_metrics
 from harness.observe import exposition
-from harness.record import Sample
+from harness.record import SERVER, Sample
 
 _MOST_SERIES = 20_000  # of known names on one page; a server has some for each of its engines
 _MOST_SAMPLES = 5_000  # of one page; 64 engines of vLLM make 3,500
@@ -66,9 +66,10 @@ def cache_config(page: str) -> dict[str, str]:
 
 
 class Pages:
-    """One server's pages, one after the other."""
+    """One server's pages, one after the other; `source` is what its samples name as theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = SERVER) -> None:
+        self._source = source
         self._buckets: dict[str, float] | None = None  # of the page before: what each took by itself, ever
 
     def samples(self, time_s: float, page: str) -> list[Sample]:
@@ -96,4 +97,4 @@ class Pages:
         self._buckets = buckets
         if len(found) > _MOST_SAMPLES:
             return []
-        return [Sample(time_s, "server", key, value) for key, value in found.items()]
+        return [Sample(time_s, self._source, key, value) for key, value in found.items()]

@@ -12,7 +12,7 @@ import msgspec
 from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest, Scenario
 from harness.predict import claims
-from harness.report import charts, checks, workload
+from harness.report import charts, checks, fleet, workload
 from harness.report import document as doc
 from harness.report.facts import facts
 from harness.report.format import (
@@ -55,6 +55,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         _levels(summary, "Levels"),
         *workload.sections(summary),
         checks.section(summary),
+        *fleet.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
         doc.Section("All knees", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
@@ -74,7 +75,8 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
     """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them if `verbose`.
 
-    Remarks that repeat the answer, and the tables of classes, sessions and lengths, are left out unless `verbose`.
+    Remarks that repeat the answer, and the tables of classes, sessions, lengths and replicas, are left out unless
+    `verbose`.
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
@@ -83,7 +85,7 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
     sections = [
         _levels(summary),
-        *((*workload.sections(summary), checks.section(summary)) if verbose else ()),
+        *([*workload.sections(summary), *fleet.sections(summary), checks.section(summary)] if verbose else ()),
         doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
         doc.Section(remarks=first, note=rest if first else ""),
     ]

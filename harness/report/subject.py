@@ -75,7 +75,8 @@ def simulated_words(summary: Summary, manifest: Manifest) -> str:
 def manifest_facts(manifest: Manifest) -> list[Fact]:
     """What most readers want to know of how it was measured; absent facts are left out."""
     known = {
-        "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.url, "model": manifest.model,
+        "scenario": manifest.name, "measured": manifest.created, "endpoint": manifest.urls or manifest.url,
+        "model": manifest.model,
         "server": manifest.server, "GPU": manifest.gpu, "GPUs": manifest.gpus, "workload": manifest.workload,
         "simulated": manifest.simulated, "client host": manifest.host, "harness": manifest.harness_version,
         "notes": manifest.notes,

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from harness import decoding, files
-from harness.record import FORMAT, Header, Level, Record, Sample
+from harness.record import FORMAT, SERVER, Header, Level, Record, Sample
 
 HEAD = struct.Struct("<II")
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
@@ -230,5 +230,5 @@ def _sound(record: Record, levels: Collection[int]) -> bool:
 
 def sound_sample(sample: Sample) -> bool:
     """Whether telemetry can be of a run; a server may publish a figure that is no number."""
-    of_ours = sample.source != "server"
+    of_ours = sample.source.partition(" ")[0] != SERVER
     return -LATEST_S < sample.time_s < LATEST_S and (math.isfinite(sample.value) or not of_ours)

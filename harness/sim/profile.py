@@ -18,6 +18,7 @@ from harness.predict.catalog import Gpu, gpu, model_config
 from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
 from harness.predict.question import short
+from harness.sim.outage import Outage
 
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
@@ -32,6 +33,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     seed: int = 0  # of the answers' words and natural lengths
     api_key: str | None = None  # guards /v1/*
     reasoning_tokens: int = 0  # with which an answer to a chat begins
+    outages: tuple[Outage, ...] = ()
 
     @property
     def model_name(self) -> str:
@@ -57,6 +59,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, tag="reference", tag_
     max_model_len: int = 2**20  # tokens; the length of an answer without max_tokens
     seed: int = 0
     api_key: str | None = None
+    outages: tuple[Outage, ...] = ()
 
 
 def reference(pace: StreamPace | None = None, *, seed: int = 0, api_key: str | None = None) -> Reference:

@@ -247,6 +247,20 @@ def test_a_public_address_is_refused_before_anything_is_sent(tmp_path: Path) -> 
     assert output.startswith("error: http://192.88.99.1:9: it is a public host, and there is no terminal to ask on")
 
 
+def test_every_replica_is_agreed_to_before_anything_is_sent_to_any(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def own(r: Request) -> None:
+        seen.append(r.path)
+        endpoint(r)
+
+    with serving(own) as port:
+        status, output = knee_run(f"http://127.0.0.1:{port}", tmp_path / "r", "--url", "http://192.88.99.1:9")
+    assert status == 1
+    assert output.startswith("error: http://192.88.99.1:9: it is a public host, and there is no terminal to ask on")
+    assert seen == []
+
+
 @pytest.mark.slow
 def test_with_yes_the_plan_is_said_and_sent(tmp_path: Path) -> None:
     with serving(endpoint) as port, pytest.MonkeyPatch.context() as patch:

@@ -60,7 +60,7 @@ class FakeServer:
     async def prepare(self, connections: int) -> None:
         self.prepared = max(self.prepared, connections)
 
-    def request(self, request_id: str, body: bytes) -> bytes:
+    def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         return body
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:

@@ -45,7 +45,7 @@ class Recorder:
 
     async def prepare(self, connections: int) -> None: ...
 
-    def request(self, request_id: str, body: bytes) -> bytes:
+    def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         return body
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:

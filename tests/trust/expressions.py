@@ -18,7 +18,7 @@ from harness import reuse, scenario, secrecy, terminal, units
 from harness.dialects import refusals
 from harness.errors import HarnessError
 from harness.experiment import first_requests, unreachable
-from harness.load import http1
+from harness.load import http1, quota
 from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
@@ -100,6 +100,10 @@ TABLE = (
     Expression(
         "load/http1.py", "([0-9A-Fa-f]{1,16})", http1._CHUNK_LENGTH.fullmatch,
         _bytes(times(" ", before="f" * 16, after="!")), _bytes(times("a", before="f;")),
+    ),
+    Expression(
+        "load/quota.py", r"(\d{1,15}", lambda text: quota.figures({"retry-after": text}), times("1", after="!"),
+        times("1s"), 40,
     ),
     Expression("load/http1.py", "text/event-stream", http1._EVENTS.match, times(" ", before="text/event-stream"), _a),
     Expression(

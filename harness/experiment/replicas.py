@@ -1,0 +1,62 @@
+"""The checks of several replicas: each is checked as one server is, and all have to serve the same model alike."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.experiment import launch as launching
+from harness.experiment.endpoint import Launch
+from harness.scenario import Scenario
+
+
+async def check(
+    scenario: Scenario,
+    urls: Sequence[str],
+    first_prompt: int = 0,
+    *,
+    trust_remote_code: bool = False,
+    busy: Awaitable[object] | None = None,
+) -> Launch:
+    """What the checks of the first replica found, with the others' as `replicas`; see `launch.check`.
+
+    HarnessError where one serves another model, or differs in version or limits, unless the scenario allows it. A field
+    that one of them refuses is sent to none.
+    """
+    trust = trust_remote_code
+    first = await launching.check(scenario, urls[0], first_prompt, trust_remote_code=trust, busy=busy)
+    if len(urls) == 1:
+        return first
+    allowed = bool(scenario.target.allow_different_replicas)
+    named = msgspec.structs.replace(scenario, target=msgspec.structs.replace(scenario.target, model=first.model))
+    found, notes = [first], list(first.notes)
+    for url in urls[1:]:
+        next_prompt = found[-1].prompts_used
+        replica = await launching.check(named, url, next_prompt, trust_remote_code=trust, any_model=allowed)
+        if differences := differ(first, replica):
+            fact = f"it differs from {first.address.place}: {'; '.join(differences)}"
+            if not allowed:
+                raise HarnessError(
+                    fact, place=url, way_out="serve the same on all replicas, or add --allow-different-replicas"
+                )
+            notes.append(f"{replica.address.place}: {fact}")
+        notes += [note for note in replica.notes if note not in notes]
+        found.append(replica)
+    return msgspec.structs.replace(
+        first,
+        drop=frozenset().union(*(each.drop for each in found)),
+        prompts_used=found[-1].prompts_used,
+        notes=tuple(notes),
+        replicas=tuple(found),
+    )
+
+
+def differ(first: Launch, other: Launch) -> list[str]:
+    """What two servers publish of themselves that is not the same; what only one of them publishes is not compared."""
+    both = sorted(first.server.keys() & other.server.keys())
+    facts = [(key, first.server[key], other.server[key]) for key in both]
+    if first.api != other.api:
+        facts.append(("API", first.api, other.api))
+    return [f"{key} {theirs}, there {ours}" for key, ours, theirs in facts if ours != theirs]
