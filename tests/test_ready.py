@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from pathlib import Path
 
@@ -73,3 +74,17 @@ def test_an_unknown_name_is_one_line_with_the_nearest_right_one(name: str, way_o
         scenario.load(str(ready.path(name)))
     assert way_out in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_ready_scenario_s_requests_and_due_times_are_the_same_for_any_number_of_workers(name: str) -> None:
+    digests = set()
+    for workers in ("1", "2", "4"):
+        printed = knee("run", name, "--print-requests", "1000", "--workers", workers)
+        assert printed.exit_code == 0, printed.output
+        assert printed.output.count("\n") == 1000
+        digests.add(hashlib.sha256(printed.output.encode()).hexdigest())
+    assert len(digests) == 1
+    is_open = scenario.load(str(ready.path(name))).ramp.level_rates is not None
+    assert ('"due_s":null' not in printed.output) == is_open
