@@ -208,6 +208,11 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
         """The requested load: requests in flight, or in open loop requests per second."""
         return self.concurrency if self.rate is None else self.rate
 
+    @property
+    def in_slots(self) -> float | None:
+        """What the slots held on average, which a curve is over: requests in flight, or a session each."""
+        return self.in_flight if not self.sessions or self.concurrency is None else float(self.concurrency)
+
 
 class Settle(msgspec.Struct, frozen=True):
     """What would turn a provisional answer, or one beyond the levels, into a found one."""
@@ -489,6 +494,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     grade: Grade | None = None
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
+
+    @property
+    def unit(self) -> str:
+        """What a level of a closed loop counts, and its knee."""
+        return "sessions" if any(level.sessions for level in self.levels) else "requests in flight"
 
 
 class Achieved(msgspec.Struct, frozen=True):

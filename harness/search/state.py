@@ -30,6 +30,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int
     search_rate: bool  # open loop: the largest rate that meets the SLO, or without one that stays stable
     slo: bool
+    unit: str = "in flight"  # what a concurrency counts, in sentences
     max_ttft_s: float | None
     predicted_hinge: float | None  # only where refinement starts; never data, never an end
     seed: int
@@ -55,6 +56,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=bool(scenario.slo),
+            unit="sessions" if scenario.has_tasks else "in flight",
             max_ttft_s=spec.max_ttft,
             predicted_hinge=predicted_hinge,
             seed=scenario.workload.seed or 0,

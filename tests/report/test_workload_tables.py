@@ -8,8 +8,8 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
+from harness.report import charts, facts, headline, markdown, run_report, subject, workload
 from harness.report import document as doc
-from harness.report import facts, markdown, run_report, subject, workload
 from harness.summary import (
     Attainment,
     ClassSummary,
@@ -48,6 +48,19 @@ def differing() -> Summary:
 
 def cells(section: doc.Section) -> dict[str, list[str]]:
     return {column.head.replace("\n", " "): [str(cell) for cell in column.cells] for column in section.columns}
+
+
+def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
+    run = differing()
+    heads = {column.head: column.cells for column in run_report.level_columns(run)}
+    assert (heads["sessions"], heads["requests\nin flight"]) == (["8"], ["5.5"])
+    assert charts.curve(run, MANIFEST).x.label == charts.latency(run, "ttft").x.label == "sessions"
+    assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
+    assert headline.sentence(run).startswith("Knee: 16.2 sessions")
+    assert run.curve is not None
+    hinge = run_report.knee_facts(run.curve, run.knees, run.unit)[0]
+    assert (hinge.label, hinge.value) == ("hinge", "16.2 sessions")
+    assert charts.curve(full(), MANIFEST).x.label == "requests in flight"
 
 
 def test_a_class_has_a_row_at_each_level() -> None:
