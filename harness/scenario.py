@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, reuse, secrecy, traffic, units
+from harness import classes, dataset, decoding, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
@@ -154,7 +154,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def has_tasks(self) -> bool:
         """Whether requests belong together, in sessions or graphs."""
-        return bool(self.workload.session or self.workload.node)
+        workload = self.workload
+        return bool(workload.session or workload.node or (workload.dataset and workload.dataset.sessions))
 
     @property
     def one_length(self) -> bool:
@@ -286,6 +287,8 @@ def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
         )  # fmt: skip
     for key in ("prefix", "session", "node") if workload.dataset else ():
         must(not getattr(workload, key), f"workload.{key}", "a dataset has prompts of its own", "leave one of them out")
+    if workload.dataset:
+        dataset.check(workload.dataset, must, place)
     must(not (workload.dataset and scenario.class_), "class", "a dataset has requests of its own", "leave it out")
     for path, used in (("ramp.probe", scenario.ramp.probe is not None), ("sweep", scenario.sweep != Sweep())):
         must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
@@ -307,7 +310,8 @@ def _check_arrivals(scenario: Scenario, must: Must, place: str) -> None:
 def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
     """What a closed loop alone has: think time, static batches, and tasks, of which a slot holds one."""
     ramp, workload = scenario.ramp, scenario.workload
-    open_loop = ramp.level_rates is not None or ramp.search_rate
+    replayed = traffic.parse(ramp.arrivals).speed is not None
+    open_loop = ramp.level_rates is not None or ramp.search_rate or replayed
     reuse.pauses(ramp.think or 0.0, f"{place}: $.ramp.think")
     must(not (ramp.think and open_loop), "ramp.think", "an open loop has no think time", "leave one of them out")
     batch = ramp.start == "batch"
@@ -316,9 +320,8 @@ def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
     fact = "static batches come from one worker"
     must(not batch or ramp.workers in (None, 1), "ramp.workers", fact, "leave it out")
     if scenario.has_tasks:
-        table = "workload.session" if workload.session else "workload.node"
+        table = "workload.session" if workload.session else "workload.node" if workload.node else "workload.dataset"
         must(not open_loop, table, "sessions and graphs are closed loops so far", "give --levels in place of --rate")
-        must(not workload.dataset, table, "the requests of a dataset stand alone so far", "leave one of them out")
         must(not batch, "ramp.start", "a batch has single requests, not sessions or graphs", "leave it out")
         must(not ramp.think, "ramp.think", "sessions and graphs have pauses of their own", "write them there")
         must(not scenario.class_, "class", "sessions and graphs are of one class so far", "leave [[class]] out")

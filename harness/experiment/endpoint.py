@@ -126,7 +126,7 @@ def words_for(launch: Launch, tokens: int) -> int:
 
 def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
     """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
-    asked = tasks.of(scenario, launch.words, launch.tokens_per_word)
+    asked = tasks.of(scenario, launch.words, launch.tokens_per_word, launch.rows, launch.added_tokens)
     if asked is not None:
         return asked
     words = PromptWords(

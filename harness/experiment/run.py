@@ -225,9 +225,10 @@ async def _planned(setup: _Setup, launch: Launch, *, public: bool) -> None:
     from harness.experiment import estimate
 
     scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probe_lengths(scenario, launch))
+    probes = probe_lengths(scenario, launch)
+    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probes, launch.rows)
     if not public:
-        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s))
+        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s, launch.rows))
         return
     plan = estimate.plan(made, scenario, launch)
     if not setup.agreed.yes:

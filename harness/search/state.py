@@ -42,11 +42,18 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
     seconds: float | None = None  # that the whole run may take
     paced: bool = False  # levels last as long as `pace` decides, not all equally long
+    rest_s: float = 0.0  # that a slot rests for each request
     quick: bool = False  # the first provisional answer is enough
 
     @classmethod
     def of(
-        cls, scenario: Scenario, budget: Budget, *, predicted_hinge: float | None = None, e2e_s: float | None = None
+        cls,
+        scenario: Scenario,
+        budget: Budget,
+        *,
+        predicted_hinge: float | None = None,
+        e2e_s: float | None = None,
+        rest_s: float = 0.0,
     ) -> Search:
         """The search of a scenario, with the budget that is left; `e2e_s` is the time of a request alone."""
         spec = scenario.ramp
@@ -66,6 +73,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             first_rate=1 / e2e_s if e2e_s else None,
             seconds=spec.max_seconds,
             paced=pace.paced(scenario),
+            rest_s=rest_s,
             quick=spec.quick,
         )
 
@@ -121,7 +129,7 @@ class State(msgspec.Struct, frozen=True):
         if not self.times:
             return 0.0
         if self.search.paced:
-            return pace.LEAST_REQUEST_TIMES * self.request_s(C)
+            return pace.LEAST_REQUEST_TIMES * (self.request_s(C) + self.search.rest_s)
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
 
     def request_s(self, C: int) -> float:

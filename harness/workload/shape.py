@@ -130,12 +130,12 @@ def of(scenario: Scenario) -> Mix:
     >>> of(Scenario()).mean()
     Mean(input_tokens=512, output_tokens=128)
     """
-    if scenario.has_tasks:
-        return Mix((joint(tasks.lengths(scenario)),), scenario.workload.seed or 0)
     workload, dataset = scenario.workload, scenario.workload.dataset
     if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
         lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
         return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
+    if workload.session or workload.node:
+        return Mix((joint(tasks.lengths(scenario)),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0
