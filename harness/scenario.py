@@ -133,6 +133,12 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     profile: str = "llama-3.1-8b/h100-sxm"
     max_num_seqs: Natural = 16
     speed: Annotated[float, above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
+    # UNSET, not a value: so the digest of a scenario without them stays what it was before there were any.
+    prefix_caching: bool | UnsetType = UNSET  # else as engines do: on where prompts begin alike
+    block_size: Natural | UnsetType = UNSET  # tokens of a KV block; else 16
+    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # else by arrival
+    reasoning_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] | UnsetType = UNSET
+    replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -62,7 +62,7 @@ def report(folders: Sequence[Path]) -> tuple[str, bool]:
     for folder in folders:
         about = read_manifest(folder)
         assert isinstance(about, Manifest)
-        expected = about.workload.expected_hit_rate
+        expected = about.workload.expected_hit_rate or None
         levels = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary).levels
         rows += [row(folder.name, level, expected) for level in levels]
         good &= all(agrees(expected, level.cached_input_fraction) for level in levels)

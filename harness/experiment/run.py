@@ -158,11 +158,8 @@ def _run_session(setup: _Setup) -> Outcome:
             from harness.sim import profile as profiles
             from harness.sim.process import running
 
-            sim = scenario.sim
-            cached = scenario.reuses_prompts  # as engines do by default; prompts that are all new need no cache
-            profile = profiles.profile(
-                sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed, prefix_caching=cached
-            )
+            # As engines do by default; prompts that are all new need no cache.
+            profile = profiles.embedded(scenario.sim, prefix_caching=scenario.reuses_prompts)
             url = stack.enter_context(running(profile, cpu=server_cpu))
         try:
             return asyncio.run(_run(setup, url, profile, placed, signals))
