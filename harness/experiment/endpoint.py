@@ -98,7 +98,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None  # of the last check's prompt, by the server's count; None: it gives none
     tokens_per_word: float = 1.0  # by its counts
     max_context: int | None = None  # tokens of prompt and answer together, as published; None: unknown
-    exact_words: bool = False  # by the named tokenizer each word is one token
+    exact_words: bool = False  # by the named tokenizer, or the server's, each word is one token
     e2e_s: float
     itl_s: float | None
     server: dict[str, Any]
