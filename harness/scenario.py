@@ -211,7 +211,8 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     if isinstance(tree.get("class"), dict):
         raise HarnessError("one table is no list of classes at $.class", place=place, way_out="write it [[class]]")
     if isinstance(tree.get("class"), list):
-        tree["class"] = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+        tables = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+        tree["class"] = classes.of_models(tables, place)
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:

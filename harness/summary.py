@@ -461,6 +461,13 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     ks: float | None  # largest distance between the two cumulative distributions, 0 to 1
 
 
+class FirstUse(msgspec.Struct, frozen=True):
+    """What it takes to load a model or an adapter that a class has of its own."""
+
+    ttft_s: float | None  # of the run's first request to it
+    resident_ttft_s: float | None  # median of the later ones, at that request's level
+
+
 class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one class, of all levels' windows together."""
 
@@ -470,6 +477,7 @@ class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None  # of the requests that were sent
     input_tokens: Lengths
     output_tokens: Lengths
+    first_use: FirstUse | UnsetType = UNSET  # not in the file where the class has the run's model
 
 
 class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,7 +113,7 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
     >>> embedded(Sim(replicas=2)).deployment.gpus
     2
     """
-    own = {"block_size": sim.block_size, "scheduling_policy": sim.scheduling_policy, "dp": sim.replicas}
+    own: dict[str, Any] = {"block_size": sim.block_size, "scheduling_policy": sim.scheduling_policy, "dp": sim.replicas}
     return profile(
         sim.profile,
         max_num_seqs=sim.max_num_seqs,
