@@ -51,3 +51,12 @@ def test_its_scenarios_ask_for_reuse(name: str) -> None:
     expected = hit_rate.expected(asked, block=128, template_tokens=8)
     assert expected is not None
     assert 0.5 < expected < 0.9
+
+
+def test_the_committed_runs_served_what_was_expected() -> None:
+    text, good = report([ROOT / f"results/live-workload-{name}" for name in SCENARIOS])
+    assert good, text
+    documented = (ROOT / "docs/workloads.md").read_text()
+    for line in text.splitlines()[2:]:
+        figures = line.split(" | ")[2:7]
+        assert " | ".join(figures) in documented
