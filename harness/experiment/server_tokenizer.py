@@ -18,6 +18,7 @@ from harness.load.control import Client, Page
 from harness.workload.text import spaced
 from harness.workload.words import COMMON
 
+_MOST_S = 10.0  # for a page that need not be there
 _BLANKS = ("Ġ", "▁", " ")  # before a word, as vocabularies write it
 
 
@@ -27,15 +28,17 @@ async def words(client: Client, where: Address, owner: object, model: str, withi
     `owner` is what it names as the owner of its models.
     """
     text = "".join(spaced(COMMON))
-    bodies: dict[object, dict[str, object]] = {
+    bodies: dict[str, dict[str, object]] = {
         "vllm": {"model": model, "prompt": text, "add_special_tokens": False, "return_token_strs": True},
         "llamacpp": {"content": text, "with_pieces": True},
     }
-    if owner not in bodies:
+    if not isinstance(owner, str) or owner not in bodies:
         return ()
     sent, headers = msgspec.json.encode(bodies[owner]), {"Content-Type": "application/json"}
     try:
-        async with control.response(client, "POST", where.path("/tokenize"), within_s, sent, headers) as reply:
+        async with control.response(
+            client, "POST", where.path("/tokenize"), min(within_s, _MOST_S), sent, headers
+        ) as reply:
             data = Page(reply.status, {}, await control.whole(reply)).json()
     except control.TransportError:
         return ()

@@ -25,7 +25,7 @@ def cut(text: str, blank: str) -> list[str]:
     return [piece for pieces in words for piece in pieces]
 
 
-def check(owner: str, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
+def check(owner: object, answer: Any) -> tuple[Launch, list[dict[str, Any]]]:
     """The launch against a server of that owner whose /tokenize gives this answer, and what it was sent."""
     asked: list[dict[str, Any]] = []
 
@@ -83,7 +83,8 @@ def test_any_other_answer_leaves_the_words_as_they_were(answer: Any) -> None:
 
 
 def test_a_server_of_another_kind_is_not_asked() -> None:
-    assert check("openai", (200, {"token_strs": [f"Ġ{word}" for word in COMMON]}))[1] == []
+    for owner in ("openai", None, ["vllm"], {}):
+        assert check(owner, (200, {"token_strs": [f"Ġ{word}" for word in COMMON]}))[1] == []
 
 
 def test_a_word_that_goes_on_in_the_next_piece_is_more_than_one_token() -> None:
