@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, fleet, reuse, secrecy, traffic, units
+from harness import classes, dataset, decoding, fleet, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
@@ -140,6 +140,12 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     profile: str = "llama-3.1-8b/h100-sxm"
     max_num_seqs: Natural = 16
     speed: Annotated[float, above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
+    # UNSET, not a value: so the digest of a scenario without them stays what it was before there were any.
+    prefix_caching: bool | UnsetType = UNSET  # else as engines do: on where prompts begin alike
+    block_size: Natural | UnsetType = UNSET  # tokens of a KV block; else 16
+    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # else by arrival
+    reasoning_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] | UnsetType = UNSET
+    replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,7 +167,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def has_tasks(self) -> bool:
         """Whether requests belong together, in sessions or graphs."""
-        return bool(self.workload.session or self.workload.node)
+        workload = self.workload
+        return bool(workload.session or workload.node or (workload.dataset and workload.dataset.sessions))
 
     @property
     def one_length(self) -> bool:
@@ -213,7 +220,8 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     if isinstance(tree.get("class"), dict):
         raise HarnessError("one table is no list of classes at $.class", place=place, way_out="write it [[class]]")
     if isinstance(tree.get("class"), list):
-        tree["class"] = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+        tables = [classes.read(table, f"{place}: $.class[{i}]") for i, table in enumerate(tree["class"])]
+        tree["class"] = classes.of_models(tables, place)
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
@@ -305,6 +313,8 @@ def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
         )  # fmt: skip
     for key in ("prefix", "session", "node") if workload.dataset else ():
         must(not getattr(workload, key), f"workload.{key}", "a dataset has prompts of its own", "leave one of them out")
+    if workload.dataset:
+        dataset.check(workload.dataset, must, place)
     must(not (workload.dataset and scenario.class_), "class", "a dataset has requests of its own", "leave it out")
     for path, used in (("ramp.probe", scenario.ramp.probe is not None), ("sweep", scenario.sweep != Sweep())):
         must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
@@ -326,7 +336,8 @@ def _check_arrivals(scenario: Scenario, must: Must, place: str) -> None:
 def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
     """What a closed loop alone has: think time, static batches, and tasks, of which a slot holds one."""
     ramp, workload = scenario.ramp, scenario.workload
-    open_loop = ramp.level_rates is not None or ramp.search_rate
+    replayed = traffic.parse(ramp.arrivals).speed is not None
+    open_loop = ramp.level_rates is not None or ramp.search_rate or replayed
     reuse.pauses(ramp.think or 0.0, f"{place}: $.ramp.think")
     must(not (ramp.think and open_loop), "ramp.think", "an open loop has no think time", "leave one of them out")
     batch = ramp.start == "batch"
@@ -335,9 +346,8 @@ def _check_pauses(scenario: Scenario, must: Must, place: str) -> None:
     fact = "static batches come from one worker"
     must(not batch or ramp.workers in (None, 1), "ramp.workers", fact, "leave it out")
     if scenario.has_tasks:
-        table = "workload.session" if workload.session else "workload.node"
+        table = "workload.session" if workload.session else "workload.node" if workload.node else "workload.dataset"
         must(not open_loop, table, "sessions and graphs are closed loops so far", "give --levels in place of --rate")
-        must(not workload.dataset, table, "the requests of a dataset stand alone so far", "leave one of them out")
         must(not batch, "ramp.start", "a batch has single requests, not sessions or graphs", "leave it out")
         must(not ramp.think, "ramp.think", "sessions and graphs have pauses of their own", "write them there")
         must(not scenario.class_, "class", "sessions and graphs are of one class so far", "leave [[class]] out")

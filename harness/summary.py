@@ -264,6 +264,11 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
         """The requested load: requests in flight, or in open loop requests per second."""
         return self.concurrency if self.rate is None else self.rate
 
+    @property
+    def in_slots(self) -> float | None:
+        """What the slots held on average, which a curve is over: requests in flight, or a session each."""
+        return self.in_flight if not self.sessions or self.concurrency is None else float(self.concurrency)
+
 
 class Settle(msgspec.Struct, frozen=True):
     """What would turn a provisional answer, or one beyond the levels, into a found one."""
@@ -515,6 +520,13 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     ks: float | None  # largest distance between the two cumulative distributions, 0 to 1
 
 
+class FirstUse(msgspec.Struct, frozen=True):
+    """What it takes to load a model or an adapter that a class has of its own."""
+
+    ttft_s: float | None  # of the run's first request to it
+    resident_ttft_s: float | None  # median of the later ones, at that request's level
+
+
 class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one class, of all levels' windows together."""
 
@@ -524,6 +536,7 @@ class ClassWorkload(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None  # of the requests that were sent
     input_tokens: Lengths
     output_tokens: Lengths
+    first_use: FirstUse | UnsetType = UNSET  # not in the file where the class has the run's model
 
 
 class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -590,6 +603,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
     node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
+
+    @property
+    def unit(self) -> str:
+        """What a level of a closed loop counts, and its knee."""
+        return "sessions" if any(level.sessions for level in self.levels) else "requests in flight"
 
 
 class Achieved(msgspec.Struct, frozen=True):

@@ -20,12 +20,11 @@ from pathlib import Path
 
 import msgspec
 from live_servers import (
-    INPUT_TOKENS,
     KNEE,
+    LENGTHS,
     LIVE,
     LIVE_FILE,
     MODEL,
-    OUTPUT_TOKENS,
     Processes,
     ServerError,
     free_port,
@@ -136,7 +135,7 @@ def measure(out: Path, levels: str, level_seconds: float) -> None:
             server.start(wait=True)
         command = ["taskset", "-c", "1", KNEE, "run", "--url", kept.url, "--url", lost.url]
         command += ["--balance", "least-in-flight", "--levels", levels, "--level-seconds", f"{level_seconds:g}"]
-        command += ["--input-tokens", str(INPUT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS), "--keep-going"]
+        command += [*LENGTHS, "--keep-going"]
         command += ["--tokenizer", str(MODEL), "--out", str(out)]
         process = subprocess.Popen(command, stdout=sys.stderr.fileno(), stderr=subprocess.PIPE, text=True)
         before_last, killed, started = levels.count(","), 0.0, 0.0

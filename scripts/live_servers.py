@@ -23,7 +23,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
@@ -41,7 +41,8 @@ MODEL, MODEL_WEIGHTS, GGUF = LIVE / "model-mid", LIVE / "model-mid-weights", LIV
 KNEE = ".venv/bin/knee"
 LIVE_FILE = "live.json"
 
-INPUT_TOKENS, OUTPUT_TOKENS = 128, 64
+OUTPUT_TOKENS = 64
+LENGTHS = ["--input-tokens", "128", "--output-tokens", str(OUTPUT_TOKENS)]
 MAX_SECONDS, PROXY_SECONDS = 240.0, 90.0  # of a ramp; behind nginx only the path differs, not the server
 GRACE = 20.0  # seconds after --max-seconds in which the last requests end and the report is written
 WITHIN = 0.25  # of the server's limit, where a found knee is right
@@ -376,10 +377,12 @@ def pin(file: str, package: str) -> str:
     raise KeyError(f"{file} does not pin {package}")
 
 
-def serve_vllm(processes: Processes) -> Target:
+def serve_vllm(processes: Processes, *options: str) -> Target:
     port = free_port()
     command = ["scripts/live-vllm", "--serve-only", "--port", str(port), "--max-num-seqs", str(VLLM_SEQS)]
-    processes.start("live-vllm", command, pin_core=False)  # it looks for two cores, and takes core 0 itself
+    processes.start(
+        "live-vllm", [*command, *options], pin_core=False
+    )  # it looks for two cores, and takes core 0 itself
     processes.wait_ready(f"http://127.0.0.1:{port}/health")
     return Target(f"http://127.0.0.1:{port}", "toy", ("--tokenizer", str(MODEL)))
 
@@ -533,11 +536,11 @@ def stream_once(target: Target) -> str:
 
 
 @contextmanager
-def serving(name: str) -> Iterator[Target]:
+def serving(name: str, serve: Callable[[Processes], Target]) -> Iterator[Target]:
     processes = Processes()
     try:
         began = time.monotonic()
-        target = SERVERS[name].serve(processes)
+        target = serve(processes)
         print(f"{name}: ready at {target.url} after {time.monotonic() - began:.0f} s", file=sys.stderr)
         print(f"{name}: one chat request: {stream_once(target)}", file=sys.stderr)
         yield target
@@ -547,8 +550,7 @@ def serving(name: str) -> Iterator[Target]:
 
 def knee_run(target: Target, out: Path, options: list[str]) -> tuple[int, float, str]:
     """Exit status, seconds, and the line of an error, of one `knee run` on core 1."""
-    command = ["taskset", "-c", "1", KNEE, "run", "--url", target.url, *target.options]
-    command += ["--input-tokens", str(INPUT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS), "--out", str(out)]
+    command = ["taskset", "-c", "1", KNEE, "run", "--url", target.url, *target.options, "--out", str(out)]
     began, last = time.monotonic(), ""
     usual = signal.signal(signal.SIGINT, lambda *_: None)  # knee has it too, and writes down what it measured
     process = subprocess.Popen(
@@ -573,7 +575,7 @@ def knee_run(target: Target, out: Path, options: list[str]) -> tuple[int, float,
 def measure(name: str, target: Target, out: Path, options: list[str], live: Live) -> Run:
     """One run with its live.json; the caller ends where knee was interrupted."""
     print(f"\n{name}: into {out}", file=sys.stderr)
-    status, seconds, error = knee_run(target, out, options)
+    status, seconds, error = knee_run(target, out, [*LENGTHS, *options])
     write(out, msgspec.structs.replace(live, status=status, seconds=round(seconds, 1), error=error))
     return read(out)
 
@@ -590,7 +592,7 @@ def measure_server(name: str, prefix: str, options: list[str], max_seconds: floa
     runs: list[Run] = []
     first = folders(name, prefix, repeat)[0]
     try:
-        with serving(name) as target:
+        with serving(name, server.serve) as target:
             if name != "vllm" or max_seconds is None:
                 return [measure(name, target, first, options, live)]
             for i in range(1, repeat + 1):
@@ -623,6 +625,13 @@ def folders(name: str, prefix: str, repeat: int) -> list[Path]:
     return [Path(f"{prefix}-vllm-{kind}-{i}") for i in range(1, repeat + 1) for kind in ("ramp", "sweep")]
 
 
+def free_folders(wanted: Sequence[Path]) -> None:
+    """End where one of them exists."""
+    for folder in wanted:
+        if folder.exists():
+            sys.exit(f"error: {folder}: the folder exists; remove it, or choose another --out")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Real servers and proxies, measured one after the other.")
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -642,9 +651,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     repeat = 0 if arguments.short else arguments.repeat
     prefix = f"{arguments.out}-short" if arguments.short else arguments.out
-    for folder in [folder for name in arguments.names for folder in folders(name, prefix, repeat)]:
-        if folder.exists():
-            sys.exit(f"error: {folder}: the folder exists; remove it, or choose another --out")
+    free_folders([folder for name in arguments.names for folder in folders(name, prefix, repeat)])
     runs: list[Run] = []
     for name in arguments.names:
         bound = None if arguments.short else arguments.max_seconds or SERVERS[name].max_seconds

@@ -172,3 +172,51 @@ def test_too_many_classes_are_refused() -> None:
     many = {"class": [{"name": str(i)} for i in range(classes.MOST + 1)]}
     with pytest.raises(HarnessError, match="1,001 classes are too many at"):
         scenario.build(many, place="x.toml")
+
+
+MODELS = """
+[[class]]
+name = "tenant"
+share = 3
+models = ["a", "b", "c", "d"]
+zipf = 1
+input = 90
+
+[[class]]
+name = "base"
+"""
+
+
+def test_a_class_of_several_models_is_one_for_each_by_the_law_of_zipf() -> None:
+    """1 + 1/2 + 1/3 + 1/4 = 25/12: of 3 shares 1.44, 0.72, 0.48 and 0.36."""
+    got = build(MODELS)
+    assert got.class_
+    assert [(each.name, each.model, each.input) for each in got.class_] == [
+        ("tenant a", "a", 90), ("tenant b", "b", 90), ("tenant c", "c", 90), ("tenant d", "d", 90), ("base", "", 512),
+    ]  # fmt: skip
+    assert [each.share for each in got.class_] == pytest.approx([1.44, 0.72, 0.48, 0.36, 1.0])
+    again = build(scenario.to_toml(got))
+    assert again == got
+
+
+def test_models_are_all_alike_popular_without_an_exponent() -> None:
+    assert classes.zipf(["a", "b"], 0.0, "") == [("a", 0.5), ("b", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("models = []", "no model is named"),
+        ('models = ["a", "a"]', "a model is named twice"),
+        ('models = ["a"]\nzipf = -1', "an exponent of -1"),
+        ('models = ["a"]\nzipf = "much"', "a share and an exponent are numbers"),
+        ('models = "a"', "it is no list of names"),
+        ("models = [1]", "it is no list of names"),
+        ('models = ["a"]\nmodel = "b"', "model and models exclude each other"),
+        ("zipf = 1.0", "unknown field 'zipf'"),
+    ],
+)
+def test_models_that_cannot_be_chosen_among_are_refused(more: str, line: str) -> None:
+    with pytest.raises(HarnessError, match=line) as caught:
+        build(f'[[class]]\nname = "x"\n{more}\n')
+    assert "x.toml" in str(caught.value)

@@ -111,7 +111,7 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
         ),
         (
             SESSION + '[workload.dataset]\npath = "x.jsonl"',
-            "the requests of a dataset stand alone so far at $.workload.session; leave one of them out",
+            "a dataset has prompts of its own at $.workload.session; leave one of them out",
         ),
         (
             "[ramp]\nrates = [1]\n" + SESSION,

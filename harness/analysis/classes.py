@@ -18,7 +18,7 @@ from harness.analysis.slo import SloLimit
 from harness.analysis.table import Bools, Table
 from harness.analysis.validity import Purpose, usable
 from harness.record import Level
-from harness.summary import Attainment, ClassSummary, LevelSummary
+from harness.summary import Attainment, ClassSummary, FirstUse, LevelSummary
 
 _FIGURES = [name for name in ClassSummary.__struct_fields__ if name in LevelSummary.__struct_fields__]
 
@@ -84,6 +84,20 @@ def attainments(
         of_own = slo.attainments(each, table.only(of_class[name]), level, replicas=replicas)
         found += [msgspec.structs.replace(attainment, class_=name) for attainment in of_own]
     return found
+
+
+def first_use(table: Table, rows: Bools) -> FirstUse:
+    """TTFT of the first answered request of a class in the run, and of its later ones at that level.
+
+    `table` is the whole run, `rows` are the class's requests. What a server has put away meanwhile nobody says.
+    """
+    found = np.flatnonzero(rows & table.ok & ~np.isnan(table.first))
+    if not len(found):
+        return FirstUse(None, None)
+    found = found[np.argsort(table.sent[found], kind="stable")]
+    ttft, same = (table.first - table.sent)[found], table.level[found] == table.level[found[0]]
+    later = ttft[same][1:]
+    return FirstUse(float(ttft[0]), float(np.median(later)) if len(later) else None)
 
 
 def with_slowdowns(levels: Sequence[LevelSummary]) -> list[LevelSummary]:

@@ -197,7 +197,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     done = table.ok & (table.done >= start) & (table.done < end)
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
-    hits = ~np.isnan(table.cached_tokens) & ~np.isnan(table.input_tokens) & firsts
+    answered = firsts & table.ok & ~np.isnan(table.input_tokens)
     answer_s = spread((table.last - table.first)[requests.good]).mean
     se, assumed = fit_error(arrival, tokens, start, end, request_s, int(done.sum()), answer_s)
     counted = _Rates(
@@ -210,7 +210,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
         requests=batch_means(table.done[done], np.ones(int(done.sum())), start, end, request_s),
         decode=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / (end - start),
         discarded=float(table.tokens[inside & void].sum()) / (end - start),
-        cached=float(table.cached_tokens[hits].sum() / table.input_tokens[hits].sum()) if hits.any() else None,
+        cached=_share(table.cached_tokens[answered], table.input_tokens[answered]),
         events=int(inside.sum()),
     )
     if LevelNote.STALLED in level.notes:  # what no token came of was counted, and is 0
@@ -348,6 +348,11 @@ def _without_steady_state(s: LevelSummary) -> LevelSummary:
     nothing = Spread(None, None, None, None, None, None, 0)
     names = ("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s", "e2e_s")
     return msgspec.structs.replace(s, **dict.fromkeys(names, nothing), from_send=None)
+
+
+def _share(part: Floats, whole: Floats) -> float | None:
+    """Σ part/Σ whole; None where any part is missing, which may be 0 (vllm-project/vllm, issue 44377)."""
+    return None if not len(part) or np.isnan(part).any() else float(part.sum() / whole.sum())
 
 
 def _known(values: Floats) -> Floats | None:

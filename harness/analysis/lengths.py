@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness import distribution
 from harness.analysis import classes
@@ -93,6 +94,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
             share=int(sent.sum()) / total if total else None,
             input_tokens=lengths(prompt, table.input_tokens[answered]),
             output_tokens=lengths(answer, table.output_tokens[answered]),
+            first_use=classes.first_use(table, of_class[spec.name]) if spec.model else UNSET,
         )
 
     return WorkloadSummary(classes=[row(spec) for spec in specs])

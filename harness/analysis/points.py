@@ -29,7 +29,10 @@ FEWEST = {CAPPED: 4, HYPERBOLA: 3}  # points that leave a residual, enough for a
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A measured level. `in_flight` None: nothing but C is known; `se`: one standard error, tok/s."""
+    """A measured level. `in_flight` None: nothing but C is known; `se`: one standard error, tok/s.
+
+    Where slots hold sessions, these are what is in flight.
+    """
 
     concurrency: float
     in_flight: float | None
@@ -81,7 +84,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
         out.append(
             Point(
                 s.concurrency,
-                s.in_flight,
+                s.in_slots,
                 s.output_tokens_per_s.mean or math.nan,
                 s.output_tokens_per_s_se,
                 valid=usable(s, Purpose.POINT),

@@ -67,8 +67,7 @@ def deployed(
     """
     manifest = run.manifest
     if manifest.url == "sim:" and manifest.simulated is not None:
-        sim = manifest.scenario.sim
-        profile = profiles.profile(sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed)
+        profile = profiles.embedded(manifest.scenario.sim)
         return profile.model, profile.deployment
     known = manifest.machine
     if known is not None and where.gpu == served.HOST and where.host_cpus is None:

@@ -15,6 +15,7 @@ from harness.dataset import DatasetSpec
 from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.scenario import Ramp, Scenario
+from harness.workload import tasks
 from harness.workload.arrivals import trace_rate
 from harness.workload.dataset import table as tables
 from harness.workload.dataset.dataset import Skipped, open_dataset
@@ -37,6 +38,8 @@ def read(scenario: Scenario, note: Callable[[str], None]) -> Iterator[tuple[Scen
     with tempfile.TemporaryDirectory(prefix="knee-") as folder:
         path = Path(folder) / "rows"
         found, table = _read(spec, path, parse(scenario.workload.output_tokens).mean())
+        if spec.sessions:
+            found = _of_sessions(scenario, found, table, str(path))
         if found.skipped:
             note(f"{spec.path}: {found.skipped:,} broken rows are left out, {found.requests:,} are sent")
         workload = msgspec.structs.replace(scenario.workload, dataset=found)
@@ -66,6 +69,16 @@ def _read(spec: DatasetSpec, path: Path, usual: float) -> tuple[DatasetSpec, Tab
         output_tokens=answers / len(table),
     )
     return found, table
+
+
+def _of_sessions(scenario: Scenario, found: DatasetSpec, table: Table, path: str) -> DatasetSpec:
+    """The dataset with the means of its sessions' requests, whose prompts hold their history."""
+    if table.sessions == len(table):
+        fact = "no two of its rows belong to one session"
+        raise HarnessError(fact, place=found.path, way_out="leave $.workload.dataset.sessions out")
+    lengths = tasks.lengths(scenario, path)
+    prompts, answers = (sum(each[i] for each in lengths) / len(lengths) for i in (0, 1))
+    return msgspec.structs.replace(found, input_tokens=prompts, output_tokens=answers)
 
 
 def _with_rate(scenario: Scenario, table: Table) -> Ramp:

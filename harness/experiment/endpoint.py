@@ -104,7 +104,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None  # of the last check's prompt, by the server's count; None: it gives none
     tokens_per_word: float = 1.0  # by its counts
     max_context: int | None = None  # tokens of prompt and answer together, as published; None: unknown
-    exact_words: bool = False  # by the named tokenizer each word is one token
+    exact_words: bool = False  # by the named tokenizer, or the server's, each word is one token
     e2e_s: float
     itl_s: float | None
     server: dict[str, Any]
@@ -133,7 +133,7 @@ def words_for(launch: Launch, tokens: int) -> int:
 
 def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
     """The requests or tasks of a run; prompts have the words that make their tokens by the checks."""
-    asked = tasks.of(scenario, launch.words, launch.tokens_per_word)
+    asked = tasks.of(scenario, launch.words, launch.tokens_per_word, launch.rows, launch.added_tokens)
     if asked is not None:
         return asked
     words = PromptWords(

@@ -16,7 +16,7 @@ from harness.search.measured import MeasuredLevel
 from harness.search.state import Search
 from harness.search.timing import check_lengths
 from harness.units import span
-from harness.workload import shape
+from harness.workload import shape, tasks
 
 _TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
 
@@ -31,13 +31,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     dollars: float | None
 
 
-def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Estimate:
-    """The size of a run if every request takes `e2e_s` at every level.
+def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows: str = "") -> Estimate:
+    """The size of a run if every request takes `e2e_s` at every level; between them users think, and tools take time.
 
-    A closed-loop level: one or two requests a slot to warm up, C in flight during the window, C that end after it. An
-    open-loop level: its rate over two request times, the window and one more. `probes` are the prompt tokens of levels
-    before the ramp, each of one request in flight. The ramp is assumed to reach its highest level, and no window to be
-    extended. At high levels requests take longer: fewer are sent, or the run takes longer.
+    A closed-loop level: one or two requests a slot to warm up, of tasks at least a whole one; C in flight during the
+    window, C that end after it. An open-loop level: its rate over two request times, the window and one more. `probes`
+    are the prompt tokens of levels before the ramp, each of one request in flight, `rows` is the path of a dataset's
+    table. The ramp is assumed to reach its highest level, and no window to be extended. At high levels requests take
+    longer: fewer are sent, or the run takes longer.
 
     >>> from harness.scenario import Ramp
     >>> made = estimate(Scenario(ramp=Ramp(levels=[4], level_seconds=10.0)), 0.5)
@@ -46,15 +47,16 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     """
     spec, quota = scenario.ramp, scenario.target.max_rps or float("inf")
     requests = seconds = tokens_in = 0.0
-    mean = shape.of(scenario).mean()
-    ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, mean.output_tokens)]
+    mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
+    each_s, task_s = tasks.per_second(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
+    ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, rest_s, mean.output_tokens)]
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
-        lasts = pace.of_level(scenario, step.role, e2e_s, None)
-        window = lasts.window_s or check_lengths(e2e_s)[0]
+        lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None)
+        window = lasts.window_s or check_lengths(e2e_s + rest_s)[0]
         if step.concurrency is not None:
-            rate = min(step.concurrency / e2e_s, quota)
-            warm_up = lasts.warm_up * step.concurrency / rate
+            rate = min(step.concurrency * each_s, quota)
+            warm_up = max(lasts.warm_up * step.concurrency / rate, task_s if scenario.has_tasks else 0.0)
         else:
             rate = min(step.rate or 0.0, quota)
             warm_up = 2 * e2e_s
@@ -79,10 +81,11 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = ()) -> Es
     )
 
 
-def _steps(scenario: Scenario, e2e_s: float, output_tokens: float) -> list[Decision]:
+def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float) -> list[Decision]:
     """The levels of a ramp in which throughput rises at each, and the SLO is met up to the highest."""
     free = msgspec.structs.replace(scenario.ramp, max_seconds=None, max_requests=None, max_dollars=None)
-    search = Search.of(msgspec.structs.replace(scenario, ramp=free), Budget(free), e2e_s=e2e_s)
+    spec = msgspec.structs.replace(scenario, ramp=free)
+    search = Search.of(spec, Budget(free), e2e_s=e2e_s, rest_s=rest_s)
     measured: list[MeasuredLevel] = []
     steps: list[Decision] = []
     while not (step := ramp.next_level(measured, search)).over:
@@ -128,14 +131,16 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
     ]
 
 
-def outlook(made: Estimate, scenario: Scenario, e2e_s: float) -> str:
+def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
     """The estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
     if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     else:
-        first, end = (min(times * e2e_s, spec.max_seconds or math.inf) for times in (_TO_FIRST, _TO_END))
-        what = f"1, 2, 4, … in flight until throughput stops rising, at most {spec.max_concurrency:,}; "
+        turn_s = e2e_s + tasks.rest_s(scenario, rows)
+        first, end = (min(times * turn_s, spec.max_seconds or math.inf) for times in (_TO_FIRST, _TO_END))
+        unit = "sessions" if scenario.has_tasks else "in flight"
+        what = f"1, 2, 4, … {unit} until throughput stops rising, at most {spec.max_concurrency:,}; "
         what += f"a first answer in about {span(first)}"
         what += "" if spec.quick else f", the knee in about {span(end)}"
     cost = f", at most ${made.dollars:,.2f}" if made.dollars is not None else ""

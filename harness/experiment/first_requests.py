@@ -21,6 +21,7 @@ from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.workload import length, probe, shape
 from harness.workload.request import Request
+from harness.workload.source import PromptWords
 from harness.workload.uniform import Uniform
 
 LONGEST_BODY = 65_536  # bytes of an error's body that are searched
@@ -56,7 +57,7 @@ async def first_requests(
     url: str,
     path: str,
     model: str,
-    words: tuple[str, ...],
+    words: PromptWords,
     first_prompt: int,
     busy: Awaitable[object] | None,
 ) -> Findings:
@@ -64,7 +65,6 @@ async def first_requests(
 
     `busy` is other work of this process: it is awaited before a request is timed.
     """
-    workload = scenario.workload
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
@@ -72,7 +72,7 @@ async def first_requests(
     first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
     if busy is not None:
         await busy
-    near = 0.0 if workload.tokenizer else _NEAR * wanted
+    near = 0.0 if words.exact else _NEAR * wanted
     words_now, timed, e2e_s = first, None, 0.0
     while timed is None or (abs(requests.off(wanted)) > near and requests.used - first_prompt < _PROBES):
         counts = requests.counts
@@ -87,7 +87,7 @@ async def first_requests(
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
     if shortest is None and words_now == 1:
         _must_have_room(wanted, counted, per_word)
-    exact = bool(workload.tokenizer) or words_now == shortest
+    exact = words.exact or words_now == shortest
     left_s, itl_s = _rest(timed.response, answer)
     return Findings(
         drop=requests.drop,
@@ -172,7 +172,7 @@ class _Requests:
         url: str,
         path: str,
         model: str,
-        words: tuple[str, ...],
+        words: PromptWords,
         first_prompt: int,
     ) -> None:
         self._api, self._scenario, self._url, self._path = api, scenario, url, path
@@ -190,11 +190,11 @@ class _Requests:
         """One request with a new prompt."""
         workload = self._scenario.workload
         source = Uniform(
-            words=self._words,
+            words=self._words.words,
             prompt_words=prompt_words,
             output_tokens=output_tokens,
             seed=workload.seed or 0,
-            alike=workload.tokenizer is None,
+            alike=not self._words.exact,
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
         request = await asyncio.to_thread(source.request, self.used)

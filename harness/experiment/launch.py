@@ -19,7 +19,7 @@ import msgspec
 from harness import scenario as scenarios
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError, nearest
-from harness.experiment import published, unreachable, vocabulary
+from harness.experiment import published, server_tokenizer, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import LONGEST_BODY, Findings, first_requests
 from harness.experiment.unreachable import is_https, not_served, speaks_tls
@@ -30,7 +30,7 @@ from harness.scenario import Scenario
 from harness.secrecy import redact, redact_all
 from harness.terminal import few
 from harness.workload import probe, shape, tasks
-from harness.workload.words import COMMON
+from harness.workload.source import PromptWords
 
 _CONNECT_S = 10.0  # TLS included
 _MODELS_S = 60.0  # for the list of models, from connecting to its last byte
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
 
     model: str
     limits: dict[str, Any]
-    words: tuple[str, ...]
+    words: PromptWords
     tokenizer_json: str
     findings: Findings
     published: published.Published
@@ -159,14 +159,14 @@ async def _check(
         model=found.model,
         path=wire.path,
         drop=findings.drop,
-        words=found.words,
+        words=found.words.words,
         tokenizer_json=found.tokenizer_json,
         prompt_words=findings.prompt_words,
         prompts_used=findings.prompts_used,
         input_tokens=findings.input_tokens,
         tokens_per_word=findings.tokens_per_word,
         max_context=found.limits.get("n_ctx"),
-        exact_words=scenario.workload.tokenizer is not None,
+        exact_words=found.words.exact,
         e2e_s=findings.e2e_s,
         itl_s=findings.itl_s,
         server=_server_facts(found.limits, facts.facts),
@@ -203,16 +203,19 @@ async def _find(
                 await published.exporter(exporting, page, url, patience)
             of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
             wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
-            model, limits = await _model(api, place, where, wanted, within_s, of_classes, any_model=any_model)
+            model, limits, owner = await _model(api, place, where, wanted, within_s, of_classes, any_model=any_model)
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
             scenario = probe.scenario_for(scenario, limits.get("n_ctx"))
             _must_fit(scenario, limits.get("n_ctx"), place)
-            words, tokenizer_json = COMMON, ""
+            words, tokenizer_json = PromptWords(), ""
             if scenario.workload.tokenizer is not None:
                 trust = trust_remote_code
-                words, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
+                known, tokenizer_json = await vocabulary.words(scenario.workload.tokenizer, trust_remote_code=trust)
+                words = PromptWords(words=known, exact=True)
+            elif known := await server_tokenizer.words(api, where, owner, model, within_s):
+                words = PromptWords(words=known, exact=True)
             findings = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
             return _Found(model, limits, words, tokenizer_json, findings, await reading)
         finally:
@@ -281,8 +284,11 @@ async def _model(
     of_classes: Sequence[str] = (),
     *,
     any_model: bool = False,
-) -> tuple[str, dict[str, Any]]:
-    """The model's name, and the limits that the server publishes; classes may have models of their own."""
+) -> tuple[str, dict[str, Any], object]:
+    """The model's name, the limits that the server publishes, and the owner that it names.
+
+    Classes may have models of their own.
+    """
     listed = where.root + "/models"
     answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
@@ -317,4 +323,4 @@ async def _model(
         if served and name not in served:
             raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == wanted), {})
-    return wanted, await published.limits(api, where, entry, within_s)
+    return wanted, await published.limits(api, where, entry, within_s), entry.get("owned_by")

@@ -110,6 +110,7 @@ class Levels:
         self._earlier = earlier
         self._mean = shape.of(scenario).mean()
         self._inputs = inputs
+        self._rest_s = tasks.rest_s(scenario, launch.rows)
         self.run_id = uuid.uuid4().hex[:12]  # begins the id of every request of this session
         self.live = LiveState(spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s)
         self.over = False  # nothing is in flight any more
@@ -179,8 +180,9 @@ class Levels:
         """The next level, or the end: the ramp's, or the budget's."""
         budget = self._budget()
         search = Search.of(
-            self._scenario, budget, predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._launch.e2e_s
-        )
+            self._scenario, budget,
+            predicted_hinge=self._inputs.predicted_hinge, e2e_s=self._launch.e2e_s, rest_s=self._rest_s,
+        )  # fmt: skip
         step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
         bound = None if step.over else budget.over()
         return step if bound is None else decision.end(End.BUDGET, bound=bound)
@@ -305,7 +307,7 @@ class Levels:
         """
         if not self._scenario.has_tasks or self._scenario.ramp.start == "burst":
             return spread_s
-        whole, left = tasks.seconds(self._scenario, e2e_s), self._budget().seconds_left
+        whole, left = tasks.seconds(self._scenario, e2e_s, self._launch.rows), self._budget().seconds_left
         return max(spread_s, whole if left is None else min(whole, left / 10))
 
     def _task(self, level: Level, role: Role) -> Task:
@@ -316,6 +318,7 @@ class Levels:
             role=role,
             alone_s=self._launch.e2e_s,
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
+            rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )

@@ -106,7 +106,9 @@ def _workload(scenario: Scenario, launch: Launch) -> Workload:
         template_tokens=launch.added_tokens,
         tokens_per_word=launch.tokens_per_word,
         probe_lengths=probe_lengths(scenario, launch),
-        expected_hit_rate=hit_rate.expected(scenario, block=block or _BLOCK, template_tokens=template),
+        expected_hit_rate=hit_rate.expected(
+            scenario, block=block or _BLOCK, template_tokens=template, rows=launch.rows
+        ),
         sampling=Sampling(
             temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
         ),

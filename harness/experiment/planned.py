@@ -43,7 +43,7 @@ def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
     """
     scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
-        yield from _of_tasks(scenario)
+        yield from _of_tasks(scenario, rows)
         return
     source = sources.of(scenario, sources.PromptWords(), rows)
     mean = shape.of(scenario).mean().input_tokens
@@ -52,9 +52,9 @@ def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
         yield _planned(request, mean if request.input_tokens is None else request.input_tokens, due_s)
 
 
-def _of_tasks(scenario: Scenario) -> Iterator[Planned]:
+def _of_tasks(scenario: Scenario, rows: str) -> Iterator[Planned]:
     """The requests of the first tasks; texts of their length stand in for answers that only the server gives."""
-    source = tasks.of(scenario, COMMON)
+    source = tasks.of(scenario, COMMON, rows=rows)
     assert source is not None
     script = msgspec.structs.replace(source.conversation, history="scripted")
     for number in itertools.count():

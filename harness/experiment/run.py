@@ -168,11 +168,8 @@ def _run_session(setup: _Setup) -> Outcome:
             from harness.sim import profile as profiles
             from harness.sim.process import running
 
-            sim = scenario.sim
-            cached = scenario.reuses_prompts  # as engines do by default; prompts that are all new need no cache
-            profile = profiles.profile(
-                sim.profile, max_num_seqs=sim.max_num_seqs, speed=sim.speed, prefix_caching=cached
-            )
+            # As engines do by default; prompts that are all new need no cache.
+            profile = profiles.embedded(scenario.sim, prefix_caching=scenario.reuses_prompts)
             urls = [stack.enter_context(running(profile, cpu=server_cpu))]
         try:
             return asyncio.run(_run(setup, urls, profile, placed, signals))
@@ -237,9 +234,10 @@ async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) ->
     from harness.experiment import estimate
 
     scenario = probe.scenario_for(setup.scenario, launch.max_context, launch.input_tokens)
-    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probe_lengths(scenario, launch))
+    probes = probe_lengths(scenario, launch)
+    made = await asyncio.to_thread(estimate.estimate, scenario, launch.e2e_s, probes, launch.rows)
     if not foreign:
-        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s))
+        setup.view.note(estimate.outlook(made, scenario, launch.e2e_s, launch.rows))
         return
     hosts = ", ".join(dict.fromkeys(each.base for each in foreign))
     plan = estimate.plan(made, scenario, launch.e2e_s, hosts)

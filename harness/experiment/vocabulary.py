@@ -18,7 +18,7 @@ from harness import interpreter
 from harness.errors import HarnessError
 from harness.workload.words import COMMON, single_token_words
 
-_FEWEST = 64  # words below which prompts would repeat themselves
+FEWEST = 64  # words below which prompts would repeat themselves
 _MOST_OWN = 4096  # words of the tokenizer's vocabulary that are tried
 _TRUST = "--trust-remote-code"
 
@@ -59,7 +59,7 @@ async def words(tokenizer: str, *, trust_remote_code: bool) -> tuple[tuple[str, 
                 way_out=f"read it, then {_TRUST}",
             )
         raise HarnessError(f"no tokenizer there ({found.fact})", place=place, way_out=way_out)
-    if len(found.words) < _FEWEST:
+    if len(found.words) < FEWEST:
         raise HarnessError(f"only {len(found.words)} words are one token each", place=place, way_out="leave it out")
     return found.words, found.tokenizer_json
 

@@ -1,6 +1,6 @@
 """The charts of a run: throughput against load with fit, prediction and knees, and three latencies against load.
 
-Requests in flight are on a log2 axis, for levels double. No statistics are computed here.
+Requests in flight, or sessions, are on a log2 axis, for levels double. No statistics are computed here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _Measured = tuple[float, float, LevelSummary]
 
 
 def measured(summary: Summary) -> list[_Measured]:
-    """The measured levels as (requests in flight, output tokens/s, level), by load.
+    """The measured levels as (requests in flight or sessions, output tokens/s, level), by load.
 
     C is used where N is unknown, and where it is 0, which a log axis does not have.
     """
     found = [
-        (level.in_flight or float(level.concurrency or 1), mean, level)
+        (level.in_slots or float(level.concurrency or 1), mean, level)
         for level in summary.levels
         if (mean := level.output_tokens_per_s.mean) is not None
     ]
@@ -103,7 +103,7 @@ def _spread(level: LevelSummary, name: str) -> Spread:
 def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Scale:
     levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
-    return Scale(label="requests in flight", log=2, ends=ends, ticks=named)
+    return Scale(label=summary.unit, log=2, ends=ends, ticks=named)
 
 
 def _extent(summary: Summary) -> tuple[float, float]:

@@ -40,7 +40,7 @@ def _slo(summary: Summary) -> list[Fact]:
     )
     open_loop = is_open(summary)
     knee = summary.knees.slo_rate if open_loop else summary.knees.slo
-    unit = "requests per second" if open_loop else "requests in flight"
+    unit = "requests per second" if open_loop else summary.unit
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
         beyond = f"missed at {number(missed)}" if missed is not None else "no level misses them"

@@ -5,6 +5,7 @@
     beyond       above 64 requests in flight: throughput still rises there
     none         not measurable: 1 level measured, too few for a curve
 
+Where slots hold sessions, the knee is so many sessions.
 With limits (an SLO) the knee is the highest load that meets them, and the curve's own follows as the hinge.
 Terminal, Markdown, page, picture and `knee fit` take their sentences from here; nothing is decided here.
 """
@@ -50,10 +51,12 @@ def headline(summary: Summary) -> list[Fact]:
     if is_open(summary):
         found = [_open_knee(summary)]
     elif limited(summary):
-        found = [_limited_knee(summary), *of_curve(summary.curve, summary.knees, loads, label="Hinge")]
+        curve = of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.unit)
+        found = [_limited_knee(summary), *curve]
     else:
-        found = of_curve(summary.curve, summary.knees, loads)
-    return [*found, _plateau(summary), *_single_stream(summary.curve, own)]
+        found = of_curve(summary.curve, summary.knees, loads, unit=summary.unit)
+    single = "Single session" if summary.unit == "sessions" else "Single stream"
+    return [*found, _plateau(summary), *_single_stream(summary.curve, own, single)]
 
 
 def sentence(summary: Summary) -> str:
@@ -62,17 +65,23 @@ def sentence(summary: Summary) -> str:
     return f"{fact.label}: {fact.text}"
 
 
-def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: str = "Knee") -> list[Fact]:
+def of_curve(
+    curve: Curve | None,
+    knees: Knees,
+    loads: Sequence[float],
+    label: str = "Knee",
+    unit: str = "requests in flight",
+) -> list[Fact]:
     """The knee that the curve has, by its state: the answer, why it is not found, and what would settle it.
 
-    `loads` are the concurrencies of the valid levels.
+    `loads` are the concurrencies of the valid levels, in this unit.
     """
     now = state(curve)
     if curve is None or now == NONE:
         return [Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}"), *_settle(curve, loads)]
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
-        where = "the last level" if last is None else f"{number(last)} requests in flight"
+        where = "the last level" if last is None else f"{number(last)} {unit}"
         return [Fact(label, f"above {where}: throughput still rises there", _expected(curve)), *_settle(curve, loads)]
     hinge = hinge_of(curve, knees) or Value(None)
     about = "about " if now == PROVISIONAL else ""
@@ -82,7 +91,7 @@ def of_curve(curve: Curve | None, knees: Knees, loads: Sequence[float], label: s
     )
     if at_lowest and lowest != 1:
         about = "at most "
-    value = f"{about}{number(hinge.value)} requests in flight{_brackets(hinge, now)}"
+    value = f"{about}{number(hinge.value)} {unit}{_brackets(hinge, now)}"
     fact = Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
     if now == FOUND:
         return [fact]
@@ -120,7 +129,7 @@ def limited(summary: Summary) -> bool:
 def _limited_knee(summary: Summary) -> Fact:
     """The highest load that meets the limits."""
     if summary.knees.slo is not None and summary.knees.slo.value is not None:
-        return _met(summary.knees.slo, "requests in flight")
+        return _met(summary.knees.slo, summary.unit)
     judged = [level for level in summary.levels if level.slo]
     lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
@@ -212,17 +221,17 @@ def _plateau(summary: Summary) -> Fact:
     return Fact("Plateau", f"at least {most}, measured at {load_of(top)}", beyond)
 
 
-def _single_stream(curve: Curve | None, levels: Sequence[LevelSummary]) -> list[Fact]:
-    """One request in flight: as it was measured, then as the curve has it."""
+def _single_stream(curve: Curve | None, levels: Sequence[LevelSummary], label: str) -> list[Fact]:
+    """One request in flight, or one session: as it was measured, then as the curve has it."""
     fitted = curve.single_stream_tokens_per_s if curve else Value(None)
     by_curve = f"{number(fitted.value)}{{}} by the curve{_brackets(fitted)}" if fitted.value is not None else ""
     ones = [level.output_tokens_per_s for level in levels if level.concurrency == 1 and not _invalid(level)]
     known = [each.mean for each in ones if each.mean is not None]
     if not known:
-        return [Fact("Single stream", by_curve.format(" output tok/s"))] if by_curve else []
+        return [Fact(label, by_curve.format(" output tok/s"))] if by_curve else []
     how = _brackets(ones[0]) if len(known) == 1 else f" (mean of {len(known)} levels)"
     value = f"{number(sum(known) / len(known))} output tok/s measured{how}"
-    return [Fact("Single stream", value, by_curve.format(""))]
+    return [Fact(label, value, by_curve.format(""))]
 
 
 def _invalid(level: LevelSummary) -> bool:

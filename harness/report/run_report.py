@@ -44,8 +44,8 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
     title, subtitle = subject(summary, manifest)
     curve = charts.curve(summary, manifest)
     latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
-    alt = "Output tokens per second against requests in flight"
-    knees = knee_facts(summary.curve, summary.knees) if summary.curve else []
+    alt = f"Output tokens per second against {summary.unit}"
+    knees = knee_facts(summary.curve, summary.knees, summary.unit) if summary.curve else []
     command = plain(manifest.command or "")
     scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
@@ -111,20 +111,21 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = (), about: str = ""
     return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
 
 
-def knee_facts(curve: Curve, knees: Knees) -> list[doc.Fact]:
+def knee_facts(curve: Curve, knees: Knees, unit: str = "requests in flight") -> list[doc.Fact]:
     """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
     provisional = state(curve) == PROVISIONAL
+    load, one = unit.removeprefix("requests "), "session" if unit == "sessions" else "request in flight"
     named: list[tuple[str, Value | None, str, str]] = [
-        ("hinge", knees.hinge or hinge_of(curve, knees), "in flight", "where the rising branch meets the plateau"),
-        ("plateau95", knees.plateau95, "in flight", "95 % of the plateau"),
-        ("half_point", knees.half_point, "in flight", "half of the plateau"),
-        ("slo", knees.slo, "in flight", "highest load that meets the limits, up to the lowest that misses them"),
+        ("hinge", knees.hinge or hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
+        ("plateau95", knees.plateau95, load, "95 % of the plateau"),
+        ("half_point", knees.half_point, load, "half of the plateau"),
+        ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
         ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
-        ("peak", knees.peak, "in flight", "lowest load with the highest throughput"),
+        ("peak", knees.peak, load, "lowest load with the highest throughput"),
         ("plateau", curve.plateau_tokens_per_s, "tok/s", "output at and past the hinge"),
         ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "limit of the rising branch without any cap"),
-        ("single stream", curve.single_stream_tokens_per_s, "tok/s", "one request in flight"),
-        ("slope", curve.slope_tokens_per_s, "tok/s", "added by each request in flight at low load"),
+        ("single stream", curve.single_stream_tokens_per_s, "tok/s", f"one {one}"),
+        ("slope", curve.slope_tokens_per_s, "tok/s", f"added by each {one} at low load"),
         ("dip", curve.dip, "", "share of the plateau lost at the last level"),
     ]
     out = []
@@ -208,6 +209,7 @@ def _levels(summary: Summary, title: str = "") -> doc.Section:
 def level_columns(summary: Summary) -> list[doc.Column]:
     """The level table, the same everywhere; times in milliseconds. Empty columns are left out."""
     prediction, levels, open_loop = summary.prediction, summary.levels, is_open(summary)
+    of_sessions = summary.unit == "sessions"
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction and not open_loop else {}
     calibrated = {level.concurrency: level for level in own.levels} if own and not open_loop else {}
@@ -223,8 +225,11 @@ def level_columns(summary: Summary) -> list[doc.Column]:
 
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     return [
-        doc.Column("target\nreq/s" if open_loop else "C", [label(x) for x in levels]),
-        doc.Column("in\nflight", [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels]),
+        doc.Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
+        doc.Column(
+            "requests\nin flight" if of_sessions else "in\nflight",
+            [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
+        ),
         doc.Column("output\ntok/s", [number(x.output_tokens_per_s.mean) for x in levels]),
         doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),
         *([doc.Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),

@@ -10,12 +10,13 @@ from harness.report.headline import is_open
 from harness.summary import ClassSummary, Lengths, LengthSpread, LevelSummary, SessionSummary, Summary
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
+_FIRST_USE = "first use: the run's first request to it; resident: the later ones at that level"
 _KS = "asked / realised, in tokens; KS: largest distance between the two cumulative distributions"
 
 
 def sections(summary: Summary) -> list[doc.Section]:
     """Its tables; empty ones, which are not shown, for a run whose requests are alike."""
-    return [_classes(summary), _sessions(summary), _lengths(summary)]
+    return [_classes(summary), _first_uses(summary), _sessions(summary), _lengths(summary)]
 
 
 def _classes(summary: Summary) -> doc.Section:
@@ -44,6 +45,20 @@ def _classes(summary: Summary) -> doc.Section:
         column("slowdown", lambda x: number(x.slowdown)),
     ]
     return doc.Section("Classes", columns=doc.shown(columns), note=_SLOWDOWN)
+
+
+def _first_uses(summary: Summary) -> doc.Section:
+    """A row for each class with a model of its own; times in milliseconds."""
+    known = summary.workload.classes if summary.workload else []
+    rows = [(each.class_, each.first_use) for each in known if each.first_use]
+    if not rows:
+        return doc.Section()
+    columns = [
+        doc.Column("class", [plain(name) for name, _ in rows], words=True),
+        doc.Column("first use\nTTFT ms", [ms(use.ttft_s) for _, use in rows]),
+        doc.Column("resident\nTTFT ms p50", [ms(use.resident_ttft_s) for _, use in rows]),
+    ]
+    return doc.Section("Models and adapters", columns=columns, note=_FIRST_USE)
 
 
 def _sessions(summary: Summary) -> doc.Section:

@@ -102,7 +102,7 @@ def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
 def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
     """Whether the whole run's time allows for few levels, by the time of a request alone."""
     alone = measured[0].request_s
-    return search.seconds is not None and alone is not None and search.seconds < _MANY * alone
+    return search.seconds is not None and alone is not None and search.seconds < _MANY * (alone + search.rest_s)
 
 
 def _elasticity(a: MeasuredLevel, b: MeasuredLevel) -> float:

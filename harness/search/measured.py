@@ -19,7 +19,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int | None
     rate: float | None
-    in_flight: float | None
+    in_flight: float | None  # requests, or sessions where slots hold these
     output_tokens_per_s: float
     se: float | None  # one standard error, tok/s
     assumed: bool = False  # `se` is a weight: the window was too short to measure it
@@ -68,7 +68,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
     return MeasuredLevel(
         concurrency=level.concurrency,
         rate=level.rate,
-        in_flight=summary.in_flight,
+        in_flight=summary.in_slots,
         output_tokens_per_s=summary.output_tokens_per_s.mean or 0.0,
         se=summary.output_tokens_per_s_se,
         assumed=summary.output_tokens_per_s_se_assumed,

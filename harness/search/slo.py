@@ -27,7 +27,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
     if not outcomes:
         return end(End.SLO, edge=Part.NO_SLO.words())
     edge = edge_of(outcomes)
-    found = _in_words(edge, "in flight")
+    found = _in_words(edge, state.search.unit)
     if state.refined >= at_most:
         return end(End.SLO, edge=found)
     if edge.again is not None and edge.again <= state.top:

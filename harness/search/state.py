@@ -30,6 +30,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int
     search_rate: bool  # open loop: the largest rate that meets the SLO, or without one that stays stable
     slo: bool
+    unit: str = "in flight"  # what a concurrency counts, in sentences
     max_ttft_s: float | None
     predicted_hinge: float | None  # only where refinement starts; never data, never an end
     seed: int
@@ -41,11 +42,18 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     first_rate: float | None = None  # of a search for the rate; 1 / (time of a request alone) is a good one
     seconds: float | None = None  # that the whole run may take
     paced: bool = False  # levels last as long as `pace` decides, not all equally long
+    rest_s: float = 0.0  # that a slot rests for each request
     quick: bool = False  # the first provisional answer is enough
 
     @classmethod
     def of(
-        cls, scenario: Scenario, budget: Budget, *, predicted_hinge: float | None = None, e2e_s: float | None = None
+        cls,
+        scenario: Scenario,
+        budget: Budget,
+        *,
+        predicted_hinge: float | None = None,
+        e2e_s: float | None = None,
+        rest_s: float = 0.0,
     ) -> Search:
         """The search of a scenario, with the budget that is left; `e2e_s` is the time of a request alone."""
         spec = scenario.ramp
@@ -55,6 +63,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=bool(scenario.slo),
+            unit="sessions" if scenario.has_tasks else "in flight",
             max_ttft_s=spec.max_ttft,
             predicted_hinge=predicted_hinge,
             seed=scenario.workload.seed or 0,
@@ -64,6 +73,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             first_rate=1 / e2e_s if e2e_s else None,
             seconds=spec.max_seconds,
             paced=pace.paced(scenario),
+            rest_s=rest_s,
             quick=spec.quick,
         )
 
@@ -119,7 +129,7 @@ class State(msgspec.Struct, frozen=True):
         if not self.times:
             return 0.0
         if self.search.paced:
-            return pace.LEAST_REQUEST_TIMES * self.request_s(C)
+            return pace.LEAST_REQUEST_TIMES * (self.request_s(C) + self.search.rest_s)
         return float(np.interp(C, list(self.times), self.seconds)) * max(1.0, C / max(self.times))
 
     def request_s(self, C: int) -> float:

@@ -88,6 +88,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     alone_s: float  # time of a request before any load
     settle_s: float  # until a request's record is there, after its end was reported
+    rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
@@ -121,7 +122,7 @@ class LevelTiming:
         self._task = task
         self._e2e_s = e2e_s
         self.level = task.level
-        self.pace = pace.of_level(task.scenario, task.role, e2e_s, seconds_left)
+        self.pace = pace.of_level(task.scenario, task.role, e2e_s + task.rest_s, seconds_left)
         self.phase = Phase.WARM_UP
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
@@ -171,7 +172,9 @@ class LevelTiming:
             return False
         self.phase, self._start_s = Phase.WINDOW, now.time_s
         self.level = msgspec.structs.replace(self.level, window_start_s=now.time_s)
-        again = pace.of_level(self._task.scenario, self._task.role, now.recent_s, now.budget.seconds_left)
+        again = pace.of_level(
+            self._task.scenario, self._task.role, now.recent_s + self._task.rest_s, now.budget.seconds_left
+        )
         if again.window_s is None:
             self._until_precise(now, now.recent_s)
         else:  # a single stream that did not warm up is measured over a whole request, its prompt included
@@ -269,6 +272,7 @@ class LevelTiming:
 
     def _until_precise(self, now: Now, request_s: float) -> None:
         """Wait for the next length at which precision is checked, by the level's own request time as it is now."""
+        request_s += self._task.rest_s
         self._lengths = check_lengths(request_s, self._task.longest(request_s, now.budget))
         self._wait(now, self._lengths[min(self._checks, len(self._lengths) - 1)])
 
@@ -324,7 +328,8 @@ class LevelTiming:
         requested = self._task.scenario.ramp.precision
         times, counts = np.array(self._times), np.array(self._tokens, dtype=np.float64)
         wanted = precision.DEFAULT if requested is None else requested
-        return precision.check(times, counts, self._start_s, now.time_s, now.request_s, wanted).precise
+        request_s = now.request_s + self._task.rest_s
+        return precision.check(times, counts, self._start_s, now.time_s, request_s, wanted).precise
 
 
 def binned(times: list[float], counts: list[int], start: float, end: float, width: float) -> Floats:

@@ -8,9 +8,10 @@ pace: the load generator itself is measured against it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from harness.errors import HarnessError
 from harness.predict.batching import StepMachine
@@ -19,6 +20,9 @@ from harness.predict.deployment import Deployment, deployment
 from harness.predict.model import Model, model
 from harness.predict.question import short
 from harness.sim.outage import Outage
+
+if TYPE_CHECKING:
+    from harness.scenario import Sim
 
 DEFAULT = "llama-3.1-8b/h100-sxm"
 
@@ -103,6 +107,24 @@ def profile(
         raise HarnessError(f"{text!r} is not MODEL/GPU", place=place, way_out=f"write it like '{DEFAULT}'")
     made = served(which, gpu(card, place), place=place, max_num_seqs=max_num_seqs, speed=speed, **more)
     return msgspec.structs.replace(made, seed=seed, api_key=api_key, reasoning_tokens=reasoning_tokens)
+
+
+def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
+    """The endpoint that a run starts for `sim:`; `prefix_caching` counts where the scenario does not say.
+
+    >>> from harness.scenario import Sim
+    >>> embedded(Sim(replicas=2)).deployment.gpus
+    2
+    """
+    own: dict[str, Any] = {"block_size": sim.block_size, "scheduling_policy": sim.scheduling_policy, "dp": sim.replicas}
+    return profile(
+        sim.profile,
+        max_num_seqs=sim.max_num_seqs,
+        speed=sim.speed,
+        reasoning_tokens=sim.reasoning_tokens or 0,
+        prefix_caching=prefix_caching if sim.prefix_caching is UNSET else sim.prefix_caching,
+        **{name: value for name, value in own.items() if value is not UNSET},
+    )
 
 
 def served(

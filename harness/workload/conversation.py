@@ -3,7 +3,8 @@
 The first message is the system's, where there is a system prompt. A node goes on with the conversation of its first
 parent, whose answer is the assistant's message; answers of its other parents stand in its own message, as results of
 tools and sub-agents do. Answers are the server's own (`live`), or texts of the asked length (`scripted`), with which
-all prompts are known before the run. A fresh node begins anew, with the same system prompt.
+all prompts are known before the run. A dataset's texts, where it has any, stand in place of such texts. A fresh node
+begins anew, with the same system prompt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from harness.workload.prefix import Prefixes
 from harness.workload.request import Message, Request
+from harness.workload.rows import Rows
 from harness.workload.task import Task
 from harness.workload.text import Vocabulary
 
@@ -28,6 +30,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     history: Literal["live", "scripted"] = "live"
     system: Prefixes | None = None  # system prompts; which one goes by the task
     tools: tuple[dict[str, Any], ...] | None = None
+    recorded: Rows | None = None  # whose messages and answers stand in place of words
 
     def request(self, task: Task, node: int, answers: Mapping[int, str]) -> Request:
         """The request of a node whose parents have ended; `answers` are those of the nodes so far, by their place."""
@@ -59,22 +62,28 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def _messages(self, task: Task, node: int, answers: Mapping[int, str]) -> tuple[Message, ...]:
-        newest_first = [self._user(task, node, answers)]
+        newest_first = self._own(task, node, answers)
         while (parents := task.nodes[node].parents) and not task.nodes[node].fresh:
             node = parents[0]
             newest_first.append(Message("assistant", self._answer(task, node, answers)))
-            newest_first.append(self._user(task, node, answers))
+            newest_first += self._own(task, node, answers)
         if self.system is not None and (text := self.system.text(task.number)):
             newest_first.append(Message("system", text))
         return tuple(reversed(newest_first))
 
-    def _user(self, task: Task, node: int, answers: Mapping[int, str]) -> Message:
+    def _own(self, task: Task, node: int, answers: Mapping[int, str]) -> list[Message]:
+        """What a node adds, its newest message first."""
         asked = task.nodes[node]
-        own = self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}")
+        if self.recorded is not None:
+            *before, last = self.recorded.own(task.number, node, asked.input_tokens)
+        else:
+            before, last = [], Message("user", self.vocabulary.text(asked.input_tokens, f"task:{task.number}:{node}"))
         results = [] if asked.fresh else [self._answer(task, parent, answers) for parent in asked.parents[1:]]
-        return Message("user", BETWEEN.join([*results, own]))
+        return [Message(last.role, BETWEEN.join([*results, last.content])), *reversed(before)]
 
     def _answer(self, task: Task, node: int, answers: Mapping[int, str]) -> str:
         if self.history == "live":
             return answers[node]
+        if self.recorded is not None and (text := self.recorded.answer(task.number, node)) is not None:
+            return text
         return self.vocabulary.text(task.nodes[node].output_tokens, f"task:{task.number}:{node}:answer")

@@ -34,8 +34,10 @@ class _Numbers:
         return range(first, first + count)
 
 
-def expected(scenario: Scenario, *, block: int, template_tokens: int = 0) -> float | None:
+def expected(scenario: Scenario, *, block: int, template_tokens: int = 0, rows: str = "") -> float | None:
     """The hit rate to expect, by tokens of a block and of the template before every prompt; None: no reuse is asked.
+
+    `rows` is the path of the table of its dataset.
 
     >>> from harness.scenario import build
     >>> asked = build({"workload": {"session": {"turns": 2, "user_tokens": 48}, "output_tokens": 16}}, place="")
@@ -44,7 +46,7 @@ def expected(scenario: Scenario, *, block: int, template_tokens: int = 0) -> flo
     """
     numbers, cache = _Numbers(), Cache(block)
     common = list(numbers.of("template", template_tokens))
-    source = tasks.of(scenario)
+    source = tasks.of(scenario, rows=rows)
     asked: Iterator[tuple[_Tokens, _Tokens, range]]
     if source is not None:
         asked = chain.from_iterable(_of_task(source, n, numbers, common) for n in range(_SAMPLE))

@@ -15,7 +15,7 @@ _COUNT = 1_000  # of a mixture: enough for a class of one in a thousand, and for
 
 def predictable(scenario: Scenario) -> bool:
     """Whether requests are single ones, whose prompts do not depend on answers."""
-    return not (scenario.workload.session or scenario.workload.node)
+    return not scenario.has_tasks
 
 
 def lengths(scenario: Scenario) -> MeanLengths | Mixture:

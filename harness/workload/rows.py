@@ -2,11 +2,13 @@
 
 A row's own text is sent where it has one, a later one of a session behind the turns before it, with the answers that
 were recorded. Where a row has lengths only, its prompt is made of words: blocks of equal hashes are equal texts, and
-all else is drawn by the request's number, so that it is never sent twice.
+all else is drawn by the request's number, so that it is never sent twice. Left out: waiting for the rows before
+(`recorded`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -27,7 +29,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
     path: str  # of the table, on the worker's machine
     words: tuple[str, ...]
     seed: int
-    prompt_words: int  # of the mean prompt
+    prompt_words: int = 1  # of the mean prompt
     output_tokens: int  # of an answer whose length no row says
     added_tokens: int = 0  # by the server's template, to every prompt
     tokens_per_word: float = 1.0
@@ -40,9 +42,31 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
         """The n-th request."""
         at = number % len(self.table)
         row = self.table.row(at)
-        prompt = self._made(row, number) if row.prompt is None else self._texts(at, row)
+        if row.prompt is None:
+            prompt: str | tuple[Message, ...] = self._words(row.input_tokens or 1, f"row:{number}", row.hashes)
+        else:
+            prompt = self._texts(at, row)
         tokens = answer_tokens(row) or self.output_tokens
         return Request(number=number, prompt=prompt, output_tokens=tokens, input_tokens=row.input_tokens)
+
+    def of_session(self, number: int) -> list[int]:
+        """The numbers of the rows of the n-th session, and again from the first."""
+        return self.table.of_session(number % self.table.sessions)
+
+    def own(self, session: int, turn: int, tokens: int) -> tuple[Message, ...]:
+        """What a turn of a session adds to its conversation; words for so many tokens where it has no text."""
+        row = self._of(session, turn)
+        if row.prompt is None:
+            whole = tokens == row.input_tokens  # then nothing stands before it
+            return (Message("user", self._words(tokens, f"session:{session}:{turn}", row.hashes if whole else None)),)
+        return (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt
+
+    def answer(self, session: int, turn: int) -> str | None:
+        """The recorded answer of a turn of a session; None where the file has none."""
+        return self._of(session, turn).answer
+
+    def _of(self, session: int, turn: int) -> Row:
+        return self.table.row(self.of_session(session)[turn])
 
     def _texts(self, at: int, row: Row) -> str | tuple[Message, ...]:
         """The row's text, behind the rest of its session."""
@@ -57,17 +81,17 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
             messages.append(Message("assistant", turn.answer or ""))
         return tuple(messages)
 
-    def _made(self, row: Row, number: int) -> str:
-        """Words for the row's tokens: a text for each whole block that has a hash, and one for the rest."""
-        left = max(1, (row.input_tokens or 1) - self.added_tokens)
+    def _words(self, tokens: int, key: str, hashes: Sequence[int] | None) -> str:
+        """Words for a prompt's tokens: a text for each whole block that has a hash, and one for the rest."""
+        left = max(1, tokens - self.added_tokens)
         texts = []
-        for block in row.hashes or ():
+        for block in hashes or ():
             tokens = min(BLOCK, left)
             if tokens:
                 texts.append(self._vocabulary.text(tokens, f"block:{block}"))
             left -= tokens
         if left or not texts:
-            texts.append(self._passages.text(max(1, round(left / self.tokens_per_word)), f"row:{number}"))
+            texts.append(self._passages.text(max(1, round(left / self.tokens_per_word)), key))
         return "".join(texts)
 
     @cached_property

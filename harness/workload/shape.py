@@ -17,7 +17,6 @@ import msgspec
 
 from harness.classes import Cancel, ClassSpec
 from harness.distribution import Distribution, Fixed, observed, parse
-from harness.errors import HarnessError
 from harness.scenario import Scenario
 from harness.workload import tasks
 
@@ -130,12 +129,12 @@ def of(scenario: Scenario) -> Mix:
     >>> of(Scenario()).mean()
     Mean(input_tokens=512, output_tokens=128)
     """
-    if scenario.has_tasks:
-        return Mix((joint(tasks.lengths(scenario)),), scenario.workload.seed or 0)
     workload, dataset = scenario.workload, scenario.workload.dataset
     if dataset and dataset.input_tokens and dataset.output_tokens:  # its mean request, as far as a mix can say it
         lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
         return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
+    if workload.session or workload.node:
+        return Mix((joint(tasks.lengths(scenario)),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0
@@ -165,20 +164,3 @@ def joint(pairs: Sequence[tuple[int, int]], *, name: str = "", share: float = 1.
     """
     prompts, answers = (observed((pair[i] for pair in pairs), place) for i in (0, 1))
     return Class(name=name, share=share, input=prompts, output=answers, pairs=tuple(pairs))
-
-
-def zipf(models: Sequence[str], s: float) -> dict[str, float]:
-    """Share of the requests that each model or adapter gets, summing to 1: of the k-th, k^-s over the sum of all.
-
-    >>> zipf(["base", "adapter"], 2.0)  # 1 and 1/4, of 5/4
-    {'base': 0.8, 'adapter': 0.2}
-    """
-    if not models:
-        raise HarnessError("no model is named", place="zipf", way_out="name one or more")
-    if len(set(models)) < len(models):
-        raise HarnessError("a model is named twice", place="zipf", way_out="name each once")
-    if not 0 <= s < math.inf:
-        raise HarnessError(f"its exponent is {s:g}", place="zipf", way_out="give 0 (all alike) or more, like 1")
-    weights = [k**-s for k in range(1, len(models) + 1)]
-    total = math.fsum(weights)
-    return {model: weight / total for model, weight in zip(models, weights, strict=True)}

@@ -16,7 +16,9 @@ from harness.workload import prefix, think
 from harness.workload.conversation import Conversation
 from harness.workload.graph import Graph, Step
 from harness.workload.prefix import Prefixes
+from harness.workload.recorded import Recorded
 from harness.workload.request import Request
+from harness.workload.rows import Rows
 from harness.workload.session import Sessions
 from harness.workload.task import Task
 from harness.workload.text import Vocabulary
@@ -28,7 +30,7 @@ _TIMED = 20  # tasks whose times stand for all
 class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="kind"):
     """A source of tasks that any worker can hold: each is a function of its number, its requests of answers too."""
 
-    kinds: Sessions | Graph
+    kinds: Sessions | Graph | Recorded
     conversation: Conversation
 
     @property
@@ -49,8 +51,16 @@ class Tasks(msgspec.Struct, frozen=True, kw_only=True, tag="tasks", tag_field="k
         return self.conversation.request(task, node, answers)
 
 
-def of(scenario: Scenario, words: Sequence[str] = ("a",), tokens_per_word: float = 1.0) -> Tasks | None:
+def of(
+    scenario: Scenario,
+    words: Sequence[str] = ("a",),
+    tokens_per_word: float = 1.0,
+    rows: str = "",
+    added_tokens: int = 0,
+) -> Tasks | None:
     """The tasks of a run, whose texts are of these words; None where its requests do not belong together.
+
+    `rows` is the path of the table of its dataset, without which its sessions are not known.
 
     >>> from harness.reuse import SessionSpec
     >>> from harness.scenario import WorkloadSpec
@@ -58,10 +68,12 @@ def of(scenario: Scenario, words: Sequence[str] = ("a",), tokens_per_word: float
     >>> [node.pause_s for node in of(asked).task(0).nodes]
     [0.0, 2.0, 2.0]
     """
+    workload = scenario.workload
+    if workload.dataset and workload.dataset.sessions:
+        return _of_rows(scenario, words, tokens_per_word, rows, added_tokens) if rows else None
     kinds = _kinds(scenario)
     if kinds is None:
         return None
-    workload = scenario.workload
     vocabulary = Vocabulary(words=tuple(words), seed=kinds.seed, tokens_per_word=tokens_per_word)
     system, session = prefix.of(scenario, vocabulary), workload.session
     if system is None and session and session.system_tokens:
@@ -75,9 +87,30 @@ def of(scenario: Scenario, words: Sequence[str] = ("a",), tokens_per_word: float
     return Tasks(kinds=kinds, conversation=conversation)
 
 
-def lengths(scenario: Scenario) -> list[tuple[int, int]]:
+def _of_rows(scenario: Scenario, words: Sequence[str], tokens_per_word: float, rows: str, added_tokens: int) -> Tasks:
+    """The sessions of a dataset."""
+    workload, spec = scenario.workload, scenario.workload.dataset
+    assert spec
+    recorded = Rows(
+        path=rows,
+        words=tuple(words),
+        seed=workload.seed or 0,
+        output_tokens=round(parse(workload.output_tokens).mean()),
+        added_tokens=added_tokens,
+        tokens_per_word=tokens_per_word,
+    )
+    conversation = Conversation(
+        vocabulary=Vocabulary(words=recorded.words, seed=recorded.seed, tokens_per_word=tokens_per_word),
+        history=spec.history,
+        tools=tuple(workload.tools) if workload.tools else None,
+        recorded=recorded,
+    )
+    return Tasks(kinds=Recorded(rows=recorded, think_ms=think.pauses(spec.think)), conversation=conversation)
+
+
+def lengths(scenario: Scenario, rows: str = "") -> list[tuple[int, int]]:
     """(prompt, answer) tokens of each request of the first tasks, without a server's template; empty without tasks."""
-    tasks = of(scenario)
+    tasks = of(scenario, rows=rows)
     found: list[tuple[int, int]] = []
     number = 0
     while tasks is not None and len(found) < _SAMPLE:
@@ -88,9 +121,31 @@ def lengths(scenario: Scenario) -> list[tuple[int, int]]:
     return found
 
 
-def seconds(scenario: Scenario, request_s: float) -> float:
+def per_second(scenario: Scenario, request_s: float, rows: str = "") -> float:
+    """Requests per second of one slot of a closed loop whose requests take so long each, pauses included.
+
+    >>> from harness.scenario import Ramp
+    >>> per_second(Scenario(ramp=Ramp(think=1.5)), 0.5)
+    0.5
+    """
+    tasks = of(scenario, rows=rows)
+    if tasks is None:
+        return 1 / (request_s + rest_s(scenario))
+    requests = sum(len(tasks.task(number).nodes) for number in range(_TIMED)) / _TIMED
+    return requests / seconds(scenario, request_s, rows)
+
+
+def rest_s(scenario: Scenario, rows: str = "") -> float:
+    """Mean seconds that a slot rests for each request: think time, or a task's pauses by its requests in a row."""
+    if (pauses := seconds(scenario, 0.0, rows)) or scenario.has_tasks:
+        return pauses / max(1.0, seconds(scenario, 1.0, rows) - pauses)
+    think_ms = think.pauses(scenario.ramp.think or 0.0)
+    return think_ms.mean() / 1000 if think_ms else 0.0
+
+
+def seconds(scenario: Scenario, request_s: float, rows: str = "") -> float:
     """Mean time of a task whose requests take so long each, pauses included; of a single request, that time."""
-    tasks, ends = of(scenario), list[float]()
+    tasks, ends = of(scenario, rows=rows), list[float]()
     if tasks is None:
         return request_s
     for number in range(_TIMED):

@@ -14,7 +14,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.record import Level, Record
-from harness.summary import ClassSummary, LevelSummary, Verdict
+from harness.summary import ClassSummary, FirstUse, LevelSummary, Verdict
 from tests.analysis.test_summarise import folder
 from tests.builders import summaries
 from tests.builders.records import WINDOW, request, steady
@@ -207,3 +207,14 @@ def test_a_table_of_some_requests_has_their_chunks_and_no_others() -> None:
     assert some.sent.tolist() == [0.5, 1.0]
     assert (some.arrival.tolist(), some.tokens.tolist(), some.owner.tolist()) == ([1.5, 1.75], [3, 1], [1, 1])
     assert some.class_ == ("", "x")
+
+
+def test_the_first_use_of_an_adapter_stands_beside_its_later_ones() -> None:
+    """TTFT of 2 s at first, of 0.2, 0.4 and 0.6 s after; another class and another level are left out."""
+    sent = [(0.0, 2.0, "lora", 0), (1.0, 0.2, "lora", 0), (2.0, 0.6, "lora", 0), (3.0, 0.4, "lora", 0)]
+    sent += [(0.5, 0.1, "base", 0), (9.0, 5.0, "lora", 1)]
+    records = [request(at, [at + ttft], class_=name, level=level) for at, ttft, name, level in sent]
+    table = Table.of(records)
+    assert classes.first_use(table, classes.rows(table)["lora"]) == FirstUse(pytest.approx(2.0), pytest.approx(0.4))
+    assert classes.first_use(table, classes.rows(table)["base"]) == FirstUse(pytest.approx(0.1), None)
+    assert classes.first_use(table, np.zeros(len(records), dtype=np.bool_)) == FirstUse(None, None)

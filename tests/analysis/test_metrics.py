@@ -199,6 +199,8 @@ def test_a_level_carries_why_it_was_held_and_the_prompts_that_it_asked_for() -> 
 def test_cached_input_comes_from_usage_else_from_the_server() -> None:
     records = [request(float(i), [i + 0.5], cached_tokens=4) for i in range(12)]
     assert level(records, 0.0, 12.0).cached_input_fraction == pytest.approx(0.4)
+    some = [request(float(i), [i + 0.5], cached_tokens=8 if i % 2 else None) for i in range(12)]
+    assert level(some, 0.0, 12.0).cached_input_fraction is None  # missing is not known, and no share of the rest
     plain = [request(float(i), [i + 0.5]) for i in range(12)]
     got = level(plain, 0.0, 12.0, server=ServerView(prefix_hit_fraction=0.25))
     assert got.cached_input_fraction == 0.25

@@ -83,6 +83,50 @@ def test_broken_rows_are_left_out_only_where_it_is_allowed(tmp_path: Path) -> No
     assert notes == [f"{path}: 1 broken rows are left out, 2 are sent"]
 
 
+def test_sessions_of_a_dataset_are_sent_turn_by_turn_and_their_prompts_hold_the_history(tmp_path: Path) -> None:
+    """Messages of 10 and 5 tokens, answers of 5: prompts of 10 and of 10 + 5 + 5 tokens."""
+    entries = [("human", "x" * 40), ("gpt", "y" * 20), ("human", "z" * 20), ("gpt", "w" * 20)]
+    record = {"id": "a", "conversations": [{"from": who, "value": text} for who, text in entries]}
+    spec = asked(file(tmp_path, "s.json", json.dumps([record])), workload={"sessions": True})
+    found = read(spec)
+    assert found.workload.dataset
+    assert (found.workload.dataset.requests, shape.of(found).mean()) == (2, Mean(15, 5))
+    with datasets.read(spec, print) as (scenario_, rows):
+        lines = list(itertools.islice(planned(scenario_, rows), 4))
+    assert [(each.session, each.turn, each.after) for each in lines] == [
+        ("0", 0, ()), ("0", 1, (0,)), ("1", 0, ()), ("1", 1, (1000,)),
+    ]  # fmt: skip
+
+
+def test_sessions_of_rows_that_stand_alone_are_refused_before_any_load(tmp_path: Path) -> None:
+    spec = asked(file(tmp_path, "m.jsonl", MOONCAKE), workload={"sessions": True})
+    with pytest.raises(
+        HarnessError, match=r"no two of its rows belong to one session; leave \$.workload.dataset.sessions"
+    ):
+        read(spec)
+
+
+@pytest.mark.parametrize(
+    ("more", "ramp", "line"),
+    [
+        ({"history": "scripted"}, {}, "rows are sent by themselves at $.workload.dataset.history; add sessions = true"),
+        ({"think": "2s"}, {}, "rows are sent by themselves at $.workload.dataset.think; add sessions = true"),
+        ({"sessions": True, "think": "soon"}, {}, "'soon' is no pause; write it like"),
+        ({"sessions": True}, {"rates": [2.0]}, "sessions and graphs are closed loops so far at $.workload.dataset;"),
+        (
+            {"sessions": True},
+            {"arrivals": "trace"},
+            "sessions and graphs are closed loops so far at $.workload.dataset;",
+        ),
+        ({"sessions": True}, {"think": "2s"}, "sessions and graphs have pauses of their own at $.ramp.think;"),
+    ],
+)
+def test_what_sessions_of_a_dataset_exclude_is_refused(more: dict[str, Any], ramp: dict[str, Any], line: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        asked(Path("x"), workload=more, **ramp)
+    assert line in str(caught.value)
+
+
 def test_a_dataset_without_times_and_one_that_has_changed_are_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "p.jsonl", PROMPTS)
     with pytest.raises(HarnessError, match="--arrivals trace: its rows have no times to replay"):

@@ -79,6 +79,23 @@ def test_a_ramp_is_taken_to_its_highest_level_with_the_windows_of_its_first_pass
     assert (made.levels, made.requests, made.seconds) == (3, round(3.5 * 7), 3 * 3.5)
 
 
+def test_think_time_is_part_of_what_a_level_lasts_and_sends_nothing() -> None:
+    """C = 2 at 1 s and 3 s of thinking, a window of 20 s: 2 requests a slot to warm up in 8 s, 0.5/s over 29 s."""
+    made = estimate.estimate(spec(ramp={"levels": [2], "level_seconds": 20, "think": "3s"}), 1.0)
+    assert (made.requests, made.seconds) == (round(0.5 * 29), 29.0)
+
+
+def test_a_session_s_pauses_are_part_of_what_a_level_lasts() -> None:
+    """3 turns of 1 s, 2 pauses of 3 s: 3 requests in 9 s a session, and 2 sessions; slots begin over a whole one."""
+    session = {"turns": 3, "user_tokens": 10, "think": "3s"}
+    made = estimate.estimate(spec(ramp={"levels": [2], "level_seconds": 20}, workload={"session": session}), 1.0)
+    assert (made.requests, made.seconds) == (round(2 / 3 * 30), 9.0 + 20.0 + 1.0)
+    adaptive = spec(workload={"session": session})
+    line = estimate.outlook(estimate.estimate(adaptive, 1.0), adaptive, 1.0)
+    assert "1, 2, 4, … sessions until" in line
+    assert "the knee in about 6 min 30 s" in line  # 130 times a turn and its pause, 3 s
+
+
 def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:
     made = estimate.estimate(spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)
     line = estimate.outlook(made, spec(ramp={"levels": [1, 2, 4], "level_seconds": 10}), 1.0)

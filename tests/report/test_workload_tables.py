@@ -8,13 +8,14 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
+from harness.report import charts, facts, headline, markdown, run_report, subject, workload
 from harness.report import document as doc
-from harness.report import facts, markdown, run_report, subject, workload
 from harness.summary import (
     Attainment,
     ClassSummary,
     ClassWorkload,
     Estimate,
+    FirstUse,
     SessionSummary,
     Summary,
     WorkloadSummary,
@@ -50,8 +51,21 @@ def cells(section: doc.Section) -> dict[str, list[str]]:
     return {column.head.replace("\n", " "): [str(cell) for cell in column.cells] for column in section.columns}
 
 
+def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
+    run = differing()
+    heads = {column.head: column.cells for column in run_report.level_columns(run)}
+    assert (heads["sessions"], heads["requests\nin flight"]) == (["8"], ["5.5"])
+    assert charts.curve(run, MANIFEST).x.label == charts.latency(run, "ttft").x.label == "sessions"
+    assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
+    assert headline.sentence(run).startswith("Knee: 16.2 sessions")
+    assert run.curve is not None
+    hinge = run_report.knee_facts(run.curve, run.knees, run.unit)[0]
+    assert (hinge.label, hinge.value) == ("hinge", "16.2 sessions")
+    assert charts.curve(full(), MANIFEST).x.label == "requests in flight"
+
+
 def test_a_class_has_a_row_at_each_level() -> None:
-    classes, _, _ = workload.sections(differing())
+    classes, *_ = workload.sections(differing())
     assert cells(classes) == {
         "C": ["8", "8"], "class": ["chat", "long"], "requests": ["90", "10"], "errors": ["1", "1"],
         "input tokens": ["500", "500"], "output tokens": ["64", "64"], "output tok/s": ["192", "192"],
@@ -61,7 +75,7 @@ def test_a_class_has_a_row_at_each_level() -> None:
 
 
 def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
-    _, sessions, _ = workload.sections(differing())
+    _, _, sessions, _ = workload.sections(differing())
     assert cells(sessions) == {
         "C": ["8"], "sessions in flight": ["7.90"], "requests in flight": ["5.50"], "sessions": ["20"],
         "completed": ["18"], "failed": ["1"], "requests each": ["4"], "sessions/s": ["0.600"],
@@ -70,7 +84,7 @@ def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
-    _, _, table = workload.sections(differing())
+    *_, table = workload.sections(differing())
     found = cells(table)
     assert found["lengths"] == ["chat prompts", "chat answers"]
     assert found["asked"] == ["400..600", "–"]
@@ -93,7 +107,15 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert workload.sections(full()) == [doc.Section()] * 3
+    assert workload.sections(full()) == [doc.Section()] * 4
+
+
+def test_an_adapter_s_first_use_stands_beside_its_later_ones() -> None:
+    run = differing()
+    assert run.workload
+    used = msgspec.structs.replace(run.workload.classes[0], first_use=FirstUse(2.0, 0.25))
+    _, uses, _, _ = workload.sections(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
+    assert cells(uses) == {"class": ["chat"], "first use TTFT ms": ["2,000"], "resident TTFT ms p50": ["250"]}
 
 
 def test_the_title_has_the_mean_lengths_that_were_asked() -> None:

@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.analysis.points import points_of
+from harness.record import Level
 from harness.roles import Role
 from harness.search import first_pass
 from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel
+from harness.search.measured import measured as of_summary
 from harness.search.ramp import SLO_LEVELS, next_level
 from harness.search.refinement import MOST as REFINEMENTS
 from harness.search.state import Search, ceiling
+from harness.summary import SessionSummary
+from tests.builders import summaries
+from tests.builders.summaries import EMPTY
 
 MOST = REFINEMENTS + SLO_LEVELS + 24  # more than any ramp may take: the climb to 1024 has 21 steps at most
 
@@ -427,3 +433,17 @@ def test_every_ramp_with_noise_ends_within_its_bounds(hinge: float, bend: float,
         assert len(levels) < MOST
         X = server(C, hinge, bend) * (1 + noise[len(levels) % len(noise)])
         levels.append(measured(C, X, se=0.05 * X))
+
+
+def test_a_level_of_sessions_lies_at_their_number_not_at_their_requests_in_flight() -> None:
+    """8 users who mostly think have 1.6 requests in flight; the knee is wanted in users."""
+    thinking = SessionSummary(
+        sessions=20, completed=18, failed=0, in_flight=7.2, sessions_per_s=0.6, requests_mean=4.0,
+        latency_s=EMPTY, last_token_s=EMPTY,
+    )  # fmt: skip
+    level = Level(0, 8, 0, 0.0, window_start_s=1.0, window_end_s=11.0, end_s=12.0)
+    alone = msgspec.structs.replace(summaries.level(8), in_flight=1.6)
+    found = of_summary(msgspec.structs.replace(alone, sessions=thinking), level)
+    assert (found.in_flight, found.n, of_summary(alone, level).n) == (8.0, 8.0, 1.6)
+    points = points_of([msgspec.structs.replace(alone, sessions=thinking), alone])
+    assert [point.in_flight for point in points] == [8.0, 1.6]

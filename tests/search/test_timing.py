@@ -165,3 +165,9 @@ def test_whether_a_level_fails_takes_two_outcomes_of_each_slot() -> None:
     assert outcomes_watched(256) == 512
     assert not failing([True] * 511, 512)
     assert failing([True] * 256 + [False] * 256, 512)
+
+
+def test_a_window_has_pauses_as_well_as_requests() -> None:
+    """A user who thinks 2 s between requests of half a second: windows by 2.5 s, not by 0.5."""
+    thinking = msgspec.structs.replace(task(role=Role.FIRST_PASS, levels=None), rest_s=2.0)
+    assert LevelTiming(thinking, 0.5, None).pace.window_s == 1.5 * 2.5

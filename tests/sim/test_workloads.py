@@ -8,11 +8,13 @@ import urllib.request
 
 import pytest
 
+from harness.errors import HarnessError
 from harness.predict.batching import StepMachine
 from harness.predict.sequence import SimulatedRequest
+from harness.scenario import Sim, build
 from harness.sim.api import CHAT_OVERHEAD, read
 from harness.sim.process import running
-from harness.sim.profile import profile
+from harness.sim.profile import embedded, profile
 from harness.sim.writelog import entries
 from harness.workload.cache import Hits, hits
 
@@ -218,3 +220,25 @@ def test_two_replicas_of_one_seat_answer_two_requests_at_once(tmp_path):
     assert max(one.received_ns, other.received_ns) < min(one.end_ns, other.end_ns)
     assert one.writes_ns[0] < other.writes_ns[-1]
     assert other.writes_ns[0] < one.writes_ns[-1]
+
+
+def test_a_scenario_says_what_its_embedded_endpoint_does() -> None:
+    usual = embedded(Sim(), prefix_caching=True)
+    assert usual == profile(max_num_seqs=16, speed=1.0, prefix_caching=True)
+    own = {
+        "prefix_caching": False,
+        "block_size": 32,
+        "scheduling_policy": "priority",
+        "reasoning_tokens": 9,
+        "replicas": 2,
+    }
+    made = embedded(build({"sim": own}, place="test").sim, prefix_caching=True)
+    where = made.deployment
+    assert (where.prefix_caching, where.block_size, where.scheduling_policy) == (False, 32, "priority")
+    assert (made.reasoning_tokens, where.dp, where.gpus) == (9, 2, 2)
+
+
+@pytest.mark.parametrize(("key", "value"), [("block_size", 0), ("replicas", 0), ("reasoning_tokens", -1)])
+def test_an_embedded_endpoint_that_cannot_be_is_refused(key: str, value: int) -> None:
+    with pytest.raises(HarnessError, match=rf"\$\.sim\.{key}"):
+        build({"sim": {key: value}}, place="test")

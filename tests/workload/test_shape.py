@@ -153,23 +153,3 @@ def test_lengths_of_a_trace_stay_together() -> None:
     assert min(found.values()) > 900, "a third each, ± 4 · √(3000 · 1/3 · 2/3)"
     with pytest.raises(HarnessError, match=r"t\.jsonl: no length is in it"):
         shape.joint([], place="t.jsonl")
-
-
-def test_popularity_falls_by_the_law_of_zipf() -> None:
-    """1 + 1/2 + 1/3 + 1/4 = 25/12: shares of 0.48, 0.24, 0.16 and 0.12."""
-    assert shape.zipf(["a", "b", "c", "d"], 1.0) == pytest.approx({"a": 0.48, "b": 0.24, "c": 0.16, "d": 0.12})
-    assert shape.zipf(["a", "b"], 0.0) == {"a": 0.5, "b": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("models", "s", "fact"),
-    [
-        ([], 1.0, "no model is named"),
-        (["a", "a"], 1.0, "a model is named twice"),
-        (["a"], -1.0, "its exponent is -1"),
-        (["a"], float("nan"), "its exponent is nan"),
-    ],
-)
-def test_a_popularity_that_cannot_be_is_refused(models: list[str], s: float, fact: str) -> None:
-    with pytest.raises(HarnessError, match=fact):
-        shape.zipf(models, s)

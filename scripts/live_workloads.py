@@ -1,0 +1,114 @@
+"""What a real prefix cache serves of prompts, beside what Knee expects of it: vLLM on core 0, knee on core 1.
+
+    python scripts/live_workloads.py measure --out results/live
+    python scripts/live_workloads.py table results/live-workload-*
+
+The expected share is worked out before any load, from the scenario and the size of the server's blocks. What is served
+the server says twice: in the usage of each request, and by its own counters. The table needs no more than the folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from live_servers import ServerError, Target, free_folders, knee_run, serve_vllm, serving
+from live_table import table
+
+from harness.manifest import Manifest
+from harness.results.result import read_manifest
+from harness.summary import LevelSummary, Summary
+
+SCENARIOS = ("prefix", "conversation")
+WITHIN = 0.03  # of all prompt tokens, that what is served may be off what is expected
+HEAD = ["run", "sessions", "requests", "prompt tokens", "expected", "served, by usage", "by its counters", "within .03"]
+SHORT = ["--levels", "2,4", "--level-seconds", "5"]
+
+
+def agrees(expected: float | None, served: float | None) -> bool:
+    """Whether a share is the expected one; not where either is unknown.
+
+    >>> agrees(0.80, 0.78), agrees(0.80, 0.76), agrees(0.80, None)
+    (True, False, False)
+    """
+    return expected is not None and served is not None and abs(served - expected) <= WITHIN
+
+
+def row(name: str, level: LevelSummary, expected: float | None) -> list[str]:
+    counted = level.server.prefix_hit_fraction if level.server else None
+    return [
+        f"{name}, C = {level.concurrency}",
+        str(level.sessions.sessions) if level.sessions else "–",
+        str(level.requests),
+        share(level.input_tokens_mean, 0),
+        share(expected),
+        share(level.cached_input_fraction),
+        share(counted),
+        "yes" if agrees(expected, level.cached_input_fraction) else "no",
+    ]
+
+
+def share(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def report(folders: Sequence[Path]) -> tuple[str, bool]:
+    """(the table of the folders' levels, whether every level serves the expected share)."""
+    rows, good = [], True
+    for folder in folders:
+        about = read_manifest(folder)
+        assert isinstance(about, Manifest)
+        expected = about.workload.expected_hit_rate or None
+        levels = msgspec.json.decode((folder / "summary.json").read_bytes(), type=Summary).levels
+        rows += [row(folder.name, level, expected) for level in levels]
+        good &= all(agrees(expected, level.cached_input_fraction) for level in levels)
+    return table(HEAD, rows), good and bool(rows)
+
+
+def measure(target: Target, folders: Sequence[Path], options: list[str]) -> int:
+    """A run for each scenario, until one is interrupted or refused; the last exit status."""
+    status = 0
+    for name, out in zip(SCENARIOS, folders, strict=True):
+        print(f"\n{name}: into {out}", file=sys.stderr)
+        status, _, _ = knee_run(target, out, [f"scripts/live-workload-{name}.toml", "--seed", "1", *options])
+        if status not in (0, 3):
+            break
+    return status
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a real prefix cache serves, beside what Knee expects.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measuring = verbs.add_parser("measure")
+    measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
+    measuring.add_argument("--short", action="store_true", help="the levels 2 and 4, 5 s each")
+    tabling = verbs.add_parser("table")
+    tabling.add_argument("folders", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    if arguments.verb == "table":
+        text, good = report(arguments.folders)
+        print(text)
+        sys.exit(not good)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    prefix = f"{arguments.out}-short" if arguments.short else arguments.out
+    folders = [Path(f"{prefix}-workload-{name}") for name in SCENARIOS]
+    free_folders(folders)
+    try:
+        with serving("vllm", lambda processes: serve_vllm(processes, "--prefix-caching")) as target:
+            status = measure(target, folders, SHORT if arguments.short else [])
+    except ServerError as error:
+        sys.exit(f"error: {error}")
+    if status not in (0, 3):
+        sys.exit(status)
+    text, good = report(folders)
+    print(f"\n{text}")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
