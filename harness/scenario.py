@@ -41,12 +41,18 @@ Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
+Api = Literal[
+    "chat",
+    "completions",
+]  # the names in harness.dialects.DIALECTS
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The endpoint; secrets are better named (`api_key_env`, `env:NAME`) than written."""
 
     url: str | None = None
     model: str | None = None
-    api: Literal["chat", "completions"] = "chat"
+    api: Api = "chat"
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}

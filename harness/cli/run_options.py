@@ -16,6 +16,10 @@ target, workload, ramp, hardware, sim = (
     partial(field, section) for section in ("target", "workload", "ramp", "hardware", "sim")
 )
 
+APIS = (
+    "chat",
+    "completions",
+)
 _HEADINGS = (
     under(
         "Target",
@@ -26,7 +30,7 @@ _HEADINGS = (
             with_resume=True,
         ),
         target("--model", help="Model name; needed only if the server has several."),
-        target("--api", type=click.Choice(["chat", "completions"]), help="Endpoint dialect; default chat."),
+        target("--api", type=click.Choice(APIS), help="Endpoint dialect; default chat."),
         target("--api-key-env", metavar="VAR", help="Environment variable that holds the API key."),
         option(
             "--header",

@@ -17,7 +17,7 @@ _MOST_SHARED = 10_000  # classes and lengths of answers whose bodies are remembe
 Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
 
 
-class Encoder:
+class PromptEncoder:
     """The bodies of one run's requests; what those with a plain prompt share is written once for each length of answer.
 
     `prompt` are the fields that hold messages and tools, `drop` the optional ones that the server refuses, `extra`

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from harness.dialects.body import Body, Tools
-from harness.dialects.dialect import Dialect, Unit, Wording
+from harness.dialects.body import Body, PromptEncoder, Tools
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.dialect import Dialect, Server, Wording
 from harness.workload.request import Message
 
 
@@ -32,17 +34,20 @@ def _choice(text: str, reasoning: str) -> dict[str, Any]:
 
 CHAT = Dialect(
     path="/chat/completions",
-    unit=Unit.OUTPUT_TOKENS,
-    prompt=_prompt,
-    texts=_texts,
-    output_tokens=None,
-    wording=Wording(
-        id="chatcmpl-",
-        event="chat.completion.chunk",
-        whole="chat.completion",
-        opening=b'"delta":{"role":"assistant","content":""}',
-        token=b'"delta":{"content":"%s"}',
-        reasoning=b'"delta":{"reasoning":"%s"}',
-        choice=_choice,
+    encoder=partial(PromptEncoder, _prompt),
+    decoder=StreamDecoder,
+    server=Server(
+        texts=_texts,
+        template=True,
+        output_tokens=None,
+        wording=Wording(
+            id="chatcmpl-",
+            event="chat.completion.chunk",
+            whole="chat.completion",
+            opening=b'"delta":{"role":"assistant","content":""}',
+            token=b'"delta":{"content":"%s"}',
+            reasoning=b'"delta":{"reasoning":"%s"}',
+            choice=_choice,
+        ),
     ),
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from harness.dialects.body import Body, Tools
-from harness.dialects.dialect import Dialect, Unit, Wording
+from harness.dialects.body import Body, PromptEncoder, Tools
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.dialect import Dialect, Server, Wording
 from harness.workload.request import Message
 
 
@@ -34,17 +36,19 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
 
 COMPLETIONS = Dialect(
     path="/completions",
-    unit=Unit.OUTPUT_TOKENS,
-    prompt=_prompt,
-    texts=_texts,
-    output_tokens=16,
-    wording=Wording(
-        id="cmpl-",
-        event="text_completion",
-        whole="text_completion",
-        opening=None,
-        token=b'"text":"%s"',
-        reasoning=None,
-        choice=lambda text, _: {"text": text},
+    encoder=partial(PromptEncoder, _prompt),
+    decoder=StreamDecoder,
+    server=Server(
+        texts=_texts,
+        output_tokens=16,
+        wording=Wording(
+            id="cmpl-",
+            event="text_completion",
+            whole="text_completion",
+            opening=None,
+            token=b'"text":"%s"',
+            reasoning=None,
+            choice=lambda text, _: {"text": text},
+        ),
     ),
 )

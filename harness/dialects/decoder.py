@@ -19,12 +19,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from itertools import accumulate, compress, pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from harness.dialects.placer import TokenPlacer
-from harness.dialects.sse import TOO_LONG, EventParser
+from harness.dialects.sse import EVENTS, TOO_LONG, EventParser
 from harness.errors import ProtocolError
 
 _LONGEST_TEXT = 16 << 20  # characters of an answer whose text is kept; what goes beyond is left out of it
@@ -127,6 +127,8 @@ class StreamDecoder:
     nothing else. A placer decides which chunk has how many tokens where neither running usage nor the count of chunks
     does. `keep_text` keeps the response's text.
     """
+
+    media: ClassVar[str] = EVENTS
 
     __slots__ = (
         "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",

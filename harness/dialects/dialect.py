@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from harness.dialects.body import Body, Encoder, Tools
-from harness.dialects.decoder import StreamDecoder
+from harness.dialects.body import Body
+from harness.dialects.decoder import DecodedResponse
 from harness.dialects.placer import TokenPlacer
-from harness.workload.request import Message
+from harness.workload.request import Request
 
 
 class Unit(enum.Enum):
     """What an API's work is counted in."""
 
     OUTPUT_TOKENS = "output tokens"
+    INPUT_TOKENS = "input tokens"  # nothing is generated
+    DOCUMENTS = "documents"  # likewise
+
+
+class Encoder(Protocol):
+    """Makes the bodies of one run's requests."""
+
+    def encode(self, request: Request) -> bytes: ...
+
+
+class Encoders(Protocol):
+    """Makes the encoder of a run.
+
+    `drop` are the optional fields that the server refuses, `extra` those that the operator adds, `classes` those that
+    the requests of a class have of their own.
+    """
+
+    def __call__(
+        self,
+        model: str,
+        *,
+        drop: frozenset[str] = frozenset(),
+        extra: dict[str, Any] | None = None,
+        classes: Mapping[str, dict[str, Any]] | None = None,
+    ) -> Encoder: ...
+
+
+class Decoder(Protocol):
+    """Reads one response, whose body is of the media type `media`.
+
+    `feed` takes a piece of the body with the stamp of its read, nanoseconds, and returns the chunks in it that carried
+    tokens; it raises ProtocolError where the rest cannot be read, and nothing else. `end` may follow at any time.
+    """
+
+    media: ClassVar[str]
+
+    def feed(self, data: bytes, stamp_ns: int) -> int: ...
+
+    def end(self, stamp_ns: int) -> DecodedResponse: ...
+
+
+class Decoders(Protocol):
+    """Makes the decoder of one response; the placer is of use only where tokens are generated."""
+
+    def __call__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> Decoder: ...
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,27 +77,21 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
     choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One API, the client's half and the server's."""
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's half of an API: how it reads a request and words the answer."""
 
-    path: str  # below the API's root, which is most often /v1
-    unit: Unit
-    prompt: Callable[[Sequence[Message], Tools], dict[str, Any]]  # the fields of a request that hold messages and tools
     texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
+    template: bool = False  # whether a chat template adds to the prompt
     output_tokens: int | None  # of an answer where the request does not say; None: as many as there is room for
     wording: Wording
 
-    def encoder(
-        self,
-        model: str,
-        *,
-        drop: frozenset[str] = frozenset(),
-        extra: dict[str, Any] | None = None,
-        classes: Mapping[str, dict[str, Any]] | None = None,
-    ) -> Encoder:
-        """What makes the bodies of requests to this model."""
-        return Encoder(self.prompt, model, drop=drop, extra=extra, classes=classes)
 
-    def decoder(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> StreamDecoder:
-        """What reads one streamed answer."""
-        return StreamDecoder(placer, keep_text=keep_text)
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One API, the client's half and, where the simulated endpoint speaks it, the server's."""
+
+    path: str  # below the root
+    root: str = "/v1"
+    unit: Unit = Unit.OUTPUT_TOKENS
+    encoder: Encoders
+    decoder: Decoders
+    server: Server | None = None

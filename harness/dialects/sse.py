@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+EVENTS = "text/event-stream"
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
 TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line

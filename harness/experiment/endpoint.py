@@ -72,7 +72,7 @@ def address(url: str, place: str = "--url") -> Address:
     api = next((name for name, dialect in DIALECTS.items() if prefix.endswith(dialect.path)), "")
     if api:
         prefix = prefix.removesuffix(DIALECTS[api].path)
-    if (api and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
+    if (api and DIALECTS[api].root and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
         root = ""
     query = f"?{parts.query}" if parts.query else ""
     prefix = prefix.removesuffix("/v1")

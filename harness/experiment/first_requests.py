@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Mapping
 import msgspec
 
 from harness.dialects import DIALECTS, decoder, refusals
+from harness.dialects.document import JSON
+from harness.dialects.sse import EVENTS
 from harness.errors import HarnessError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
 from harness.load import control
-from harness.load.http1 import ResponseParser
+from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.workload import length, probe, shape
@@ -219,8 +221,8 @@ class _Requests:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                     self._drop_refused(answer.status, message)
                     continue
-                _must_stream(answer.headers, place)
-                ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
+                _must_be(decoding.media, answer.headers, place)
+                ResponseParser(decoding.media).take_head(answer.status, answer.headers)  # as the load will read it
                 async for piece in control.pieces(answer):
                     decoding.feed(piece, time.monotonic_ns())
             response = decoding.end(time.monotonic_ns())
@@ -246,18 +248,21 @@ class _Requests:
         raise no or HarnessError(server_words(status, message), place=place, way_out=way_out_of(status))
 
 
-def _must_stream(headers: Mapping[str, str], place: str) -> None:
-    """HarnessError where a response is no plain stream of events."""
-    kind = headers.get("content-type", "")
-    if "event-stream" not in kind:
-        what = "HTML" if "html" in kind else "one JSON body" if "json" in kind else None
-        what = what or repr(plain(kind[:60]) or "no content type")
+def _must_be(media: str, headers: Mapping[str, str], place: str) -> None:
+    """HarnessError where a response is not of this media type, or compressed."""
+    kind, streams = media_type(headers.get("content-type", "")), media != JSON
+    if kind != media:
+        names = {"text/html": "HTML", JSON: "one JSON body", EVENTS: "a stream of events"}
+        what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
         raise HarnessError(
-            f"it answers with {what}, not a stream", place=place, way_out="give an endpoint that streams"
+            f"it answers with {what}, not {'a stream' if streams else names[media]}",
+            place=place,
+            way_out="give an endpoint that streams" if streams else "see --api",
         )
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
-            f"it compresses its streams ({coding[:40]}), though no compression was requested",
+            f"it compresses its {'streams' if streams else 'answers'} ({coding[:40]}), though no compression was "
+            "requested",
             place=place,
-            way_out="switch compression off for text/event-stream there",
+            way_out=f"switch compression off for {media} there",
         )

@@ -66,14 +66,15 @@ def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
 
 def target(scenario: Scenario, where: Address) -> Target:
     """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
-    spec = scenario.target
+    spec, dialect = scenario.target, DIALECTS[scenario.target.api]
     return Target(
         scheme=where.scheme,
         host=where.host,
         port=where.port,
         uds=where.uds,
-        path=where.path(where.root + DIALECTS[spec.api].path),
+        path=where.path((where.root and dialect.root) + dialect.path),
         headers=spec.headers,
+        media=dialect.decoder().media,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
         transport=spec.transport,

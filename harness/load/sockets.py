@@ -171,7 +171,7 @@ class SocketTransport:
         self.resent = self.opened = 0
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
-        usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
         self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
         self._resolving: asyncio.Task[list[Any]] | None = None

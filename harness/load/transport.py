@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from harness.dialects import decoder, refusals
+from harness.dialects.dialect import Decoder
+from harness.dialects.sse import EVENTS
 from harness.errors import ProtocolError
 from harness.load.http1 import ResponseParser
 from harness.record import ABANDONED
@@ -30,6 +32,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     path: str
     headers: dict[str, str]
+    media: str = EVENTS  # of the answers
     uds: str = ""  # path of a Unix socket; then host and port only name the server
     ca_file: str = ""  # PEM file of the authorities to trust in place of the system's
     insecure: bool = False  # take any certificate
@@ -70,10 +73,10 @@ class Exchange:
     )
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
-    def __init__(self, request_id: str, decoding: decoder.StreamDecoder | None = None) -> None:
+    def __init__(self, request_id: str, decoding: Decoder | None = None) -> None:
         self.request_id = request_id
-        self.response = ResponseParser()
         self._decoder = decoding or decoder.StreamDecoder()
+        self.response = ResponseParser(self._decoder.media)
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it changes any more
@@ -131,7 +134,7 @@ class CutExchange(Exchange):
 
     __slots__ = ("_left",)
 
-    def __init__(self, request_id: str, decoding: decoder.StreamDecoder, chunks: int) -> None:
+    def __init__(self, request_id: str, decoding: Decoder, chunks: int) -> None:
         super().__init__(request_id, decoding)
         self._left = chunks
 

@@ -15,15 +15,14 @@ import msgspec
 
 from harness.dialects import DIALECTS
 from harness.dialects.body import Body, StreamOptions
-from harness.dialects.chat import CHAT
-from harness.dialects.dialect import Dialect
+from harness.dialects.dialect import Server
 from harness.predict.batching import StepMachine
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
 from harness.sim.replicas import Replicas
 from harness.workload.cache import hashes
 
-GENERATE = {"/v1" + dialect.path: dialect for dialect in DIALECTS.values()}
+GENERATE = {each.root + each.path: each.server for each in DIALECTS.values() if each.server is not None}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
 
 # All of one length, so that every chunk of a stream has the same size and only its word changes.
@@ -52,7 +51,7 @@ class RefusalError(Exception):
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the engine needs it."""
 
-    dialect: Dialect
+    server: Server  # its dialect's
     prompt_tokens: int
     output_tokens: int
     reasoning_tokens: int  # of them
@@ -71,19 +70,19 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
         body = msgspec.json.decode(data, type=Body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _bad(str(error)) from None
-    dialect = GENERATE[path]
+    server = GENERATE[path]
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
     if body.n not in (None, 1):
         raise _bad("only n = 1 is simulated")
     try:
-        texts = dialect.texts(body)
+        texts = server.texts(body)
     except ValueError as error:
         raise _bad(str(error)) from None
-    prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if dialect is CHAT else 0)
+    prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if server.template else 0)
     room = profile.max_model_len - prompt
     requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    usual = room if dialect.output_tokens is None else dialect.output_tokens
+    usual = room if server.output_tokens is None else server.output_tokens
     limit = usual if requested is None else requested
     if limit < 1 and requested is not None:
         raise _bad(f"max_tokens must be at least 1, got {limit}")
@@ -96,16 +95,16 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
     output = min(limit, natural)
-    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and dialect.wording.reasoning else 0
+    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and server.wording.reasoning else 0
     options = body.stream_options or StreamOptions()
     return Generation(
-        dialect=dialect,
+        server=server,
         prompt_tokens=prompt,
         output_tokens=output,
         reasoning_tokens=min(output, reasoning),
         finish_reason="length" if natural >= limit else "stop",
         priority=body.priority or 0,
-        hashes=_blocks(texts, dialect, salt, output, profile),
+        hashes=_blocks(texts, server, salt, output, profile),
         salt=salt,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
@@ -114,12 +113,12 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
 
 
 def _blocks(
-    texts: Sequence[str], dialect: Dialect, salt: int, output_tokens: int, profile: Profile | Reference
+    texts: Sequence[str], server: Server, salt: int, output_tokens: int, profile: Profile | Reference
 ) -> Sequence[int]:
     """Hashes of a request's whole KV blocks, the answer's too; none without a prefix cache."""
     if not isinstance(profile, Profile) or not profile.deployment.prefix_caching:
         return ()
-    words = [*(_TEMPLATE if dialect is CHAT else ()), *(word for text in texts for word in text.split())]
+    words = [*(_TEMPLATE if server.template else ()), *(word for text in texts for word in text.split())]
     words += [_ANSWER[_word(salt, position)] for position in range(output_tokens)]
     return hashes(words, profile.deployment.block_size)
 
@@ -140,7 +139,7 @@ class EventWriter:
         self.cached_tokens: int | None = None  # of the prompt, once it is known
         self._generation = generation
         self._reasoning = generation.reasoning_tokens
-        self._wording = generation.dialect.wording
+        self._wording = generation.server.wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
         self._stride = generation.salt | 1  # `_word`'s

@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import json
+import typing
 
 import msgspec
 import pytest
 
+from harness import scenario
 from harness.dialects import DIALECTS, refusals
 from harness.dialects.body import Body
-from harness.dialects.dialect import Unit
+from harness.dialects.dialect import Server, Unit
 from harness.workload.request import Message, Request
 
+SERVED = [name for name, dialect in DIALECTS.items() if dialect.server is not None]
 ASKED = Request(number=0, prompt='a "quoted" word, ü', output_tokens=9)
 
 
-@pytest.mark.parametrize("api", DIALECTS)
+def server(api: str) -> Server:
+    found = DIALECTS[api].server
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("api", SERVED)
 def test_a_server_reads_the_prompt_and_the_length_that_a_client_wrote(api: str) -> None:
-    dialect = DIALECTS[api]
-    body = msgspec.json.decode(dialect.encoder("m").encode(ASKED), type=Body)
-    assert dialect.texts(body) == [ASKED.prompt]
+    body = msgspec.json.decode(DIALECTS[api].encoder("m").encode(ASKED), type=Body)
+    assert server(api).texts(body) == [ASKED.prompt]
     assert (body.model, body.max_tokens, body.ignore_eos, body.stream) == ("m", 9, True, True)
 
 
-@pytest.mark.parametrize("api", DIALECTS)
+@pytest.mark.parametrize("api", SERVED)
 def test_a_client_decodes_the_events_that_a_server_words(api: str) -> None:
     dialect, decoder = DIALECTS[api], DIALECTS[api].decoder(keep_text=True)
     for i, text in enumerate((" a", " b")):
         finish = b'"length"' if i else b"null"
         decoder.feed(
             b'data: {"choices":[{"index":0,%s,"finish_reason":%s}]}\n\n'
-            % (dialect.wording.token % text.encode(), finish),
+            % (server(api).wording.token % text.encode(), finish),
             i + 1,
         )
     response = decoder.end(3)
     assert (response.error, response.text, list(response.arrivals)) == ("", " a b", [1, 2])
     assert dialect.unit is Unit.OUTPUT_TOKENS
+
+
+def test_a_scenario_takes_the_names_of_the_dialects() -> None:
+    assert set(typing.get_args(scenario.Api)) == set(DIALECTS)
 
 
 def test_requests_of_several_lengths_come_from_one_encoder() -> None:
@@ -118,17 +130,17 @@ def test_a_completion_s_messages_are_one_text_behind_the_tools() -> None:
     assert (json.loads(tools), rest) == ([TOOL], 'be "short"\n\n time\n\nü\n\n b')
 
 
-@pytest.mark.parametrize("api", DIALECTS)
+@pytest.mark.parametrize("api", SERVED)
 def test_one_message_of_a_user_asks_what_a_plain_prompt_asks(api: str) -> None:
     encoder = DIALECTS[api].encoder("m", extra={"top_p": 0.5})
     one = msgspec.structs.replace(ASKED, prompt=(Message("user", str(ASKED.prompt)),))
     assert json.loads(encoder.encode(one)) == json.loads(encoder.encode(ASKED))
 
 
-@pytest.mark.parametrize("api", DIALECTS)
+@pytest.mark.parametrize("api", SERVED)
 def test_a_server_reads_every_message_that_a_client_wrote(api: str) -> None:
     body = msgspec.json.decode(DIALECTS[api].encoder("m").encode(SAID), type=Body)
-    assert "\n\n".join(DIALECTS[api].texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
+    assert "\n\n".join(server(api).texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
 
 
 def test_tools_may_stand_before_a_plain_prompt() -> None:

@@ -101,7 +101,6 @@ TABLE = (
         "load/http1.py", "([0-9A-Fa-f]{1,16})", http1._CHUNK_LENGTH.fullmatch,
         _bytes(times(" ", before="f" * 16, after="!")), _bytes(times("a", before="f;")),
     ),
-    Expression("load/http1.py", "text/event-stream", http1._EVENTS.match, times(" ", before="text/event-stream"), _a),
     Expression(
         "observe/server.py", r"\n((?:vllm|sg", server.parse,
         lambda n: "vllm:x{" + 'a="' * (n // 6) + "\nvllm:num_requests_running" + "{} " * (n // 12) + "}" + " " * n,
