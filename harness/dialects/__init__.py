@@ -5,5 +5,13 @@ from __future__ import annotations
 from harness.dialects.chat import CHAT
 from harness.dialects.completions import COMPLETIONS
 from harness.dialects.dialect import Dialect
+from harness.dialects.prefill import EMBEDDINGS, RERANK, SCORE, TEI_RERANK
 
-DIALECTS: dict[str, Dialect] = {"chat": CHAT, "completions": COMPLETIONS}
+DIALECTS: dict[str, Dialect] = {
+    "chat": CHAT,
+    "completions": COMPLETIONS,
+    "embeddings": EMBEDDINGS,
+    "rerank": RERANK,
+    "tei-rerank": TEI_RERANK,
+    "score": SCORE,
+}

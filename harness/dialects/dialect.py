@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -11,15 +10,8 @@ import msgspec
 from harness.dialects.body import Body
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.placer import TokenPlacer
+from harness.work import Unit
 from harness.workload.request import Request
-
-
-class Unit(enum.Enum):
-    """What an API's work is counted in."""
-
-    OUTPUT_TOKENS = "output tokens"
-    INPUT_TOKENS = "input tokens"  # nothing is generated
-    DOCUMENTS = "documents"  # likewise
 
 
 class Encoder(Protocol):

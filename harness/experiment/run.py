@@ -94,6 +94,8 @@ def run(scenario: Scenario, out: str | None, view: View, command: str, *, agreed
         # A new one for each run: a server that is still warm must not know the prompts of the last run.
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
+    if scenario.target.url != "sim:":
+        scenario = launching.with_api(scenario, address(scenario.target.url))
     limits.check(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))

@@ -11,7 +11,9 @@ from array import array
 from collections import deque
 
 from harness import __version__
-from harness.sim.api import EventWriter, Generation, RefusalError
+from harness.sim.api import EventWriter, Generation
+from harness.sim.encoder import AnswerWriter, Encoding
+from harness.sim.refusal import RefusalError
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
@@ -34,15 +36,23 @@ _REASONS = {
 class Job:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "generation", "id", "name", "received", "tokens", "writer", "writes")
+    __slots__ = ("connection", "generation", "id", "name", "received", "stream", "tokens", "writer", "writes")
+    stream: EventWriter  # the writer of an answer that is generated
 
     def __init__(
-        self, id: int, name: str, generation: Generation, writer: EventWriter, connection: ClientConnection
+        self,
+        id: int,
+        name: str,
+        generation: Generation | Encoding,
+        writer: EventWriter | AnswerWriter,
+        connection: ClientConnection,
     ) -> None:
         self.id = id  # in the machine
         self.name = name  # the client's X-Request-Id
         self.generation = generation
         self.writer = writer
+        if isinstance(writer, EventWriter):
+            self.stream = writer
         self.connection = connection
         self.received = connection.received
         self.writes = array("q")
