@@ -19,6 +19,12 @@ target, workload, ramp, hardware, sim = (
 APIS = (
     "chat",
     "completions",
+    "responses",
+    "anthropic",
+    "triton",
+    "tgi",
+    "llama-cpp",
+    "ollama",
 )
 _HEADINGS = (
     under(
@@ -50,6 +56,7 @@ _HEADINGS = (
             type=click.Choice(["socket", "httpx"]),
             help="httpx: proxies, HTTP/2, odd endpoints; default socket.",
         ),
+        target("--stream/--no-stream", default=None, help="Whether answers come piece by piece; default: they do."),
         target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),

@@ -19,16 +19,16 @@ from time import monotonic_ns
 
 from harness.predict.batching import Step, StepMachine
 from harness.predict.sequence import SimulatedRequest
-from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
+from harness.sim.api import GENERATE, Counts, Generation, RefusalError, metrics, models, read, writer
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
-    STREAM_HEAD,
     ClientConnection,
     Job,
     Piece,
     RequestHead,
     response_head,
+    stream_head,
 )
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference, StreamPace
@@ -245,7 +245,8 @@ class Endpoint:
         if head.method != ("POST" if head.path in GENERATE else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         key = self.profile.api_key
-        if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":
+        sent = (head.fields.get("authorization"), f"Bearer {head.fields.get('x-api-key')}")
+        if (head.path.startswith("/v1/") or head.path in GENERATE) and key and f"Bearer {key}" not in sent:
             raise RefusalError(401, "AuthenticationError", "this endpoint needs its API key")
         if head.path == "/health":
             self._answer(connection, 200, b"")
@@ -260,8 +261,8 @@ class Endpoint:
     def _generate(self, connection: ClientConnection, head: RequestHead, generation: Generation) -> None:
         self._issued += 1
         name = head.fields.get("x-request-id") or f"sim-{self._issued}"
-        writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
-        job = Job(self._issued, name, generation, writer, connection)
+        answer = writer(generation, name, self.profile.model_name, int(time.time()))
+        job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
             generation.prompt_tokens,
@@ -276,7 +277,7 @@ class Endpoint:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
         if generation.stream:
-            self._send(connection, STREAM_HEAD)  # at once, however long the queue is
+            self._send(connection, stream_head(generation))  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
         connection.closing = close
