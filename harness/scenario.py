@@ -46,6 +46,12 @@ Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at 
 Api = Literal[
     "chat",
     "completions",
+    "responses",
+    "anthropic",
+    "triton",
+    "tgi",
+    "llama-cpp",
+    "ollama",
     "embeddings",
     "rerank",
     "tei-rerank",
@@ -68,7 +74,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
     transport: Literal["socket", "httpx"] = "socket"
+    stream: bool | UnsetType = UNSET  # whether answers come piece by piece; UNSET: they do
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
+
+    @property
+    def streams(self) -> bool:
+        return self.stream is not False
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,20 +6,36 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from harness.dialects.body import Body, PromptEncoder, Tools
+import msgspec
+
+from harness.dialects.body import PromptEncoder, Tools, message_texts, openai_fields
+from harness.dialects.chunk import ABSENT, Choice, Chunk, Delta, Usage
 from harness.dialects.decoder import StreamDecoder
 from harness.dialects.dialect import Dialect, Server, Wording
+from harness.dialects.document import DocumentParser
 from harness.workload.request import Message
 
 
-def _texts(body: Body) -> list[str]:
-    if not body.messages:
-        raise ValueError("messages must be a list with at least one message")
-    texts = []
-    for message in body.messages:
-        content = message.content or ""
-        texts += [content] if isinstance(content, str) else [part.text for part in content]
-    return texts
+class _Choice(msgspec.Struct):
+    message: Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+    timings: msgspec.Raw = ABSENT
+
+
+_whole = msgspec.json.Decoder(_Whole).decode
+
+
+def _read_whole(data: bytes) -> Chunk:
+    """The chunk of an answer that did not stream."""
+    found = _whole(data)
+    choices = [Choice(each.message or Delta(), finish_reason=each.finish_reason) for each in found.choices]
+    return Chunk(choices, found.usage, found.error, found.timings)
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
@@ -34,10 +50,11 @@ def _choice(text: str, reasoning: str) -> dict[str, Any]:
 
 CHAT = Dialect(
     path="/chat/completions",
-    encoder=partial(PromptEncoder, _prompt),
+    encoder=partial(PromptEncoder, _prompt, openai_fields),
     decoder=StreamDecoder,
+    whole=partial(StreamDecoder, read=_read_whole, events=DocumentParser),
     server=Server(
-        texts=_texts,
+        texts=message_texts,
         template=True,
         output_tokens=None,
         wording=Wording(

@@ -36,3 +36,22 @@ class Document:
         data, self._data = bytes(self._data), bytearray()
         Document.buffered -= len(data)
         return data
+
+
+class DocumentParser:
+    """A body that is one event: the parser of answers that do not stream."""
+
+    __slots__ = ("_document",)
+
+    media: ClassVar[str] = JSON
+
+    def __init__(self) -> None:
+        self._document = Document()
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        self._document.feed(piece)
+        return []
+
+    def end(self) -> list[bytes]:
+        data = self._document.end()
+        return [data] if data else []

@@ -30,7 +30,7 @@ class InputsEncoder:
     """The bodies of one run's requests, by `fields`: those that hold the texts.
 
     `drop` are the optional fields that the server refuses, of which there are none; `extra` those that the operator
-    adds, `classes` those of a class.
+    adds, `classes` those of a class. An answer never streams.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class InputsEncoder:
         drop: frozenset[str] = frozenset(),
         extra: dict[str, Any] | None = None,
         classes: Mapping[str, dict[str, Any]] | None = None,
+        stream: bool = True,
     ) -> None:
         self._fields, self._model = fields, model
         self._extra, self._classes = extra or {}, classes or {}

@@ -14,8 +14,10 @@ import msgspec
 
 from harness.dialects import DIALECTS, decoder, refusals
 from harness.dialects.document import JSON
+from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
 from harness.errors import HarnessError
+from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
 from harness.load import control
 from harness.load.http1 import ResponseParser, media_type
@@ -85,7 +87,7 @@ async def first_requests(
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
         words_now, began = better, time.monotonic()
-        timed = await requests.send(words_now, min(answer, _TIMED))
+        timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
         e2e_s = time.monotonic() - began
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
@@ -230,8 +232,8 @@ class _Requests:
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
-            content = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body).encode(request)
-            decoding = dialect.decoder()
+            encoder = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body, stream=target.streams)
+            content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
             within_s = target.request_timeout
             async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
                 if answer.status != 200:
@@ -261,18 +263,20 @@ class _Requests:
             self.drop |= {field}
             self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return
-        no = not_served(status, message, place)
-        raise no or HarnessError(server_words(status, message), place=place, way_out=way_out_of(status))
+        if (no := not_served(status, message, place)) is not None:
+            raise no
+        kind = NotSpokenError if status in (404, 405) else HarnessError
+        raise kind(server_words(status, message), place=place, way_out=way_out_of(status))
 
 
 def _must_be(media: str, headers: Mapping[str, str], place: str) -> None:
     """HarnessError where a response is not of this media type, or compressed."""
     kind, streams = media_type(headers.get("content-type", "")), media != JSON
     if kind != media:
-        names = {"text/html": "HTML", JSON: "one JSON body", EVENTS: "a stream of events"}
+        names = {"text/html": "HTML", JSON: "one JSON body", NDJSON: "lines of JSON", EVENTS: "a stream"}
         what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
-        raise HarnessError(
-            f"it answers with {what}, not {'a stream' if streams else names[media]}",
+        raise NotSpokenError(
+            f"it answers with {what}, not {names[media]}",
             place=place,
             way_out="give an endpoint that streams" if streams else "see --api",
         )

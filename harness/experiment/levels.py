@@ -214,6 +214,7 @@ class Levels:
             target=launch.target,
             url=launch.address.base,
             api=launch.api,
+            stream=launch.stream,
             model=launch.model,
             drop=launch.drop,
             extra_body=launch.extra_body,

@@ -83,10 +83,11 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._dialect = DIALECTS[plan.api]
-        self._encode = self._dialect.encoder(
-            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes
+        dialect = DIALECTS[plan.api]
+        self._encode = dialect.encoder(
+            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream
         ).encode
+        self._decoder = dialect.decoders(stream=plan.stream)
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[_Built] = collections.deque()
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
@@ -303,7 +304,7 @@ class Driver:
 
     async def _sent(self, built: _Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
-        decoding = self._dialect.decoder(self._placer, keep_text=keep_text)
+        decoding = self._decoder(self._placer, keep_text=keep_text)
         cancel, timeout_s = built.cancel, self._plan.request_timeout_s
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)

@@ -30,6 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     url: str
     api: str = "chat"
+    stream: bool = True
     model: str
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses
     extra_body: dict[str, Any] = {}  # may hold secrets

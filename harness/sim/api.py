@@ -1,4 +1,6 @@
-"""What the endpoint reads and writes: OpenAI's bodies in, vLLM's bytes out. No sockets, no clock.
+"""What the endpoint reads and writes: bodies in, an answer's bytes out. No sockets, no clock.
+
+OpenAI's chat and completions are written as vLLM does and fast; other dialects word each event (`events`).
 
 Tokens here are words: a prompt has as many as its text has between blanks, behind a fixed few of the chat
 template, and an answer has one in each chunk. That makes every count exact from the outside, and a conversation that
@@ -14,10 +16,11 @@ from typing import Any
 import msgspec
 
 from harness.dialects import DIALECTS
-from harness.dialects.body import Body, StreamOptions
-from harness.dialects.dialect import Server
+from harness.dialects.body import StreamOptions
+from harness.dialects.dialect import Answer, Events, Server, Wording
 from harness.predict.batching import StepMachine
 from harness.predict.passes import Passes
+from harness.sim.events import PlainWriter, framed
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
 from harness.sim.refusal import RefusalError, bad_request
@@ -59,11 +62,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     """The request in a body posted to one of the paths in GENERATE; raises RefusalError."""
+    server = GENERATE[path]
     try:
-        body = msgspec.json.decode(data, type=Body)
+        body = server.body(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(str(error)) from None
-    server = GENERATE[path]
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
     if isinstance(profile, Profile) and not profile.model.generates:
@@ -90,7 +93,9 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
     output = min(limit, natural)
-    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and server.wording.reasoning else 0
+    wording = server.wording
+    reasons = wording.reasons if isinstance(wording, Events) else wording.reasoning is not None
+    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and reasons else 0
     options = body.stream_options or StreamOptions()
     return Generation(
         server=server,
@@ -123,14 +128,31 @@ def _word(salt: int, position: int) -> int:
     return (salt + position * (salt | 1)) & 63
 
 
-class EventWriter:
-    """The bytes of one answer, token by token or whole."""
+def writer(generation: Generation, request_id: str, model: str, created: int) -> EventWriter | PlainWriter:
+    """What writes an answer, in the words of its dialect."""
+    wording = generation.server.wording
+    if isinstance(wording, Wording):
+        return EventWriter(generation, wording, request_id, model, created)
+    answer = Answer(
+        id=request_id,
+        model=model,
+        created=created,
+        finish_reason=generation.finish_reason,
+        prompt_tokens=generation.prompt_tokens,
+        output_tokens=generation.output_tokens,
+        reasoning_tokens=generation.reasoning_tokens,
+    )
+    return PlainWriter(wording, answer, lambda position: WORDS[_word(generation.salt, position)].decode())
 
-    def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
+
+class EventWriter:
+    """The bytes of one answer of chat or completions, token by token or whole."""
+
+    def __init__(self, generation: Generation, wording: Wording, request_id: str, model: str, created: int) -> None:
         self.cached_tokens: int | None = None  # of the prompt, once it is known
         self._generation = generation
         self._reasoning = generation.reasoning_tokens
-        self._wording = generation.server.wording
+        self._wording = wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
         self._stride = generation.salt | 1  # `_word`'s
@@ -150,7 +172,7 @@ class EventWriter:
     def middle(self, position: int) -> bytes:
         """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
         if position < self._reasoning:
-            return _framed(self._piece(position, False))
+            return framed(self._piece(position, False))
         word = WORDS[(self._generation.salt + position * self._stride) & 63]
         if not self._generation.continuous_usage:
             return b"".join((self._before, word, self._after))
@@ -174,8 +196,8 @@ class EventWriter:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
-        parts = [_framed(event) for event in self._first(position)]
-        parts.append(_framed(self._piece(position, finished)))
+        parts = [framed(event) for event in self._first(position)]
+        parts.append(framed(self._piece(position, finished)))
         if finished:
             parts.append(self._last(position + 1))
         return b"".join(parts)
@@ -185,7 +207,7 @@ class EventWriter:
         end = position + tokens
         events = self._first(position)
         events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
-        out = _framed(b"".join(events))
+        out = framed(b"".join(events))
         return out + self._last(end) if finished else out
 
     def whole(self) -> bytes:
@@ -222,10 +244,10 @@ class EventWriter:
 
     def _last(self, tokens: int) -> bytes:
         """The chunks that end an answer of so many tokens."""
-        end = _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        end = framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         if not self._generation.include_usage:
             return end
-        return _framed(self._opening + b'],"usage":' + self._final_usage(tokens) + b"}\n\n") + end
+        return framed(self._opening + b'],"usage":' + self._final_usage(tokens) + b"}\n\n") + end
 
     def _event(self, text: bytes, finish: str | None, usage: bytes | None) -> bytes:
         reason = b'"%s"' % finish.encode() if finish else b"null"
@@ -256,10 +278,6 @@ class EventWriter:
         if self.cached_tokens is None:
             return usage
         return usage.replace(b"null", b'{"cached_tokens":%d}' % self.cached_tokens)
-
-
-def _framed(event: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(event), event)
 
 
 def models(profile: Profile | Reference) -> bytes:

@@ -21,16 +21,16 @@ from harness.predict.batching import Step, StepMachine
 from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
 from harness.sim import encoder
-from harness.sim.api import GENERATE, Counts, EventWriter, Generation, metrics, models, read
+from harness.sim.api import GENERATE, Counts, Generation, metrics, models, read, writer
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
-    STREAM_HEAD,
     ClientConnection,
     Job,
     Piece,
     RequestHead,
     response_head,
+    stream_head,
 )
 from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
 from harness.sim.pacer import Flood, Pacer
@@ -250,7 +250,8 @@ class Endpoint:
         if head.method != ("POST" if head.path in _POSTED else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         key = self.profile.api_key
-        if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":
+        sent = (head.fields.get("authorization"), f"Bearer {head.fields.get('x-api-key')}")
+        if (head.path.startswith("/v1/") or head.path in GENERATE) and key and f"Bearer {key}" not in sent:
             raise RefusalError(401, "AuthenticationError", "this endpoint needs its API key")
         if head.path == "/health":
             self._answer(connection, 200, b"")
@@ -267,12 +268,12 @@ class Endpoint:
     def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: Generation | Encoding) -> None:
         self._issued += 1
         name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
-        writer: EventWriter | AnswerWriter
+        texts: tuple[int, ...] = ()
         if isinstance(generation, Encoding):
-            writer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
+            answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
         else:
-            writer, texts = EventWriter(generation, name, self.profile.model_name, created), ()
-        job = Job(self._issued, name, generation, writer, connection)
+            answer = writer(generation, name, self.profile.model_name, created)
+        job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
             generation.prompt_tokens,
@@ -288,7 +289,7 @@ class Endpoint:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
         if generation.stream:
-            self._send(connection, STREAM_HEAD)  # at once, however long the queue is
+            self._send(connection, stream_head(generation))  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
         connection.closing = close
