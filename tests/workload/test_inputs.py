@@ -7,7 +7,12 @@ import pytest
 
 from harness import scenario
 from harness.errors import HarnessError
+from harness.experiment import cells
+from harness.report import level_map
+from harness.report.chart import Chart
+from harness.results.levelmap import Map, MeasuredCell
 from harness.scenario import Scenario
+from harness.summary import Value
 from harness.workload import representative, shape, source
 from harness.workload.inputs import Inputs, together
 from harness.workload.request import Message
@@ -90,3 +95,30 @@ def test_what_such_a_request_cannot_have_is_one_line(tree: dict[str, object], pa
 
 def test_a_limit_on_the_latency_is_taken() -> None:
     assert scenario.build({"target": {"api": "rerank"}, "slo": {"e2e_p99": "1s"}}, place="x").slo == {"e2e_p99": 1.0}
+
+
+def test_a_map_of_inputs_has_a_cell_for_each_and_counts_in_input_tokens() -> None:
+    spec = scenario.build(
+        {"name": "m", "target": {"api": "embeddings"}, "workload": {"input_tokens": 64}, "sweep": {"inputs": [1, 8]}},
+        place="x",
+    )
+    planned = cells.planned(spec)
+    assert [(cell.name, cell.at) for cell in planned] == [
+        ("in64-texts1", {"input_tokens": 64, "inputs": 1}),
+        ("in64-texts8", {"input_tokens": 64, "inputs": 8}),
+    ]
+    assert [cell.scenario.workload.inputs for cell in planned] == [1, 8]
+    measured = [
+        MeasuredCell(
+            name=cell.name, at=cell.at, status=0, knee=Value(4.0), plateau_reached=True,
+            plateau_tokens_per_s=Value(900.0, (890.0, 910.0)), hinge=Value(4.0),
+        )
+        for cell in planned
+    ]  # fmt: skip
+    map_ = Map(name="m", unit="input tokens", axes=cells.axes(spec), cells=measured, complete=True)
+    heads = [column.head for section in level_map.report(map_).sections for column in section.columns]
+    assert "inputs a request" in heads
+    assert "output tokens G" not in heads
+    [[_, plateau]] = level_map.panels(map_).rows
+    assert isinstance(plateau, Chart)
+    assert plateau.y.label == "plateau, input tok/s"
