@@ -21,7 +21,7 @@ from harness.predict.batching import Step, StepMachine
 from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
 from harness.sim import encoder
-from harness.sim.api import GENERATE, Counts, Generation, metrics, models, read, writer
+from harness.sim.api import GENERATE, Counts, EventWriter, Generation, metrics, models, read, writer
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
@@ -33,6 +33,7 @@ from harness.sim.connection import (
     stream_head,
 )
 from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
+from harness.sim.events import PlainWriter
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference, StreamPace
 from harness.sim.refusal import RefusalError
@@ -269,6 +270,7 @@ class Endpoint:
         self._issued += 1
         name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
         texts: tuple[int, ...] = ()
+        answer: EventWriter | PlainWriter | AnswerWriter
         if isinstance(generation, Encoding):
             answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
         else:
@@ -288,7 +290,7 @@ class Endpoint:
         else:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
-        if generation.stream:
+        if isinstance(generation, Generation) and generation.stream:
             self._send(connection, stream_head(generation))  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:

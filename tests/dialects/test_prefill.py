@@ -67,7 +67,7 @@ def test_an_answer_is_the_same_wherever_it_is_cut(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_answer_that_breaks_off_is_an_error_at_every_byte(name: str) -> None:
-    """Truncated; where a number breaks off behind its point, malformed."""
+    """Truncated; where a number breaks off behind its sign, its point or its e, malformed."""
     body, _ = RECORDED[name]
     found = []
     for cut in range(len(body)):
@@ -75,7 +75,7 @@ def test_an_answer_that_breaks_off_is_an_error_at_every_byte(name: str) -> None:
         decoder.feed(body[:cut], 1)
         found.append(decoder.end(2).error)
     assert set(found) <= {"truncated", "malformed_event"}
-    assert found.count("malformed_event") <= body.count(b".") + body.count(b"e-") * 2
+    assert found.count("malformed_event") <= body.count(b".") + body.count(b"-") + body.count(b"1e")
 
 
 @pytest.mark.parametrize(
