@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, reuse, secrecy, traffic, units
+from harness import classes, decoding, images, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
@@ -87,6 +87,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
+    images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
+    image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -265,6 +267,9 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
+    if scenario.workload.image_size:
+        must(bool(scenario.workload.images), "workload.image_size", "a size, but no images", "write images = 1")
+        images.size(scenario.workload.image_size, f"{place}: $.workload.image_size")
     _check_arrivals(scenario, must, place)
     _check_pauses(scenario, must, place)
     if ramp.rates is not None:

@@ -23,7 +23,7 @@ from harness.load import control
 from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
 from harness.secrecy import plain
-from harness.workload import length, probe, shape
+from harness.workload import image, length, probe, shape
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
 
@@ -181,6 +181,8 @@ class _Requests:
     ) -> None:
         self._api, self._scenario, self._url, self._path = api, scenario, url, path
         self._model, self._words = model, words
+        planned = image.plan(scenario.workload)
+        self._images = image.Images(*planned, scenario.workload.seed or 0) if planned else None
         self.used = first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
@@ -202,6 +204,8 @@ class _Requests:
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
         request = await asyncio.to_thread(source.request, self.used)
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(self.used))
         reply = await self._answer(request)
         self.used += 1
         if reply.response.input_tokens is not None:
