@@ -109,6 +109,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_word: Amount | UnsetType = UNSET
     probe_lengths: list[Count] | UnsetType = UNSET
     expected_hit_rate: Amount | UnsetType | None = UNSET  # of a prefix cache that keeps all; None: no reuse is asked
+    images: Count | UnsetType = UNSET  # in each request
+    image_bytes: Count | UnsetType = UNSET  # of these together, as PNG
     sampling: Sampling | UnsetType = UNSET
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, decoding, reuse, secrecy, traffic, units
+from harness import classes, decoding, images, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
@@ -94,6 +94,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
     inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
+    images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
+    image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -279,6 +281,9 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
+    if scenario.workload.image_size:
+        must(bool(scenario.workload.images), "workload.image_size", "a size, but no images", "write images = 1")
+        images.size(scenario.workload.image_size, f"{place}: $.workload.image_size")
     _check_arrivals(scenario, must, place)
     _check_pauses(scenario, must, place)
     if ramp.rates is not None:
@@ -319,7 +324,7 @@ def _check_inputs(scenario: Scenario, must: Must) -> None:
     for path, used in (
         ("workload.session", workload.session), ("workload.node", workload.node), ("workload.tools", workload.tools),
         ("workload.prefix", workload.prefix), ("workload.dataset", workload.dataset), ("class", scenario.class_),
-        ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
+        ("workload.images", workload.images), ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
     ):  # fmt: skip
         must(not used, path, f"a request of {api} holds texts of their own, and gets no answer", "leave it out")
     for name in scenario.slo:

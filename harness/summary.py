@@ -178,6 +178,8 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: Estimate
     documents_per_s: Estimate | UnsetType = UNSET  # not in the file where answers are decoded, like the unit
     unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
+    images_per_s: float | UnsetType | None = UNSET  # not in the file without images
+    image_bytes_per_s: float | UnsetType | None = UNSET  # likewise; as PNG
     discarded_tokens_per_s: float | None
     unplaced_tokens: int
     input_tokens_mean: float | None

@@ -23,9 +23,9 @@ ROOMS = (
     "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
-    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "interpreter", "judgement",
-    "manifest", "precedence", "ready", "record", "reuse", "roles", "scenario", "secrecy", "summary", "terminal",
-    "traffic", "units", "work",
+    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "images", "interpreter",
+    "judgement", "manifest", "precedence", "ready", "record", "reuse", "roles", "scenario", "secrecy", "summary",
+    "terminal", "traffic", "units", "work",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {"workload", "dialects", "load", "observe", "experiment"}  # what reads its results never comes to it

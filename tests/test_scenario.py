@@ -36,8 +36,7 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
         ),
         (
             '[target]\napi = "grpc"',
-            "x.toml: unknown api 'grpc' at $.target.api; known: chat, completions, responses, anthropic, triton, tgi, "
-            "llama-cpp, ollama, embeddings, rerank, tei-rerank, score",
+            "x.toml: unknown api 'grpc' at $.target.api; known: " + ", ".join(get_args(scenario.Api)),
         ),
         ('[ramp]\nstart = "late"', "x.toml: unknown start 'late' at $.ramp.start; known: staggered, burst, batch"),
         ("[ramp]\nrates = []", "x.toml: a rate is above 0 at $.ramp.rates; write [5, 10, 20]"),

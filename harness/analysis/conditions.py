@@ -22,6 +22,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     template_tokens: float = 0.0  # of these, that every prompt begins with
     output_tokens: float | None = None  # likewise
     expected_hit_rate: float = 0.0  # share of the prompt tokens that a prefix cache is to serve, as requested
+    images: int = 0  # in each request
+    image_bytes: int = 0  # of these together
     pauses: bool = False  # slots rest by request: they think, or wait for others of their batch or task
     precision: float | None = None  # half-width at which a window might end; None: it had a length of its own
     ceiling: float | None = None  # events per second that the load generator can process

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from harness.analysis import window
 from harness.analysis.conditions import Conditions
@@ -296,6 +296,8 @@ def _summary(
         decode_tokens_per_s=rates.decode,
         prefill_tokens_per_s=None,
         requests_per_s=rates.requests,
+        images_per_s=_times(rates.requests.mean, conditions.images),
+        image_bytes_per_s=_times(rates.requests.mean, conditions.image_bytes),
         discarded_tokens_per_s=rates.discarded,
         unplaced_tokens=round(requests.unplaced_tokens),
         input_tokens_mean=_mean(table.input_tokens[good]),
@@ -389,6 +391,11 @@ def _known(values: Floats) -> Floats | None:
     if missing.all():
         return None
     return np.where(missing, values[~missing].mean(), values)
+
+
+def _times(requests_per_s: float | None, each: int) -> float | UnsetType | None:
+    """What requests have, per second; UNSET where they have none."""
+    return UNSET if not each else requests_per_s and requests_per_s * each
 
 
 def _mean(values: Floats) -> float | None:

@@ -70,6 +70,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             traffic=arrivals,
             limits=limits,
             class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
+            images=workload.images or 0,
+            image_bytes=workload.image_bytes or 0,
             session_requests=_session_requests(scenario.workload),
             client=client,
         )

@@ -55,10 +55,13 @@ class PromptEncoder:
     def encode(self, request: Request) -> bytes:
         """The request's body."""
         prompt = request.prompt
-        if type(prompt) is not str or request.tools is not None:
+        if type(prompt) is not str or request.tools is not None or request.images:
             messages = _messages(prompt) if isinstance(prompt, str) else prompt
             fields = self._fields(request.class_, request.output_tokens)
-            return _json(fields | self._prompt(messages, request.tools or ()))
+            fields |= self._prompt(messages, request.tools or ())
+            if request.images:
+                fields["messages"] = [*messages[:-1], _with_images(messages[-1], request.images)]
+            return _json(fields)
         key = request.class_, request.output_tokens
         around = self._around.get(key)
         if around is None:
@@ -82,6 +85,13 @@ class PromptEncoder:
             both = name in _SETTINGS and isinstance(value, dict)
             fields[name] = fields.get(name, {}) | value if both else value
         return fields
+
+
+def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:
+    """A message with image parts behind its text, as OpenAI's chat has them."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": message.content}]
+    parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in images]
+    return {"role": message.role, "content": parts}
 
 
 def openai_fields(settings: Settings) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def _choice(text: str, reasoning: str) -> dict[str, Any]:
 
 CHAT = Dialect(
     path="/chat/completions",
+    images=True,
     encoder=partial(PromptEncoder, _prompt, openai_fields),
     decoder=StreamDecoder,
     whole=partial(StreamDecoder, read=_read_whole, events=DocumentParser),

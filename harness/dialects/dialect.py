@@ -115,6 +115,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     encoder: Encoders
     decoder: Decoders
     whole: Decoders | None = None  # of an answer that does not stream; None: it always does
+    images: bool = False  # whether requests can have image parts
     headers: dict[str, str] = {}  # of every request
     key: str = "Authorization"  # the header that has the API key
     server: Server | None = None

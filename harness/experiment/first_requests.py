@@ -24,7 +24,7 @@ from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
 from harness.secrecy import plain
 from harness.work import Unit
-from harness.workload import inputs, length, probe, shape
+from harness.workload import image, inputs, length, probe, shape
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
 
@@ -197,6 +197,8 @@ class _Requests:
     ) -> None:
         self._api, self._scenario, self._url, self._path = api, scenario, url, path
         self._model, self._words = model, words
+        planned = image.plan(scenario.workload)
+        self._images = image.Images(*planned, scenario.workload.seed or 0) if planned else None
         self.used = first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
@@ -218,6 +220,8 @@ class _Requests:
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
         request = await asyncio.to_thread(inputs.together(self._scenario, source).request, self.used)
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(self.used))
         reply = await self._answer(request)
         self.used += 1
         if reply.response.input_tokens is not None:

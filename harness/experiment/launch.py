@@ -52,6 +52,8 @@ def with_api(scenario: Scenario, where: Address) -> Scenario:
         raise HarnessError(fact, place=f"--model {spec.model}", way_out="leave one of them out")
     if not spec.streams and DIALECTS[api].whole is None and DIALECTS[api].unit.decodes:
         raise HarnessError("its answers always stream", place=f"--api {api}", way_out="leave --no-stream out")
+    if scenario.workload.images and not DIALECTS[api].images:
+        raise HarnessError("images are for chat", place=f"--api {api}", way_out="leave workload.images out")
     model = spec.model or where.model or None
     return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=api, model=model))
 

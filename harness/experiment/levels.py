@@ -38,7 +38,7 @@ from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
 from harness.work import Unit
-from harness.workload import shape, tasks, think
+from harness.workload import image, shape, tasks, think
 
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
@@ -215,6 +215,7 @@ class Levels:
             url=launch.address.base,
             api=launch.api,
             stream=launch.stream,
+            images=image.plan(scenario.workload),
             model=launch.model,
             drop=launch.drop,
             extra_body=launch.extra_body,

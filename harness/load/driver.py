@@ -42,6 +42,7 @@ from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.workload.arrivals import due_times, quota, stagger
+from harness.workload.image import Images
 from harness.workload.request import Request
 from harness.workload.source import Source, times
 from harness.workload.tasks import Tasks
@@ -87,6 +88,7 @@ class Driver:
         self._encode = dialect.encoder(
             plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream
         ).encode
+        self._images = Images(*plan.images, plan.source.seed) if plan.images else None
         self._decoder = dialect.decoders(stream=plan.stream)
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[_Built] = collections.deque()
@@ -343,6 +345,8 @@ class Driver:
 
     def _built(self, request: Request) -> _Built:
         plan = self._plan
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(request.number))
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request))
         return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)

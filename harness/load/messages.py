@@ -37,6 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
     source: Source | Tasks
     first_request: int  # numbers below were used by the launch checks
+    images: tuple[int, int, int] | None = None  # in each request: how many, their width and height in pixels
     request_timeout_s: float
     max_rps: float | None  # this worker's share
     start: str  # staggered | burst | batch

@@ -53,4 +53,5 @@ def test_the_fields_without_an_option_of_their_own_kind_are_known() -> None:
     assert {name for section, name in found - known} == {
         "headers", "extra_body", "server_meta", "levels", "rates", "search_rate", "slo_fail", "workers", "host_cpus",
         "price_per_mtok", "max_num_seqs", "prefix", "session", "node", "tools", "dataset",
+        "images", "image_size",
     }  # fmt: skip

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import typing
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness import scenario
 from harness.dialects import DIALECTS, refusals
 from harness.dialects.dialect import Answer, Events, Server, Unit, Wording
 from harness.workload.request import Message, Request
@@ -91,10 +89,6 @@ def test_a_client_reads_an_answer_that_did_not_stream(api: str) -> None:
     response = decoder.end(2)
     assert (response.text, response.error, response.output_tokens, response.input_tokens) == (" a b", "", 2, 7)
     assert (list(response.arrivals), list(response.tokens)) == ([2], [2]), "all of it comes at once"
-
-
-def test_a_scenario_takes_the_names_of_the_dialects() -> None:
-    assert set(typing.get_args(scenario.Api)) == set(DIALECTS)
 
 
 def test_requests_of_several_lengths_come_from_one_encoder() -> None:
@@ -191,6 +185,23 @@ def test_one_message_of_a_user_asks_what_a_plain_prompt_asks(api: str) -> None:
 def test_a_server_reads_every_message_that_a_client_wrote(api: str) -> None:
     body = server(api).body(DIALECTS[api].encoder("m").encode(SAID))
     assert "\n\n".join(server(api).texts(body)) == 'be "short"\n\n time\n\nü\n\n b'
+
+
+def test_images_stand_behind_the_text_of_the_last_message() -> None:
+    encoder = DIALECTS["chat"].encoder("m")
+    body = json.loads(encoder.encode(msgspec.structs.replace(SAID, images=("QQ==", "Qg=="))))
+    url = "data:image/png;base64,"
+    assert body["messages"][:-1] == json.loads(encoder.encode(SAID))["messages"][:-1]
+    assert body["messages"][-1] == {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": " b"},
+            {"type": "image_url", "image_url": {"url": url + "QQ=="}},
+            {"type": "image_url", "image_url": {"url": url + "Qg=="}},
+        ],
+    }
+    read = server("chat")
+    assert " ".join(read.texts(read.body(msgspec.json.encode(body)))).split() == ["be", '"short"', "time", "ü", "b"]
 
 
 def test_tools_may_stand_before_a_plain_prompt() -> None:

@@ -12,11 +12,14 @@ from harness import scenario
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.experiment import launch
-from harness.experiment.endpoint import Launch
+from harness.experiment.endpoint import Address, Launch
+from harness.experiment.manifest import sampling
+from harness.load.transport import Target
+from harness.manifest import Sampling
 from harness.sim.process import serving as simulated
 from harness.sim.profile import reference
 from tests.builders.servers import Request, serving
-from tests.builders.streams import DONE, END, delta
+from tests.builders.streams import DONE, END, delta, event, usage
 
 SERVED = [name for name, dialect in DIALECTS.items() if dialect.server is not None]
 MODELS = json.dumps({"object": "list", "data": [{"id": "toy"}]}).encode()
@@ -164,3 +167,42 @@ def test_an_api_s_own_headers_are_sent_and_the_key_stands_where_it_wants_it(monk
 
 def test_what_always_streams_cannot_be_measured_whole() -> None:
     assert "its answers always stream; leave --no-stream out" in refusal(only(), spec(api="tgi", stream=False))
+
+
+@pytest.mark.slow
+def test_images_are_sent_before_load_too_and_their_tokens_count_as_the_server_s() -> None:
+    seen: list[Request] = []
+
+    def script(r: Request) -> None:
+        seen.append(r)
+        if r.path == "/v1/models":
+            r.answer(200, MODELS)
+            return
+        sent = json.loads(r.body)
+        text, *pictures = sent["messages"][0]["content"]
+        prompt = len(text["text"].split()) + 5 * len(pictures)
+        last = event({"choices": [], "usage": usage(prompt, sent["max_tokens"])})
+        r.stream(*[delta(content=" x")] * sent["max_tokens"], delta("length"), last, DONE)
+
+    wanted = scenario.build({"workload": {"input_tokens": 20, "output_tokens": 4, "images": 2}}, place="test")
+    found = check(script, wanted)
+    assert (found.input_tokens, found.prompt_words) == (20, 10)
+    wanted = scenario.build({"workload": {"images": 2}, "target": {"api": "tgi"}}, place="test")
+    assert "images are for chat" in refusal(script, wanted)
+
+
+def test_the_manifest_says_what_the_bodies_ask_for() -> None:
+    expected = {"chat": (0.0, True), "tgi": (None, False), "ollama": (0.0, False), "llama-cpp": (0.0, True)}
+    for api, (temperature, ignore_eos) in expected.items():
+        found = check_sampling(api, frozenset())
+        assert (found.temperature, found.ignore_eos) == (temperature, ignore_eos), api
+    assert check_sampling("chat", frozenset({"temperature", "ignore_eos"})).ignore_eos is False
+
+
+def check_sampling(api: str, drop: frozenset[str]) -> Sampling:
+    launched = Launch(
+        address=Address("http://h", "h", 80, ""), target=Target(scheme="http", host="h", port=80, path="/", headers={}),
+        api=api, model="m", path="/", drop=drop, words=(), tokenizer_json="", prompt_words=1, prompts_used=0,
+        input_tokens=None, e2e_s=1.0, itl_s=None, server={}, cache_config={}, metrics=False, notes=(),
+    )  # fmt: skip
+    return sampling(launched)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import reuse, scenario, secrecy, terminal, units
+from harness import images, reuse, scenario, secrecy, terminal, units
 from harness.dialects import refusals
 from harness.errors import HarnessError
 from harness.experiment import first_requests, unreachable
@@ -128,6 +128,7 @@ TABLE = (
     ),
     Expression("report/markdown.py", "([", markdown.literal, times("\\_"), times("a_")),
     Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1"), _a),
+    Expression("images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1"), times("1x")),
     Expression("reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1"), times("1", before="lognormal(")),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),
