@@ -39,7 +39,7 @@ def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
     """The means of requests of (P, G), with the token-weighted mean context E[G (P + G/2)] / E[G].
 
     >>> workload([(0, 10), (300, 30)])  # three tokens in four belong to the long request
-    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5)
+    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5, inputs=1)
     """
     n, tokens = len(requests), sum(G for _, G in requests)
     weighted = sum(G * (P + G / 2) for P, G in requests) / tokens if tokens else None

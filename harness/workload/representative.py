@@ -22,7 +22,7 @@ def lengths(scenario: Scenario) -> MeanLengths | Mixture:
     """Tokens of prompts, with what they share, and of answers: one pair for all, or those of a mixture.
 
     >>> lengths(Scenario())
-    MeanLengths(input_tokens=512, output_tokens=128, weighted=None)
+    MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
     """
     mix, prefix = shape.of(scenario), scenario.workload.prefix or None
     if not scenario.decodes:  # means are enough where no long text holds up short ones
