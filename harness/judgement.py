@@ -40,6 +40,7 @@ class Code(enum.StrEnum):
     SERVER_LUMPS = enum.auto()
     GPU_THROTTLED = enum.auto()
     GPU_POWER_CAPPED = enum.auto()
+    HOST_BOUND = enum.auto()
     # by the tokens that were sent and came
     ITL_CHUNKED = enum.auto()
     UNPLACED_TOKENS = enum.auto()

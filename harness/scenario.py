@@ -26,6 +26,7 @@ from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
 from harness.errors import HarnessError
 from harness.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
+from harness.work import PREFILL_ONLY
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -38,6 +39,7 @@ HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "writ
 Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", ge=1, le=10_000)]
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
 
@@ -50,6 +52,10 @@ Api = Literal[
     "tgi",
     "llama-cpp",
     "ollama",
+    "embeddings",
+    "rerank",
+    "tei-rerank",
+    "score",
 ]  # the names in harness.dialects.DIALECTS
 
 
@@ -89,6 +95,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dataset: DatasetSpec | UnsetType = UNSET
     images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
     image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
+    inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +149,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     input_tokens: Axis = []
     output_tokens: Axis = []
+    inputs: Axis | UnsetType = UNSET
     max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are named by `urls`
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
@@ -164,6 +172,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its API generates an answer."""
+        return self.target.api not in PREFILL_ONLY
 
     @property
     def reuses_prompts(self) -> bool:
@@ -197,7 +210,8 @@ _SECONDS = [
 ]  # fmt: skip
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
-    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"),
+    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
+    ("workload", "inputs"),
 ]  # fmt: skip
 _LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 
@@ -295,6 +309,29 @@ def check(scenario: Scenario, *, place: str) -> None:
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
+    _check_inputs(scenario, must)
+
+
+def _check_inputs(scenario: Scenario, must: Must) -> None:
+    """What APIs have that decode nothing, and what they have not."""
+    workload, ramp, sweep = scenario.workload, scenario.ramp, scenario.sweep
+    if scenario.decodes:
+        fact, way_out = "an answer is generated to one prompt", f"give --api, one of: {', '.join(PREFILL_ONLY)}"
+        must(workload.inputs is UNSET, "workload.inputs", fact, way_out)
+        must(sweep.inputs is UNSET, "sweep.inputs", fact, way_out)
+        return
+    api = scenario.target.api
+    for path, used in (
+        ("workload.session", workload.session), ("workload.node", workload.node), ("workload.tools", workload.tools),
+        ("workload.prefix", workload.prefix), ("workload.dataset", workload.dataset), ("class", scenario.class_),
+        ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
+    ):  # fmt: skip
+        must(not used, path, f"a request of {api} holds texts of their own, and gets no answer", "leave it out")
+    for name in scenario.slo:
+        of_answers = not name.startswith("e2e")
+        must(not of_answers, f"slo.{name}", f"{api} sends no tokens, so nothing has this time", "limit e2e_p99")
+    most = max(sweep.inputs or (1,))
+    must(most <= 10_000, "sweep.inputs", f"a request of {most:,} texts is too large", "give 10,000 or less")
 
 
 def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
@@ -365,8 +402,8 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
 def _check_sweep(scenario: Scenario, must: Must) -> None:
     """The axes of the level map."""
     sweep, target = scenario.sweep, scenario.target
-    for axis in ("input_tokens", "output_tokens", "max_num_seqs"):
-        values: list[int] = getattr(sweep, axis)
+    for axis in ("input_tokens", "output_tokens", "max_num_seqs", "inputs"):
+        values: list[int] = getattr(sweep, axis) or []
         must(len(set(values)) == len(values), f"sweep.{axis}", "a value stands twice", "write each value once")
     must(
         not sweep.max_num_seqs or target.url in (None, "sim:"),
@@ -407,7 +444,8 @@ def _check_sizes(scenario: Scenario, must: Must) -> None:
     fact = f"{levels * ramp.repeat:,} levels are more than the {MOST_LEVELS:,} that a run keeps in memory"
     must(levels * ramp.repeat <= MOST_LEVELS, "ramp.repeat", fact, f"give {max(1, MOST_LEVELS // levels):,} or less")
     cells = math.prod(
-        max(1, len(axis)) for axis in (sweep.input_tokens, sweep.output_tokens, sweep.max_num_seqs, sweep.urls)
+        max(1, len(axis or ()))
+        for axis in (sweep.input_tokens, sweep.output_tokens, sweep.inputs, sweep.max_num_seqs, sweep.urls)
     )
     fact = f"{cells:,} cells are more than the {MOST_LEVELS:,} that a level map can have"
     must(cells <= MOST_LEVELS, "sweep", fact, "sweep fewer values")

@@ -25,7 +25,7 @@ ROOMS = (
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "images", "interpreter",
     "judgement", "manifest", "precedence", "ready", "record", "reuse", "roles", "scenario", "secrecy", "summary",
-    "terminal", "traffic", "units",
+    "terminal", "traffic", "units", "work",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {"workload", "dialects", "load", "observe", "experiment"}  # what reads its results never comes to it

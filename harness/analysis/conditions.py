@@ -7,11 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from harness.traffic import Traffic
+from harness.work import Unit
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What was requested of a level and what served it; by default nothing is known."""
 
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
+    inputs: int = 1  # documents of a request
     gpus: int | None = None
     replicas: int = 1  # engines that serve side by side
     slo: Mapping[str, float] = {}  # seconds a request by figure: ttft, ttfat, tpot or itl, icl (its stall), e2e

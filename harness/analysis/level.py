@@ -7,6 +7,7 @@ sent in; more of them change nothing, but that a session is complete only with a
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 
@@ -25,6 +26,7 @@ from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
 from harness.record import NOT_FAILED, Level, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
+from harness.work import QUERY_WORDS, RANKED, Unit
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
@@ -36,6 +38,11 @@ class Facts(Conditions, frozen=True, kw_only=True):
     class_limits: Mapping[str, Sequence[slo.SloLimit]] = {}  # of each class's own; empty: it has the run's
     session_requests: int | None = None  # of each session, where all have as many
     client: ClientSummary = ClientSummary()
+    usual: float = math.nan  # work of a request that the server does not count
+
+    def table(self, records: Sequence[Record]) -> Table:
+        """Records of the run as columns."""
+        return Table.of(records, self.unit, self.usual)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
@@ -43,12 +50,17 @@ class Facts(Conditions, frozen=True, kw_only=True):
         limits = tuple(slo.limits(scenario.slo))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
+        unit, inputs = Unit(manifest.unit or Unit.OUTPUT_TOKENS), scenario.workload.inputs or 1
+        asked = workload.input_tokens if scenario.one_length else None
         return cls(
+            unit=unit,
+            usual=_usual(manifest, unit),
+            inputs=inputs,
             gpus=manifest.gpus,
             replicas=_replicas(scenario.hardware),
             slo=slo.per_request(limits),
-            input_tokens=(workload.input_tokens or None) if scenario.one_length else None,
-            template_tokens=workload.template_tokens or 0.0,
+            input_tokens=asked * inputs if asked else None,
+            template_tokens=(workload.template_tokens or 0.0) * inputs,
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
@@ -63,6 +75,16 @@ class Facts(Conditions, frozen=True, kw_only=True):
             session_requests=_session_requests(scenario.workload),
             client=client,
         )
+
+
+def _usual(manifest: Manifest, unit: Unit) -> float:
+    """Documents of a request, or its tokens by the named tokenizer, of which each word is one; nan: not known."""
+    spec, words = manifest.scenario, manifest.workload.prompt_words
+    inputs = spec.workload.inputs or 1
+    if unit is Unit.DOCUMENTS:
+        return float(inputs)
+    exact = unit is Unit.INPUT_TOKENS and spec.workload.tokenizer and words
+    return float(inputs * (words + QUERY_WORDS * (spec.target.api in RANKED))) if exact and words else math.nan
 
 
 def _replicas(hardware: Hardware) -> int:
@@ -108,7 +130,7 @@ def summarise_level(
         table,
         level,
         facts,
-        server=_server(samples, table, window, itl),
+        server=_server(samples, table, window, itl, decodes=facts.unit is Unit.OUTPUT_TOKENS),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
         stamps_late_s=telemetry.stamp_delay(samples, window),
@@ -174,11 +196,12 @@ def _error_messages(records: Sequence[Record], level: Level) -> list[Verdict]:
 
 
 def _server(
-    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None
+    samples: Sequence[Sample], table: Table, window: tuple[float, float], itl: float | None, *, decodes: bool
 ) -> ServerView | None:
     if not any(s.source == "server" and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
+    inside = inside if decodes else inside[:0]
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
     prompts = (table.first >= window[0]) & (table.first <= window[1]) & ~np.isnan(table.input_tokens)
     fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)

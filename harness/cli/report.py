@@ -13,6 +13,7 @@ from harness.terminal import console
 
 if TYPE_CHECKING:
     from harness.analysis.curve import Point
+    from harness.work import Unit
 
 
 @click.command()
@@ -58,24 +59,27 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.analysis import curve
     from harness.report import run_report, terminal
 
-    measured = _points(source)
+    measured, unit = _points(source)
     found = curve.fit(measured, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        document = run_report.fit(found.curve, found.knees, [point.concurrency for point in measured])
+        loads = [point.concurrency for point in measured]
+        document = run_report.fit(found.curve, found.knees, loads, unit)
         terminal.show(document, console(stderr=False))
 
 
-def _points(source: str) -> list[Point]:
-    """The points to fit: the levels of a folder's summary, or the lines of a CSV."""
+def _points(source: str) -> tuple[list[Point], Unit]:
+    """The points to fit, and what they count: the levels of a folder's summary, or the lines of a CSV."""
     from harness.analysis import curve
+    from harness.work import Unit
 
     if source != "-" and Path(source).is_dir():
         from harness.analysis.summarise import summarise
         from harness.results.result import Result
 
-        return curve.points_of([s for s in summarise(Result.open(source)).levels if s.output_tokens_per_s.mean])
+        summary = summarise(Result.open(source))
+        return curve.points_of([s for s in summary.levels if s.throughput.mean]), Unit(summary.unit)
     from harness import decoding
     from harness.results import points
 
@@ -84,4 +88,5 @@ def _points(source: str) -> list[Point]:
         data = decoding.bounded(sys.stdin.buffer) if source == "-" else decoding.content(Path(source))
         text = data.decode()
     rows = points.read(text, place)
-    return [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]
+    found = [curve.Point(row.concurrency, None, row.output_tokens_per_s, row.error) for row in rows]
+    return found, Unit.OUTPUT_TOKENS

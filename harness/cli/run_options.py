@@ -25,6 +25,10 @@ APIS = (
     "tgi",
     "llama-cpp",
     "ollama",
+    "embeddings",
+    "rerank",
+    "tei-rerank",
+    "score",
 )
 _HEADINGS = (
     under(
@@ -63,6 +67,7 @@ _HEADINGS = (
     under(
         "Workload",
         workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
+        workload("--inputs", metavar="N", help="Texts of a request of embeddings, rerank or score; default 1."),
         workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
         option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),

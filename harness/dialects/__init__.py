@@ -8,6 +8,7 @@ from harness.dialects.completions import COMPLETIONS
 from harness.dialects.dialect import Dialect
 from harness.dialects.llama_cpp import LLAMA_CPP
 from harness.dialects.ollama import OLLAMA
+from harness.dialects.prefill import EMBEDDINGS, RERANK, SCORE, TEI_RERANK
 from harness.dialects.responses import RESPONSES
 from harness.dialects.tgi import TGI
 from harness.dialects.triton import TRITON
@@ -21,4 +22,8 @@ DIALECTS: dict[str, Dialect] = {  # a path that ends like another's stands befor
     "tgi": TGI,
     "llama-cpp": LLAMA_CPP,
     "ollama": OLLAMA,
+    "embeddings": EMBEDDINGS,
+    "rerank": RERANK,
+    "tei-rerank": TEI_RERANK,
+    "score": SCORE,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -12,15 +11,8 @@ from harness.dialects.body import Body, read_body
 from harness.dialects.decoder import DecodedResponse
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import EVENTS
+from harness.work import Unit
 from harness.workload.request import Request
-
-
-class Unit(enum.Enum):
-    """What an API's work is counted in."""
-
-    OUTPUT_TOKENS = "output tokens"
-    INPUT_TOKENS = "input tokens"  # nothing is generated
-    DOCUMENTS = "documents"  # likewise
 
 
 class Encoder(Protocol):

@@ -12,6 +12,7 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
+from harness.work import Unit
 from harness.workload import probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.source import PromptWords, Source
@@ -112,6 +113,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     target: Target  # for the wire only: its headers may hold secrets
     figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
     api: str = "chat"
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
     stream: bool = True
     model: str
     path: str

@@ -23,7 +23,8 @@ from harness.load import control
 from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
 from harness.secrecy import plain
-from harness.workload import image, length, probe, shape
+from harness.work import Unit
+from harness.workload import image, inputs, length, probe, shape
 from harness.workload.request import Request
 from harness.workload.uniform import Uniform
 
@@ -50,6 +51,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_word: float
     e2e_s: float
     itl_s: float | None
+    unit: Unit
     http_version: str
     notes: tuple[str, ...]
 
@@ -101,8 +103,9 @@ async def first_requests(
         tokens_per_word=per_word,
         e2e_s=e2e_s + left_s,
         itl_s=itl_s,
+        unit=_unit(scenario, counted),
         http_version=timed.http_version,
-        notes=(*requests.notes, *_length_notes(wanted, counted, per_word, words_now, exact=exact)),
+        notes=(*requests.notes, *_length_notes(scenario, wanted, counted, per_word, words_now, exact=exact)),
     )
 
 
@@ -142,10 +145,23 @@ def _must_have_room(wanted: int, counted: int | None, per_word: float) -> None:
         )
 
 
-def _length_notes(wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool) -> list[str]:
+def _unit(scenario: Scenario, counted: int | None) -> Unit:
+    """What throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
+    unit, workload = DIALECTS[scenario.target.api].unit, scenario.workload
+    by_tokenizer = workload.tokenizer is not None and scenario.one_length
+    return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
+
+
+def _length_notes(
+    scenario: Scenario, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
+) -> list[str]:
     """Notes on the length of the prompts."""
     notes = []
-    if counted is None:
+    if counted is None and not scenario.decodes:
+        what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
+        by_words = "input tokens are those of the tokenizer, without special ones"
+        notes.append(f"the server counts no tokens: {what.get(_unit(scenario, counted), by_words)}")
+    elif counted is None:
         notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
     elif counted != wanted:
         notes.append(
@@ -203,13 +219,14 @@ class _Requests:
             alike=workload.tokenizer is None,
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
-        request = await asyncio.to_thread(source.request, self.used)
+        request = await asyncio.to_thread(inputs.together(self._scenario, source).request, self.used)
         if self._images is not None:
             request = msgspec.structs.replace(request, images=self._images.of(self.used))
         reply = await self._answer(request)
         self.used += 1
         if reply.response.input_tokens is not None:
-            self.counts.append(length.Counted(prompt_words, reply.response.input_tokens))
+            each = round(reply.response.input_tokens / (workload.inputs or 1))
+            self.counts.append(length.Counted(prompt_words, each))
         return reply
 
     async def _answer(self, request: Request) -> _Reply:

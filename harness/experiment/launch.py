@@ -40,15 +40,17 @@ _MOST_NAMES = 10  # models of a list that are shown
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
 
 
-def _api(scenario: Scenario, where: Address) -> Scenario:
+def with_api(scenario: Scenario, where: Address) -> Scenario:
     """The scenario with the API and the model that the address names; HarnessError if an option contradicts them."""
     api, spec = where.api or scenario.target.api, scenario.target
-    if api != spec.api and spec.api != type(spec)().api:
+    if DIALECTS[api].path == DIALECTS[spec.api].path:
+        api = spec.api  # two APIs may have one path
+    elif spec.api != type(spec)().api:
         raise HarnessError(f"the address names {where.api}", place=f"--api {spec.api}", way_out="leave one of them out")
     if where.model and spec.model not in (None, where.model):
         fact = f"the address names {where.model}"
         raise HarnessError(fact, place=f"--model {spec.model}", way_out="leave one of them out")
-    if not spec.streams and DIALECTS[api].whole is None:
+    if not spec.streams and DIALECTS[api].whole is None and DIALECTS[api].unit.decodes:
         raise HarnessError("its answers always stream", place=f"--api {api}", way_out="leave --no-stream out")
     if scenario.workload.images and not DIALECTS[api].images:
         raise HarnessError("images are for chat", place=f"--api {api}", way_out="leave workload.images out")
@@ -141,7 +143,7 @@ async def _check(
 ) -> Launch:
     """All checks, by a resolved scenario; the texts are still the server's own."""
     where = address(url)
-    scenario = _api(scenario, where)
+    scenario = with_api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
     found = await _find(scenario, where, wire, there, first_prompt, busy, trust_remote_code=trust_remote_code)
@@ -151,6 +153,7 @@ async def _check(
         target=wire,
         figures=there,
         api=scenario.target.api,
+        unit=findings.unit,
         stream=scenario.target.streams,
         extra_body=scenario.target.extra_body,
         model=found.model,
@@ -235,7 +238,8 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
         raise HarnessError(fact, place=place, way_out="fewer turns or shorter texts")
     prefix = scenario.workload.prefix.tokens if scenario.workload.prefix and not scenario.has_tasks else 0
     for each in shape.of(scenario).classes:
-        inputs, outputs = prefix + each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
+        inputs = prefix + each.input.quantile(_MOST_FIT)
+        outputs = each.output.quantile(_MOST_FIT) if scenario.decodes else 0
         if inputs + outputs > longest:
             of = f" (class '{each.name}')" if each.name else ""
             lower = "lower --input-tokens or --output-tokens"

@@ -27,6 +27,7 @@ from harness.observe.gpu import Gpus
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
+from harness.work import Unit
 from harness.workload import hit_rate, image, representative, shape
 from harness.workload.request import Request
 
@@ -61,6 +62,8 @@ async def first(
     made = None
     if deployed and not representative.predictable(scenario):
         notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
+    elif deployed and launch.unit is Unit.DOCUMENTS:
+        notes.append("no prediction: it is of tokens, which nobody counts here")
     elif deployed:
         made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
     shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
@@ -76,6 +79,7 @@ async def first(
         url="sim:" if profile else launch.address.base + launch.address.prefix,
         model=launch.model,
         api=launch.api,
+        unit=UNSET if launch.unit.decodes else launch.unit.value,  # type: ignore[arg-type]  # it is one of the two
         server=launch.server | shown.target.server_meta,
         cache_config=launch.cache_config,
         dropped_fields=sorted(launch.drop),

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from harness.predict.catalog import doubts
 from harness.predict.deployment import Deployment as Deployment  # what goes with a prediction is offered here as well
@@ -51,7 +52,7 @@ def predict(
     are of the middle. `slo` limits are seconds; `price` is USD per GPU-hour. dp replicas share the users evenly.
     """
     if not model.generates and workload.output_tokens:
-        workload = MeanLengths(workload.input_tokens, 0.0)
+        workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
     cap = batch_cap(one)
     costs = [step_cost(model, each) for each in _band(deployment)]
@@ -65,10 +66,11 @@ def predict(
         simulated=simulated,
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
+        inputs=workload.inputs if workload.inputs > 1 else UNSET,
         binding_cap=binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=Band(*(_of_all(cost, workload, top, cap, dp).throughput for cost in costs)),
-        single_stream_tokens_per_s=Band(*(_of_all(cost, workload, 1, cap, dp).throughput for cost in costs)),
+        plateau_tokens_per_s=_tokens([_of_all(cost, workload, top, cap, dp) for cost in costs], workload),
+        single_stream_tokens_per_s=_tokens([_of_all(cost, workload, 1, cap, dp) for cost in costs], workload),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[_level(C, costs, deployment, workload, one, slo, price) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
@@ -91,6 +93,13 @@ def _of_all(cost: StepCost, workload: MeanLengths, C: float, cap: float, dp: int
     )
 
 
+def _tokens(points: Sequence[SteadyState], workload: MeanLengths) -> Band:
+    """Output tokens/s; input tokens/s where nothing is decoded."""
+    if workload.output_tokens:
+        return Band(*(point.throughput for point in points))
+    return Band(*(point.requests_per_s * workload.inputs * workload.input_tokens for point in points))
+
+
 def _level(
     C: int,
     costs: Sequence[StepCost],
@@ -103,14 +112,15 @@ def _level(
     """C users, at the slow, the middle and the fast end of the band."""
     mid, dp, G = costs[1], deployment.dp, workload.output_tokens
     points = [_of_all(cost, workload, C, batch_cap(limits), dp) for cost in costs]
-    rates = [point.throughput if G else point.requests_per_s * workload.input_tokens for point in points]
+    tokens = _tokens(points, workload)
     return PredictedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(point.throughput for point in points)),
+        input_tokens_per_s=UNSET if G else tokens,
         itl_s=points[1].itl if G else None,
         ttft_s=points[1].ttft,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
-        usd_per_million=_usd(price, deployment.gpus, rates),
+        usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
         meets_slo=meets(points[1], mid, workload, slo) if slo else None,
         bound_by=bound_by(mid, workload, max(1.0, C / dp), limits),
         experts_hit=_experts_hit(mid, points[1].batch),

@@ -19,9 +19,11 @@ from harness.dialects import DIALECTS
 from harness.dialects.body import StreamOptions
 from harness.dialects.dialect import Answer, Events, Server, Wording
 from harness.predict.batching import StepMachine
+from harness.predict.passes import Passes
 from harness.sim.events import PlainWriter, framed
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
+from harness.sim.refusal import RefusalError, bad_request
 from harness.sim.replicas import Replicas
 from harness.workload.cache import hashes
 
@@ -40,15 +42,6 @@ WORDS = [
 ]
 _ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the next prompt
 _TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
-
-
-class RefusalError(Exception):
-    """A request that is answered by an error."""
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,24 +66,26 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     try:
         body = server.body(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _bad(str(error)) from None
+        raise bad_request(str(error)) from None
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
+    if isinstance(profile, Profile) and not profile.model.generates:
+        raise bad_request("The model is an encoder: it generates no text")
     if body.n not in (None, 1):
-        raise _bad("only n = 1 is simulated")
+        raise bad_request("only n = 1 is simulated")
     try:
         texts = server.texts(body)
     except ValueError as error:
-        raise _bad(str(error)) from None
+        raise bad_request(str(error)) from None
     prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if server.template else 0)
     room = profile.max_model_len - prompt
     requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     usual = room if server.output_tokens is None else server.output_tokens
     limit = usual if requested is None else requested
     if limit < 1 and requested is not None:
-        raise _bad(f"max_tokens must be at least 1, got {limit}")
+        raise bad_request(f"max_tokens must be at least 1, got {limit}")
     if limit > room or room < 1:
-        raise _bad(
+        raise bad_request(
             f"This model's maximum context length is {profile.max_model_len} tokens; {prompt} in the prompt "
             f"and {max(limit, 1)} in the answer are more."
         )
@@ -131,10 +126,6 @@ def _blocks(
 def _word(salt: int, position: int) -> int:
     """Which word an answer has at a position; the stride is odd, so all 64 come before one comes again."""
     return (salt + position * (salt | 1)) & 63
-
-
-def _bad(message: str) -> RefusalError:
-    return RefusalError(400, "BadRequestError", message)
 
 
 def writer(generation: Generation, request_id: str, model: str, created: int) -> EventWriter | PlainWriter:
@@ -313,7 +304,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: StepMachine | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: StepMachine | Passes | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

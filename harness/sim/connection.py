@@ -13,8 +13,10 @@ from collections import deque
 from harness import __version__
 from harness.dialects.dialect import Events
 from harness.dialects.sse import EVENTS
-from harness.sim.api import EventWriter, Generation, RefusalError
+from harness.sim.api import EventWriter, Generation
+from harness.sim.encoder import AnswerWriter, Encoding
 from harness.sim.events import PlainWriter
+from harness.sim.refusal import RefusalError
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
@@ -33,20 +35,23 @@ _REASONS = {
 class Job:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "generation", "id", "name", "received", "tokens", "writer", "writes")
+    __slots__ = ("connection", "generation", "id", "name", "received", "stream", "tokens", "writer", "writes")
+    stream: EventWriter | PlainWriter  # the writer of an answer that is generated
 
     def __init__(
         self,
         id: int,
         name: str,
-        generation: Generation,
-        writer: EventWriter | PlainWriter,
+        generation: Generation | Encoding,
+        writer: EventWriter | PlainWriter | AnswerWriter,
         connection: ClientConnection,
     ) -> None:
         self.id = id  # in the machine
         self.name = name  # the client's X-Request-Id
         self.generation = generation
         self.writer = writer
+        if not isinstance(writer, AnswerWriter):
+            self.stream = writer
         self.connection = connection
         self.received = connection.received
         self.writes = array("q")

@@ -25,6 +25,8 @@ def lengths(scenario: Scenario) -> MeanLengths | Mixture:
     MeanLengths(input_tokens=512, output_tokens=128, weighted=None)
     """
     mix, prefix = shape.of(scenario), scenario.workload.prefix or None
+    if not scenario.decodes:  # means are enough where no long text holds up short ones
+        return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
     if scenario.one_length:
         mean = mix.mean()  # with what prompts share
         return MeanLengths(mean.input_tokens, mean.output_tokens)

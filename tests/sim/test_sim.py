@@ -900,7 +900,6 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
         (["--host-cpus", "0"], "--host-cpus: it has no effect without --gpu"),
         (["--gpu", "l4", "--host-cpus", "0"], "--host-cpus: it is for --gpu host, not for l4"),
         (["--model-config", "llama-3.1-9b"], "--model-config: unknown model 'llama-3.1-9b'"),
-        (["--model-config", "bge-m3"], "--model-config: bge-m3 is an encoder"),
         (["--model-config", "llama-3.1-70b"], "--gpu: llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm"),
         (["--gpu", "h1000"], "--gpu: unknown GPU 'h1000'"),
         (["--dtype", "int3"], "--dtype: unknown precision 'int3'"),
