@@ -93,9 +93,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
+    inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
     images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
     image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
-    inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -324,7 +324,7 @@ def _check_inputs(scenario: Scenario, must: Must) -> None:
     for path, used in (
         ("workload.session", workload.session), ("workload.node", workload.node), ("workload.tools", workload.tools),
         ("workload.prefix", workload.prefix), ("workload.dataset", workload.dataset), ("class", scenario.class_),
-        ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
+        ("workload.images", workload.images), ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
     ):  # fmt: skip
         must(not used, path, f"a request of {api} holds texts of their own, and gets no answer", "leave it out")
     for name in scenario.slo:

@@ -176,10 +176,10 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens_per_s: float | None
     prefill_tokens_per_s: float | None
     requests_per_s: Estimate
-    images_per_s: float | UnsetType | None = UNSET  # not in the file without images
-    image_bytes_per_s: float | UnsetType | None = UNSET  # likewise; as PNG
     documents_per_s: Estimate | UnsetType = UNSET  # not in the file where answers are decoded, like the unit
     unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
+    images_per_s: float | UnsetType | None = UNSET  # not in the file without images
+    image_bytes_per_s: float | UnsetType | None = UNSET  # likewise; as PNG
     discarded_tokens_per_s: float | None
     unplaced_tokens: int
     input_tokens_mean: float | None
