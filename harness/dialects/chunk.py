@@ -10,7 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a malformed event
+_MOST = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is a malformed event
 ABSENT = msgspec.Raw()
 
 
@@ -56,10 +57,10 @@ read_chunk = msgspec.json.Decoder(Chunk).decode
 def usage_of(
     prompt: int | None, completion: int | None, cached: int | None = None, reasoning: int | None = None
 ) -> Usage:
-    """Usage from an API that names its counts otherwise; None where it gives none."""
+    """Usage from an API that names its counts otherwise, or in parts; None where it gives none."""
     return Usage(
-        prompt,
-        completion,
+        None if prompt is None else min(prompt, _MOST),
+        None if completion is None else min(completion, _MOST),
         None if cached is None else PromptDetails(cached),
         None if reasoning is None else OutputDetails(reasoning),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.dialects import DIALECTS
 from harness.dialects.decoder import DecodedResponse
@@ -175,3 +178,32 @@ def test_counts_that_cannot_be_are_no_counts() -> None:
             msgspec.json.encode(event) + b"\n" if lines else b"data: " + msgspec.json.encode(event) + b"\n\n", 1
         )
         assert reader.end(2).error == "malformed_event", file
+
+
+def test_counts_that_come_in_parts_stay_within_what_a_record_holds() -> None:
+    most, reader = 2**31 - 1, decoder("triton-vllm.sse")
+    for at in range(3):
+        reader.feed(b'data: {"text_output": " a", "num_output_tokens": %d}\n\n' % most, at + 1)
+    assert reader.end(4).output_tokens == most
+    reader = decoder("anthropic.sse")
+    usage = {"input_tokens": most, "cache_read_input_tokens": most}
+    reader.feed(b"data: " + msgspec.json.encode({"message": {"usage": usage}}) + b"\n\n", 1)
+    assert reader.end(2).input_tokens == most
+
+
+FILES = sorted(expected.file for expected in (*RECORDED, *WHOLE))
+
+
+@given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 4000), st.binary(max_size=9)), max_size=6))
+def test_no_bytes_raise_anything_and_counts_stay_possible(file: str, changes: list[tuple[int, bytes]]) -> None:
+    """A recording with bytes of it replaced: whatever a server sends, a response comes of it."""
+    data = (FOLDER / file).read_bytes()
+    for at, other in changes:
+        data = data[:at] + other + data[at + len(other) :]
+    reader = decoder(file)
+    with contextlib.suppress(ProtocolError):
+        reader.feed(data, 1)
+    response = reader.end(2)
+    assert len(response.arrivals) == len(response.tokens)
+    assert min(response.tokens, default=1) >= 1
+    assert 0 <= (response.output_tokens or 0) < 2**31
