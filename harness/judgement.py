@@ -43,6 +43,7 @@ class Code(enum.StrEnum):
     GPU_THROTTLED = enum.auto()
     ENGINES_IMBALANCED = enum.auto()
     GPU_POWER_CAPPED = enum.auto()
+    HOST_BOUND = enum.auto()
     # by the tokens that were sent and came
     ITL_CHUNKED = enum.auto()
     UNPLACED_TOKENS = enum.auto()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -25,6 +25,7 @@ Natural = Annotated[int, Meta(ge=0, le=2**53)]
 Amount = Annotated[int, Meta(ge=0, le=10**18)] | Annotated[float, Meta(ge=0, le=1e18)]
 Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three hundred years
 Fact = str | int | float | bool | None
+CountedIn = Literal["input tokens", "documents"] | UnsetType
 
 # ---- the scenario, as this version or a later one wrote it ------------------------------------------------
 
@@ -123,6 +124,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_word: Amount | UnsetType = UNSET
     probe_lengths: list[Count] | UnsetType = UNSET
     expected_hit_rate: Amount | UnsetType | None = UNSET  # of a prefix cache that keeps all; None: no reuse is asked
+    images: Count | UnsetType = UNSET  # in each request
+    image_bytes: Count | UnsetType = UNSET  # of these together, as PNG
     sampling: Sampling | UnsetType = UNSET
 
 
@@ -362,6 +365,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     urls: list[str] | UnsetType = UNSET  # of the replicas, where there are several, as the records have them
     model: str | None = None
     api: str | None = None
+    unit: CountedIn = UNSET  # what throughput counts, where not output tokens
     server: dict[str, Fact] = {}  # what it published, and what the operator stated of it
     cache_config: dict[str, str] = {}  # vLLM's, as published
     dropped_fields: list[str] = []  # optional fields that the server refused
@@ -397,6 +401,7 @@ class MapManifest(Begun, frozen=True, kw_only=True):
     model: str | UnsetType | None = UNSET
     gpu: str | UnsetType | None = UNSET
     simulated: bool | UnsetType = UNSET
+    unit: CountedIn = UNSET
 
 
 def upgraded(stored: dict[str, Any]) -> dict[str, Any]:

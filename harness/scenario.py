@@ -20,12 +20,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, dataset, decoding, fleet, reuse, secrecy, traffic, units
+from harness import classes, dataset, decoding, fleet, images, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
 from harness.errors import HarnessError
 from harness.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
+from harness.work import PREFILL_ONLY
 
 _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is above 0", "write [5, 10, 20]")
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
@@ -38,7 +39,24 @@ HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "writ
 Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", ge=1, le=10_000)]
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
+
+
+Api = Literal[
+    "chat",
+    "completions",
+    "responses",
+    "anthropic",
+    "triton",
+    "tgi",
+    "llama-cpp",
+    "ollama",
+    "embeddings",
+    "rerank",
+    "tei-rerank",
+    "score",
+]  # the names in harness.dialects.DIALECTS
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +64,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     url: str | None = None
     model: str | None = None
-    api: Literal["chat", "completions"] = "chat"
+    api: Api = "chat"
     api_key_env: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
@@ -56,6 +74,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca_file: str | None = None  # PEM; None: the authorities that the system trusts
     insecure: bool = False  # take any certificate
     transport: Literal["socket", "httpx"] = "socket"
+    stream: bool | UnsetType = UNSET  # whether answers come piece by piece; UNSET: they do
     metrics_url: str | None = None  # where the server's figures are; None: /metrics next to the API
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     urls: list[str] | UnsetType = UNSET  # of several replicas, `url` the first of them
@@ -64,6 +83,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session_header: str | UnsetType = UNSET  # name of the header that carries a session's id; UNSET: none does
     traceparent: bool | UnsetType = UNSET  # every request carries a trace id of its own (W3C Trace Context)
     exporters: list[str] | UnsetType = UNSET  # pages of DCGM and node exporters
+
+    @property
+    def streams(self) -> bool:
+        return self.stream is not False
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +100,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     node: list[NodeSpec] | UnsetType = UNSET  # [[workload.node]], a graph
     tools: list[dict[str, Any]] | UnsetType = UNSET  # definitions in every prompt, as OpenAI's API has them
     dataset: DatasetSpec | UnsetType = UNSET
+    inputs: Inputs | UnsetType = UNSET  # texts of a request, where nothing is decoded; each has `input_tokens`
+    images: Annotated[int, bound("1 to 64 images", "give 1 to 64", ge=1, le=64)] | UnsetType = UNSET  # in each request
+    image_size: str | UnsetType = UNSET  # width x height in pixels, of each; UNSET: 512x512
 
 
 class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +156,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     input_tokens: Axis = []
     output_tokens: Axis = []
+    inputs: Axis | UnsetType = UNSET
     max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are named by `urls`
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
@@ -158,6 +185,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its API generates an answer."""
+        return self.target.api not in PREFILL_ONLY
 
     @property
     def reuses_prompts(self) -> bool:
@@ -192,7 +224,8 @@ _SECONDS = [
 ]  # fmt: skip
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
-    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"),
+    ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
+    ("workload", "inputs"),
 ]  # fmt: skip
 _LENGTHS = [("workload", "input_tokens"), ("workload", "output_tokens")]
 
@@ -275,6 +308,9 @@ def check(scenario: Scenario, *, place: str) -> None:
             "a header is one line of ASCII",
             "encode it",
         )
+    if scenario.workload.image_size:
+        must(bool(scenario.workload.images), "workload.image_size", "a size, but no images", "write images = 1")
+        images.size(scenario.workload.image_size, f"{place}: $.workload.image_size")
     _check_arrivals(scenario, must, place)
     _check_pauses(scenario, must, place)
     if ramp.rates is not None:
@@ -300,6 +336,29 @@ def check(scenario: Scenario, *, place: str) -> None:
     _check_search(scenario, must, place)
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
+    _check_inputs(scenario, must)
+
+
+def _check_inputs(scenario: Scenario, must: Must) -> None:
+    """What APIs have that decode nothing, and what they have not."""
+    workload, ramp, sweep = scenario.workload, scenario.ramp, scenario.sweep
+    if scenario.decodes:
+        fact, way_out = "an answer is generated to one prompt", f"give --api, one of: {', '.join(PREFILL_ONLY)}"
+        must(workload.inputs is UNSET, "workload.inputs", fact, way_out)
+        must(sweep.inputs is UNSET, "sweep.inputs", fact, way_out)
+        return
+    api = scenario.target.api
+    for path, used in (
+        ("workload.session", workload.session), ("workload.node", workload.node), ("workload.tools", workload.tools),
+        ("workload.prefix", workload.prefix), ("workload.dataset", workload.dataset), ("class", scenario.class_),
+        ("workload.images", workload.images), ("ramp.probe", ramp.probe), ("sweep.output_tokens", sweep.output_tokens),
+    ):  # fmt: skip
+        must(not used, path, f"a request of {api} holds texts of their own, and gets no answer", "leave it out")
+    for name in scenario.slo:
+        of_answers = not name.startswith("e2e")
+        must(not of_answers, f"slo.{name}", f"{api} sends no tokens, so nothing has this time", "limit e2e_p99")
+    most = max(sweep.inputs or (1,))
+    must(most <= 10_000, "sweep.inputs", f"a request of {most:,} texts is too large", "give 10,000 or less")
 
 
 def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
@@ -372,8 +431,8 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
 def _check_sweep(scenario: Scenario, must: Must) -> None:
     """The axes of the level map."""
     sweep, target = scenario.sweep, scenario.target
-    for axis in ("input_tokens", "output_tokens", "max_num_seqs"):
-        values: list[int] = getattr(sweep, axis)
+    for axis in ("input_tokens", "output_tokens", "max_num_seqs", "inputs"):
+        values: list[int] = getattr(sweep, axis) or []
         must(len(set(values)) == len(values), f"sweep.{axis}", "a value stands twice", "write each value once")
     must(
         not sweep.max_num_seqs or target.url in (None, "sim:"),
@@ -414,7 +473,8 @@ def _check_sizes(scenario: Scenario, must: Must) -> None:
     fact = f"{levels * ramp.repeat:,} levels are more than the {MOST_LEVELS:,} that a run keeps in memory"
     must(levels * ramp.repeat <= MOST_LEVELS, "ramp.repeat", fact, f"give {max(1, MOST_LEVELS // levels):,} or less")
     cells = math.prod(
-        max(1, len(axis)) for axis in (sweep.input_tokens, sweep.output_tokens, sweep.max_num_seqs, sweep.urls)
+        max(1, len(axis or ()))
+        for axis in (sweep.input_tokens, sweep.output_tokens, sweep.inputs, sweep.max_num_seqs, sweep.urls)
     )
     fact = f"{cells:,} cells are more than the {MOST_LEVELS:,} that a level map can have"
     must(cells <= MOST_LEVELS, "sweep", fact, "sweep fewer values")

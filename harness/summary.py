@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from harness.judgement import CurveState
 from harness.judgement import Verdict as Verdict
+from harness.work import Unit
 
 FORMAT = 2  # 2: Curve.state
 
@@ -219,7 +220,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     errors_by_type: dict[str, int]
     cancelled: int
     output_tokens_per_s: Estimate
-    output_tokens_per_s_se: float | None  # the fit's own error, one standard error, apart from ci95
+    output_tokens_per_s_se: float | None  # the fit's own error of `throughput`, one standard error, apart from ci95
     output_tokens_per_s_se_assumed: bool = False  # by the number of requests: a weight, whose scale the fit finds
     output_tokens_per_s_per_gpu: float | None
     tokens_per_s_per_user: float | None
@@ -229,6 +230,10 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens_per_s: float | None
     prefill_tokens_per_s: float | None
     requests_per_s: Estimate
+    documents_per_s: Estimate | UnsetType = UNSET  # not in the file where answers are decoded, like the unit
+    unit: str | UnsetType = UNSET  # a Unit: what `throughput` counts
+    images_per_s: float | UnsetType | None = UNSET  # not in the file without images
+    image_bytes_per_s: float | UnsetType | None = UNSET  # likewise; as PNG
     discarded_tokens_per_s: float | None
     unplaced_tokens: int
     input_tokens_mean: float | None
@@ -268,6 +273,20 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     def in_slots(self) -> float | None:
         """What the slots held on average, which a curve is over: requests in flight, or a session each."""
         return self.in_flight if not self.sessions or self.concurrency is None else float(self.concurrency)
+
+    @property
+    def throughput(self) -> Estimate:
+        """Work per second in the run's unit."""
+        if self.unit == Unit.INPUT_TOKENS:
+            return self.input_tokens_per_s
+        if self.unit == Unit.DOCUMENTS:
+            return self.documents_per_s or Estimate(None)
+        return self.output_tokens_per_s
+
+    @property
+    def first_s(self) -> Spread:
+        """Time to the first token; to the whole answer where nothing is decoded."""
+        return self.e2e_s if self.unit else self.ttft_s
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -329,6 +348,7 @@ class Band(msgspec.Struct, frozen=True):
 class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     output_tokens_per_s: Band
+    input_tokens_per_s: Band | UnsetType = UNSET  # where nothing is decoded; else not in the file
     itl_s: float | None  # None where nothing is decoded
     ttft_s: float  # the mean, where as many requests meet as in published benchmarks
     ttft_mean_s: Band | None = None  # low: requests come evenly spread; high: all at once
@@ -340,6 +360,11 @@ class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     meets_slo: bool | None = None  # by the means; None without an SLO
     bound_by: str | None = None  # what most of the time goes to, or the cap that is passed
     experts_hit: float | None = None  # of a layer, by one step's batch; None where there are no experts
+
+    @property
+    def throughput(self) -> Band:
+        """Output tokens per second; input tokens where nothing is decoded."""
+        return self.input_tokens_per_s or self.output_tokens_per_s
 
 
 class SteppedLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,6 +451,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     input_tokens: float
     output_tokens: float
+    inputs: int | UnsetType = UNSET  # texts of a request, each of so many input tokens; not in the file where it is one
     binding_cap: str | None
     caps: dict[str, float | None]
     plateau_tokens_per_s: Band
@@ -442,6 +468,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_output_tokens: float | None = None
+    usd_per_million_input_tokens: float | UnsetType = UNSET  # where nothing is decoded; else not in the file
+    usd_per_million_documents: float | UnsetType = UNSET  # where nobody counts tokens; likewise
     usd_per_gpu_hour: float | None = None
     gpus: int | None = None
     at_concurrency: float | None = None
@@ -590,6 +618,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     complete: bool  # False: the run was interrupted or died; the finished levels stand
     verdicts: list[Verdict]
+    unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts, the curve's too
     knee_concurrency: float | None
     levels: list[LevelSummary]
     curve: Curve | None
@@ -605,7 +634,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
 
     @property
-    def unit(self) -> str:
+    def load_unit(self) -> str:
         """What a level of a closed loop counts, and its knee."""
         return "sessions" if any(level.sessions for level in self.levels) else "requests in flight"
 

@@ -23,9 +23,9 @@ ROOMS = (
     "workload", "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
-    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "interpreter", "judgement",
-    "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles", "scenario", "secrecy",
-    "server_metrics", "summary", "terminal", "traffic", "units",
+    "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "images",
+    "interpreter", "judgement", "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles",
+    "scenario", "secrecy", "server_metrics", "summary", "terminal", "traffic", "units", "work",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {

@@ -34,7 +34,10 @@ def test_durations_and_counts_may_be_written_with_units() -> None:
             "[workload]\noutput_tokens = 0",
             "x.toml: an answer has at least 1 token at $.workload.output_tokens; give 1 or more",
         ),
-        ('[target]\napi = "grpc"', "x.toml: unknown api 'grpc' at $.target.api; known: chat, completions"),
+        (
+            '[target]\napi = "grpc"',
+            "x.toml: unknown api 'grpc' at $.target.api; known: " + ", ".join(get_args(scenario.Api)),
+        ),
         ('[ramp]\nstart = "late"', "x.toml: unknown start 'late' at $.ramp.start; known: staggered, burst, batch"),
         ("[ramp]\nrates = []", "x.toml: a rate is above 0 at $.ramp.rates; write [5, 10, 20]"),
         (

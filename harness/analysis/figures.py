@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from harness.analysis import window
 from harness.analysis.conditions import Conditions
@@ -29,6 +29,7 @@ from harness.analysis.window import Little, began_in, in_flight, little
 from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.summary import ClientView, Estimate, FromSend, GpuView, LevelSummary, ServerView, Spread
+from harness.work import Unit
 
 _ALIKE = 0.2  # apart, up to which the count in a part of a request stands: its requests end in emptier company
 
@@ -51,7 +52,8 @@ def level_summary(
     requests = _requests(table, level, conditions.slo)
     chunks = _chunks(table, requests, end - start, conditions.replicas)
     rates = _rates(table, level, requests)
-    if gpu is not None and gpu.energy_j is not None and rates.output.mean and conditions.gpus in (None, gpu.gpus):
+    decodes = conditions.unit is Unit.OUTPUT_TOKENS
+    if gpu and gpu.energy_j is not None and decodes and rates.output.mean and conditions.gpus in (None, gpu.gpus):
         joules = gpu.energy_j / (rates.output.mean * (end - start))
         gpu = msgspec.structs.replace(gpu, joules_per_output_token=joules)
     client = _with_lateness(client, table, level, chunks, requests.e2e.mean, stamps_late_s)
@@ -267,7 +269,7 @@ def _summary(
     errors = Counter(table.error[row] for row in np.flatnonzero(requests.failed))
     met = meets(conditions.slo, requests.figures, int(good.sum())) if conditions.slo else None
     latencies = {name: spread(requests.figures[name]) for name in ("ttft", "ttfat", "tpot")}
-    return LevelSummary(
+    made = LevelSummary(
         concurrency=level.concurrency,
         rate=level.rate,
         offered_requests_per_s=(requests.counted + abandoned) / T if level.rate is not None else None,
@@ -294,6 +296,8 @@ def _summary(
         decode_tokens_per_s=rates.decode,
         prefill_tokens_per_s=None,
         requests_per_s=rates.requests,
+        images_per_s=_times(rates.requests.mean, conditions.images),
+        image_bytes_per_s=_times(rates.requests.mean, conditions.image_bytes),
         discarded_tokens_per_s=rates.discarded,
         unplaced_tokens=round(requests.unplaced_tokens),
         input_tokens_mean=_mean(table.input_tokens[good]),
@@ -314,6 +318,37 @@ def _summary(
         input_tokens_asked=level.input_tokens,
         reason=level.reason,
         verdicts=[],
+    )
+    return made if conditions.unit is Unit.OUTPUT_TOKENS else _without_decoding(made, rates, conditions)
+
+
+def _without_decoding(s: LevelSummary, rates: _Rates, conditions: Conditions) -> LevelSummary:
+    """A level of which nothing is decoded: what counts tokens of answers, or times them, is not there.
+
+    `rates.output` is of the work that arrived, in the unit of the conditions.
+    """
+    inputs, unit = conditions.inputs, conditions.unit
+    requests, ends = s.requests_per_s, s.requests_per_s.ci95
+    documents = Estimate(
+        None if requests.mean is None else inputs * requests.mean,
+        None if ends is None else (inputs * ends[0], inputs * ends[1]),
+    )
+    nothing = Spread(None, None, None, None, None, None, 0)
+    absent = (
+        "tokens_per_s_per_user", "peak_output_tokens_per_s", "decode_tokens_per_s", "discarded_tokens_per_s",
+        "output_tokens_per_s_per_gpu", "output_tokens_mean", "tokens_per_chunk",
+    )  # fmt: skip
+    from_send = s.from_send and msgspec.structs.replace(s.from_send, ttft_s=nothing, ttfat_s=nothing)
+    return msgspec.structs.replace(
+        s,
+        **dict.fromkeys(("ttft_s", "ttfat_s", "itl_s", "icl_s", "tpot_s"), nothing),
+        **dict.fromkeys(absent),
+        unit=unit.value,
+        output_tokens_per_s=Estimate(None),
+        input_tokens_per_s=rates.output if unit is Unit.INPUT_TOKENS else Estimate(None),
+        documents_per_s=rates.output if unit is Unit.DOCUMENTS else documents,
+        unplaced_tokens=0,
+        from_send=from_send,
     )
 
 
@@ -361,6 +396,11 @@ def _known(values: Floats) -> Floats | None:
     if missing.all():
         return None
     return np.where(missing, values[~missing].mean(), values)
+
+
+def _times(requests_per_s: float | None, each: int) -> float | UnsetType | None:
+    """What requests have, per second; UNSET where they have none."""
+    return UNSET if not each else requests_per_s and requests_per_s * each
 
 
 def _mean(values: Floats) -> float | None:

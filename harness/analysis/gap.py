@@ -37,7 +37,7 @@ def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Predi
     """
     measured: dict[int, list[float]] = {}
     for s in levels:
-        x = s.output_tokens_per_s.mean
+        x = s.throughput.mean
         if x is not None and usable(s, Purpose.ANSWER):
             measured.setdefault(s.concurrency or 0, []).append(x)
 
@@ -47,7 +47,7 @@ def with_ratios(prediction: Prediction, levels: Sequence[LevelSummary]) -> Predi
 
     def judged(predicted: Sequence[PredictedLevel]) -> list[PredictedLevel]:
         return [
-            msgspec.structs.replace(p, measured_over_predicted=ratio(p.concurrency, p.output_tokens_per_s.mid))
+            msgspec.structs.replace(p, measured_over_predicted=ratio(p.concurrency, p.throughput.mid))
             for p in predicted
         ]
 
@@ -159,7 +159,7 @@ class _Top(msgspec.Struct, frozen=True):
 
 
 def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
-    ramp = [s for s in levels if s.concurrency is not None and s.output_tokens_per_s.mean and usable(s, Purpose.TOP)]
+    ramp = [s for s in levels if s.concurrency is not None and s.throughput.mean and usable(s, Purpose.TOP)]
     good = [s for s in ramp if usable(s, Purpose.ANSWER)]
     if curve and curve.plateau_reached and curve.plateau_tokens_per_s.value and curve.hinge_concurrency.value:
         hinge = curve.hinge_concurrency
@@ -177,7 +177,7 @@ def _top(levels: Sequence[LevelSummary], curve: Curve | None) -> _Top | None:
     queues = [s for s in there if s.server and (s.server.waiting or 0.0) >= QUEUED]
     full = _mean(s.server.running for s in queues if s.server)
     hinge_ends = (full, full * (1 - SLACK), full * (1 + SLACK)) if full else None
-    rate = _mean(s.output_tokens_per_s.mean for s in there)
+    rate = _mean(s.throughput.mean for s in there)
     assert rate is not None
     return _Top(float(C), rate, there[0] not in good, hinge_ends, queues)
 

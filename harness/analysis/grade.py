@@ -31,7 +31,7 @@ def of_level(s: LevelSummary) -> GradeName:
     least max(30 s, 20 request times) in which at least max(5 C, 100) requests were completed.
     """
     short = SHORT & {verdict.code for verdict in s.verdicts}
-    if s.output_tokens_per_s.ci95 is None or s.e2e_s.mean is None or short or not usable(s, Purpose.ANSWER):
+    if s.throughput.ci95 is None or s.e2e_s.mean is None or short or not usable(s, Purpose.ANSWER):
         return QUICK
     enough = s.window_s >= max(WINDOW_S, REQUEST_TIMES * s.e2e_s.mean) and _completions(s) >= _needed(s)
     return SUBMISSION if enough else STANDARD
@@ -60,7 +60,7 @@ def of_run(levels: Sequence[LevelSummary]) -> Grade:
         missing.append(f"windows of {longest:.3g} s ({WINDOW_S:g} s, {REQUEST_TIMES} request times) at {_where(brief)}")
     if few := [s for s in levels if _completions(s) < _needed(s)]:
         missing.append(f"{COMPLETIONS} requests, and {COMPLETIONS_A_SLOT} in each slot, completed at {_where(few)}")
-    if unsampled := [s for s in levels if s.ttft_s.n < SAMPLES[99]]:
+    if unsampled := [s for s in levels if s.first_s.n < SAMPLES[99]]:
         missing.append(f"{SAMPLES[99]} requests, which p99 needs, at {_where(unsampled)}")
     if seldom := [same[0] for same in by_level.values() if len(same) < REPEATS]:
         missing.append(f"{REPEATS} repeats of {_where(seldom)}: --repeat {REPEATS}")
@@ -74,7 +74,7 @@ def _spread(by_level: dict[_Key, list[LevelSummary]]) -> tuple[float | None, int
     """(largest half-range of one level's repeats as a share of their mean, at which level)."""
     widest: tuple[float | None, int | float | None] = None, None
     for (at, _), same in by_level.items():
-        X = [s.output_tokens_per_s.mean for s in same if s.output_tokens_per_s.mean]
+        X = [s.throughput.mean for s in same if s.throughput.mean]
         if len(X) < 2:
             continue
         share = (max(X) - min(X)) / 2 / (sum(X) / len(X))

@@ -7,6 +7,7 @@ sent in; more of them change nothing, but that a session is complete only with a
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 
@@ -28,6 +29,7 @@ from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
 from harness.record import NOT_FAILED, SERVER, Level, Record, Sample
 from harness.scenario import PRECISION
 from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
+from harness.work import QUERY_WORDS, RANKED, Unit
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
 
@@ -42,6 +44,11 @@ class Facts(Conditions, frozen=True, kw_only=True):
     batch_limit: int | None = None  # requests in the batch of one engine, as stated
     urls: tuple[str, ...] = ()  # of the replicas, where there are several
     balance: str = ROUND_ROBIN  # over them
+    usual: float = math.nan  # work of a request that the server does not count
+
+    def table(self, records: Sequence[Record]) -> Table:
+        """Records of the run as columns."""
+        return Table.of(records, self.unit, self.usual)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Facts:
@@ -49,12 +56,17 @@ class Facts(Conditions, frozen=True, kw_only=True):
         limits = tuple(slo.limits(scenario.slo))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
         client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
+        unit, inputs = Unit(manifest.unit or Unit.OUTPUT_TOKENS), scenario.workload.inputs or 1
+        asked = workload.input_tokens if scenario.one_length else None
         return cls(
+            unit=unit,
+            usual=_usual(manifest, unit),
+            inputs=inputs,
             gpus=manifest.gpus,
             replicas=_replicas(scenario.hardware),
             slo=slo.per_request(limits),
-            input_tokens=(workload.input_tokens or None) if scenario.one_length else None,
-            template_tokens=workload.template_tokens or 0.0,
+            input_tokens=asked * inputs if asked else None,
+            template_tokens=(workload.template_tokens or 0.0) * inputs,
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
@@ -64,6 +76,8 @@ class Facts(Conditions, frozen=True, kw_only=True):
             traffic=arrivals,
             limits=limits,
             class_limits={each.name: tuple(slo.limits(each.slo)) for each in scenario.class_ or ()},
+            images=workload.images or 0,
+            image_bytes=workload.image_bytes or 0,
             session_requests=_session_requests(scenario.workload),
             client=client,
             batch_limit=_batch_limit(manifest),
@@ -76,6 +90,16 @@ def _batch_limit(manifest: Manifest) -> int | None:
     """By `--max-num-seqs`, else the slots that llama-server publishes."""
     slots = manifest.server.get("slots")
     return manifest.scenario.hardware.max_num_seqs or (slots if isinstance(slots, int) and slots > 0 else None)
+
+
+def _usual(manifest: Manifest, unit: Unit) -> float:
+    """Documents of a request, or its tokens by the named tokenizer, of which each word is one; nan: not known."""
+    spec, words = manifest.scenario, manifest.workload.prompt_words
+    inputs = spec.workload.inputs or 1
+    if unit is Unit.DOCUMENTS:
+        return float(inputs)
+    exact = unit is Unit.INPUT_TOKENS and spec.workload.tokenizer and words
+    return float(inputs * (words + QUERY_WORDS * (spec.target.api in RANKED))) if exact and words else math.nan
 
 
 def _replicas(hardware: Hardware) -> int:
@@ -121,7 +145,7 @@ def summarise_level(
         table,
         level,
         facts,
-        server=_server(samples, table, window, itl, facts.batch_limit),
+        server=_server(samples, table, window, itl, facts),
         client=_load_generator(samples, window, facts),
         gpu=telemetry.gpu_view(samples, window),
         stamps_late_s=telemetry.stamp_delay(samples, window),
@@ -129,9 +153,7 @@ def summarise_level(
     made = classes.with_classes(made, table, level, facts, facts.class_limits)
     if facts.urls:
         servers = {
-            url: _server(
-                samples, table.only(replicas.rows(table, url)), window, itl, facts.batch_limit, f"{SERVER} {url}"
-            )
+            url: _server(samples, table.only(replicas.rows(table, url)), window, itl, facts, f"{SERVER} {url}")
             for url in facts.urls
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
@@ -202,12 +224,13 @@ def _server(
     table: Table,
     window: tuple[float, float],
     itl: float | None,
-    batch_limit: int | None,
+    facts: Facts,
     source: str = SERVER,
 ) -> ServerView | None:
     if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
         return None
     inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
+    inside = inside if facts.unit is Unit.OUTPUT_TOKENS else inside[:0]
     order = inside[np.argsort(table.arrival[inside], kind="stable")]
     fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
 
@@ -224,4 +247,4 @@ def _server(
         ended_prompts=counted(table.last, table.input_tokens),
         steps_per_s=1.0 / itl if itl else None,
     )
-    return server_view(samples, window, ours, batch_limit, source)
+    return server_view(samples, window, ours, facts.batch_limit, source)

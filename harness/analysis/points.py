@@ -85,7 +85,7 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
             Point(
                 s.concurrency,
                 s.in_slots,
-                s.output_tokens_per_s.mean or math.nan,
+                s.throughput.mean or math.nan,
                 s.output_tokens_per_s_se,
                 valid=usable(s, Purpose.POINT),
                 in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(s),

@@ -12,9 +12,8 @@ from msgspec import UNSET
 from harness import server_metrics
 from harness.analysis import checks, classes, curve, gap, grade, lengths, node_loss, phases, slo
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.table import Table
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts.curve import dip_confirmed, drift
+from harness.analysis.verdicts.curve import dip_confirmed, drift, host_bound
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
@@ -37,11 +36,13 @@ from harness.summary import (
     Summary,
     WorkloadSummary,
 )
+from harness.work import Unit
 
 
 def summarise(run: Result) -> Summary:
     """The summary of a folder's records, levels, telemetry and manifest; finished levels only."""
-    table, facts = Table.of(run.records), Facts.of(run.manifest)
+    facts = Facts.of(run.manifest)
+    table = facts.table(run.records)
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     levels = classes.with_slowdowns(levels)
@@ -57,18 +58,19 @@ def summarise(run: Result) -> Summary:
     losses = node_loss.of_run(table, finished, facts.urls, fitted)
     found = [*_of_run(run), *_of_workload(run, workload), *map(node_loss.verdict, losses)]
     if fitted:
-        found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp)])]
+        found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
         verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp), quota_plateau(fitted, of_ramp)])],
+        unit=facts.unit.value,
         knee_concurrency=knee,
         levels=levels,
         curve=fitted,
         knees=knees,
         prediction=_with_gap(run, of_ramp, fitted, phase),
-        cost=_cost(run.manifest, fitted, of_ramp),
+        cost=_cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
         grade=grade.of_run(_counting(levels)),
@@ -233,10 +235,10 @@ def _of_workload(run: Result, asked: WorkloadSummary | None) -> list[Verdict]:
     return list(filter(None, [off, synthetic_text(run.manifest, drafts=drafts)]))
 
 
-def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) -> Cost | None:
-    """Cost at the plateau where it was reached, else at the best level; all of it on the output tokens."""
+def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
+    """Cost at the plateau where it was reached, else at the best level; all of it on the run's unit."""
     price, gpus = manifest.price, manifest.gpus
-    means = {s.concurrency or s.in_flight: s.output_tokens_per_s.mean for s in levels if s.output_tokens_per_s.mean}
+    means = {s.concurrency or s.in_flight: s.throughput.mean for s in levels if s.throughput.mean}
     if price is None or not gpus or not means:
         return None
     best = max(means, key=lambda c: means[c] or 0.0)
@@ -244,8 +246,11 @@ def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary]) 
     if fitted and fitted.plateau_reached and fitted.plateau_tokens_per_s.value:
         rate, at = fitted.plateau_tokens_per_s.value, fitted.hinge_concurrency.value or at
     assert rate is not None
+    usd = rules.usd_per_million(price * gpus, rate)
     return Cost(
-        usd_per_million_output_tokens=rules.usd_per_million(price * gpus, rate),
+        usd_per_million_output_tokens=usd if unit is Unit.OUTPUT_TOKENS else None,
+        usd_per_million_input_tokens=usd if unit is Unit.INPUT_TOKENS else UNSET,
+        usd_per_million_documents=usd if unit is Unit.DOCUMENTS else UNSET,
         usd_per_gpu_hour=price,
         gpus=gpus,
         at_concurrency=at,

@@ -6,6 +6,7 @@ that it did not begin in. Nothing is derived here but the tokens of the first ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.record import ABANDONED, CANCELLED, Record
+from harness.work import Unit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -51,8 +53,11 @@ class Table(msgspec.Struct, frozen=True):
     tokens: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Table:
-        """The records as columns; one pass in Python a request, none a token."""
+    def of(cls, records: Sequence[Record], unit: Unit = Unit.OUTPUT_TOKENS, usual: float = math.nan) -> Table:
+        """The records as columns; one pass in Python a request, none a token.
+
+        `unit` is what throughput counts, `usual` how much of it a request is that the server does not count.
+        """
 
         def column(name: str) -> Floats:
             return np.array([getattr(r, name) for r in records], dtype=np.float64)  # None becomes nan
@@ -66,7 +71,7 @@ class Table(msgspec.Struct, frozen=True):
         if any(r.merged for r in records) and len(stamps):
             together = stamps == np.repeat(stamps[starts], chunks[chunks > 0])
             first_tokens[chunks > 0] = np.add.reduceat(tokens * together, starts)
-        return cls(
+        made = cls(
             sent=column("sent_s"),
             scheduled=column("scheduled_s"),
             connect=column("connect_s") + np.nan_to_num(column("tls_s")),
@@ -92,6 +97,7 @@ class Table(msgspec.Struct, frozen=True):
             arrival=stamps.astype(np.float64) * 1e-9,
             tokens=tokens,
         )
+        return made if unit is Unit.OUTPUT_TOKENS else _whole(made, unit, usual)
 
     def around(self, start: float, end: float) -> Table:
         """The rows from the first to the last that touch [start, end], as views: a level costs what is in it.
@@ -140,6 +146,29 @@ class Table(msgspec.Struct, frozen=True):
     def began(self) -> Floats:
         """When each request began: its send, or its schedule where no byte could be sent (refused connections)."""
         return np.asarray(np.where(np.isnan(self.sent), self.scheduled, self.sent))
+
+
+def _whole(table: Table, unit: Unit, usual: float) -> Table:
+    """Requests of which nothing is decoded: each answer arrives at once, with its last byte and all of its work.
+
+    One whose tokens the server did not count has the mean of those that it did.
+    """
+    amounts = table.input_tokens if unit is Unit.INPUT_TOKENS else np.full(len(table.ok), usual)
+    known = ~np.isnan(amounts)
+    amounts = np.where(known, amounts, amounts[known].mean() if known.any() else usual)
+    answered = table.ok & ~np.isnan(table.done) & (amounts > 0)
+    at = np.where(answered, table.done, np.nan)
+    return msgspec.structs.replace(
+        table,
+        first=at,
+        first_content=np.full(len(at), np.nan),
+        last=at,
+        output_tokens=np.full(len(at), np.nan),
+        chunks=answered.astype(np.int64),
+        first_tokens=np.where(answered, amounts, np.nan),
+        arrival=table.done[answered],
+        tokens=np.round(amounts[answered]).astype(np.int32),
+    )
 
 
 def gaps(table: Table, rows: Bools) -> Floats:

@@ -176,6 +176,7 @@ def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, severa
         gpu=card,
         input_tokens=mean.input_tokens,
         output_tokens=0 if prefill_alone else mean.output_tokens,
+        inputs=mean.inputs,
         mixture=() if prefill_alone or isinstance(lengths, MeanLengths) else lengths,
         levels=levels or question.LEVELS,
         dtype=_stored(flags["dtype"], resolved.hardware.dtype),

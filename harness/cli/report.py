@@ -13,6 +13,7 @@ from harness.terminal import console
 
 if TYPE_CHECKING:
     from harness.analysis.curve import Point
+    from harness.work import Unit
 
 
 @click.command()
@@ -59,24 +60,27 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     from harness.analysis import curve
     from harness.report import run_report, terminal
 
-    measured, about = _points(source)
+    measured, unit, about = _points(source)
     found = curve.fit(measured, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        document = run_report.fit(found.curve, found.knees, [point.concurrency for point in measured], about)
+        loads = [point.concurrency for point in measured]
+        document = run_report.fit(found.curve, found.knees, loads, unit, about)
         terminal.show(document, console(stderr=False))
 
 
-def _points(source: str) -> tuple[list[Point], str]:
-    """The points to fit: the levels of a folder's summary, or of a file; and what another tool's file lacks."""
+def _points(source: str) -> tuple[list[Point], Unit, str]:
+    """The points to fit, what they count, and what another tool's file lacks: a folder's levels, or those of a file."""
     from harness.analysis import curve
+    from harness.work import Unit
 
     if source != "-" and Path(source).is_dir():
         from harness.analysis.summarise import summarise
         from harness.results.result import Result
 
-        return curve.points_of([s for s in summarise(Result.open(source)).levels if s.output_tokens_per_s.mean]), ""
+        summary = summarise(Result.open(source))
+        return curve.points_of([s for s in summary.levels if s.throughput.mean]), Unit(summary.unit), ""
     from harness import decoding
     from harness.results.foreign import formats
 
@@ -88,4 +92,4 @@ def _points(source: str) -> tuple[list[Point], str]:
         found = formats.read(source)
     levels = formats.closed_loop(found, "stdin" if source == "-" else source)
     about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
-    return [curve.Point(C, level.in_flight, X, level.se) for C, X, level in levels], about
+    return [curve.Point(C, level.in_flight, X, level.se) for C, X, level in levels], Unit.OUTPUT_TOKENS, about

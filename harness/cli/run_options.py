@@ -17,6 +17,20 @@ target, workload, ramp, hardware, sim = (
     partial(field, section) for section in ("target", "workload", "ramp", "hardware", "sim")
 )
 
+APIS = (
+    "chat",
+    "completions",
+    "responses",
+    "anthropic",
+    "triton",
+    "tgi",
+    "llama-cpp",
+    "ollama",
+    "embeddings",
+    "rerank",
+    "tei-rerank",
+    "score",
+)
 _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Target",
@@ -29,7 +43,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
             with_resume=True,
         ),
         target("--model", help="Model name; needed only if the server has several."),
-        target("--api", type=click.Choice(["chat", "completions"]), help="Endpoint dialect; default chat."),
+        target("--api", type=click.Choice(APIS), help="Endpoint dialect; default chat."),
         target("--api-key-env", metavar="VAR", help="Environment variable that holds the API key."),
         option(
             "--header",
@@ -62,6 +76,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ),
         target("--session-header", metavar="NAME", help="Send each session's id in this header, for a gateway."),
         target("--traceparent", is_flag=True, default=None, help="Send a W3C trace id, another with each request."),
+        target("--stream/--no-stream", default=None, help="Whether answers come piece by piece; default: they do."),
         target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
         option("--exporter", multiple=True, metavar="URL", help="Page of a DCGM or node exporter of what serves."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
@@ -69,6 +84,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Workload",
         workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
+        workload("--inputs", metavar="N", help="Texts of a request of embeddings, rerank or score; default 1."),
         workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
         option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),

@@ -13,40 +13,55 @@ from harness.workload.request import Message, Request
 _json = msgspec.json.Encoder().encode
 
 _MOST_SHARED = 10_000  # classes and lengths of answers whose bodies are remembered
+_SETTINGS = ("options", "parameters")  # where some APIs have all settings: the operator's are added to them
 
 Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
 
 
-class Encoder:
+class Settings(msgspec.Struct, frozen=True):
+    """What a body says beside its prompt."""
+
+    model: str
+    output_tokens: int
+    stream: bool
+    drop: frozenset[str]  # optional fields that the server refuses
+
+
+class PromptEncoder:
     """The bodies of one run's requests; what those with a plain prompt share is written once for each length of answer.
 
-    `prompt` are the fields that hold messages and tools, `drop` the optional ones that the server refuses, `extra`
-    those that the operator adds, `classes` those that the requests of a class have of their own.
+    `prompt` makes the fields that hold messages and tools, `fields` all others; the rest is as `Encoders` has it.
     """
 
     def __init__(
         self,
         prompt: Callable[[Sequence[Message], Tools], dict[str, Any]],
+        fields: Callable[[Settings], dict[str, Any]],
         model: str,
         *,
         drop: frozenset[str] = frozenset(),
         extra: dict[str, Any] | None = None,
         classes: Mapping[str, dict[str, Any]] | None = None,
+        stream: bool = True,
     ) -> None:
-        self._prompt = prompt
+        self._prompt, self._settings = prompt, fields
         self._model = model
         self._drop = drop
         self._extra = extra or {}
         self._classes = classes or {}
+        self._stream = stream
         self._around: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # by class and output tokens
 
     def encode(self, request: Request) -> bytes:
         """The request's body."""
         prompt = request.prompt
-        if type(prompt) is not str or request.tools is not None:
+        if type(prompt) is not str or request.tools is not None or request.images:
             messages = _messages(prompt) if isinstance(prompt, str) else prompt
             fields = self._fields(request.class_, request.output_tokens)
-            return _json(fields | self._prompt(messages, request.tools or ()))
+            fields |= self._prompt(messages, request.tools or ())
+            if request.images:
+                fields["messages"] = [*messages[:-1], _with_images(messages[-1], request.images)]
+            return _json(fields)
         key = request.class_, request.output_tokens
         around = self._around.get(key)
         if around is None:
@@ -64,21 +79,42 @@ class Encoder:
 
     def _fields(self, class_: str, output_tokens: int) -> dict[str, Any]:
         """All that a body holds but its prompt."""
-        drop = self._drop
-        most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
-        fields: dict[str, Any] = {"model": self._model, most: output_tokens, "stream": True}
-        if "temperature" not in drop:
-            fields["temperature"] = 0.0
-        if "ignore_eos" not in drop:
-            fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
-        if "stream_options" not in drop:
-            options = {"include_usage": True}
-            if "stream_options.continuous_usage_stats" not in drop:
-                options["continuous_usage_stats"] = True
-            fields["stream_options"] = options
+        fields = self._settings(Settings(self._model, output_tokens, self._stream, self._drop))
         fields.update(self._classes.get(class_, {}))
-        fields.update(self._extra)
+        for name, value in self._extra.items():
+            both = name in _SETTINGS and isinstance(value, dict)
+            fields[name] = fields.get(name, {}) | value if both else value
         return fields
+
+
+def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:
+    """A message with image parts behind its text, as OpenAI's chat has them."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": message.content}]
+    parts += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{each}"}} for each in images]
+    return {"role": message.role, "content": parts}
+
+
+def openai_fields(settings: Settings) -> dict[str, Any]:
+    """The fields of OpenAI's chat and completions, with vLLM's `ignore_eos` and running usage."""
+    drop = settings.drop
+    most = "max_completion_tokens" if "max_tokens" in drop else "max_tokens"
+    fields: dict[str, Any] = {"model": settings.model, most: settings.output_tokens, "stream": settings.stream}
+    if "temperature" not in drop:
+        fields["temperature"] = 0.0
+    if "ignore_eos" not in drop:
+        fields["ignore_eos"] = True  # the length that was asked for, not the length that the model likes
+    if settings.stream and "stream_options" not in drop:
+        options = {"include_usage": True}
+        if "stream_options.continuous_usage_stats" not in drop:
+            options["continuous_usage_stats"] = True
+        fields["stream_options"] = options
+    return fields
+
+
+def one_text(messages: Sequence[Message], tools: Tools) -> str:
+    """A prompt for an API without messages: the tools' definitions and each message, with a blank line between."""
+    definitions = [_json(tools).decode()] if tools else []
+    return "\n\n".join([*definitions, *(message.content for message in messages)])
 
 
 def _messages(text: str) -> tuple[Message, ...]:
@@ -112,3 +148,31 @@ class Body(msgspec.Struct, kw_only=True):
     priority: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+
+read_body = msgspec.json.Decoder(Body).decode
+
+
+def message_texts(body: Body) -> list[str]:
+    """The texts of a body's messages; ValueError where it has none."""
+    if not body.messages:
+        raise ValueError("messages must be a list with at least one message")
+    texts = []
+    for message in body.messages:
+        content = message.content or ""
+        texts += [content] if isinstance(content, str) else [part.text for part in content]
+    return texts
+
+
+def prompt_texts(body: Body) -> list[str]:
+    """A body's prompt, or as many words as it has token ids; ValueError where it has none."""
+    prompt, texts = body.prompt, list[str]()
+    if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
+        texts = [str(token) for token in prompt]
+    elif isinstance(prompt, list) and len(prompt) == 1:
+        texts = [str(prompt[0])]
+    elif isinstance(prompt, str):
+        texts = [prompt]
+    if not any(text.strip() for text in texts):
+        raise ValueError("prompt must be one text or one list of token ids, and not empty")
+    return texts

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from harness.dialects.body import Body, Tools
-from harness.dialects.dialect import Dialect, Unit, Wording
+import msgspec
+
+from harness.dialects.body import PromptEncoder, Tools, message_texts, openai_fields
+from harness.dialects.chunk import ABSENT, Choice, Chunk, Delta, Usage
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.dialect import Dialect, Server, Wording
+from harness.dialects.document import DocumentParser
 from harness.workload.request import Message
 
 
-def _texts(body: Body) -> list[str]:
-    if not body.messages:
-        raise ValueError("messages must be a list with at least one message")
-    texts = []
-    for message in body.messages:
-        content = message.content or ""
-        texts += [content] if isinstance(content, str) else [part.text for part in content]
-    return texts
+class _Choice(msgspec.Struct):
+    message: Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+    timings: msgspec.Raw = ABSENT
+
+
+_whole = msgspec.json.Decoder(_Whole).decode
+
+
+def _read_whole(data: bytes) -> Chunk:
+    """The chunk of an answer that did not stream."""
+    found = _whole(data)
+    choices = [Choice(each.message or Delta(), finish_reason=each.finish_reason) for each in found.choices]
+    return Chunk(choices, found.usage, found.error, found.timings)
 
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
@@ -32,17 +50,22 @@ def _choice(text: str, reasoning: str) -> dict[str, Any]:
 
 CHAT = Dialect(
     path="/chat/completions",
-    unit=Unit.OUTPUT_TOKENS,
-    prompt=_prompt,
-    texts=_texts,
-    output_tokens=None,
-    wording=Wording(
-        id="chatcmpl-",
-        event="chat.completion.chunk",
-        whole="chat.completion",
-        opening=b'"delta":{"role":"assistant","content":""}',
-        token=b'"delta":{"content":"%s"}',
-        reasoning=b'"delta":{"reasoning":"%s"}',
-        choice=_choice,
+    images=True,
+    encoder=partial(PromptEncoder, _prompt, openai_fields),
+    decoder=StreamDecoder,
+    whole=partial(StreamDecoder, read=_read_whole, events=DocumentParser),
+    server=Server(
+        texts=message_texts,
+        template=True,
+        output_tokens=None,
+        wording=Wording(
+            id="chatcmpl-",
+            event="chat.completion.chunk",
+            whole="chat.completion",
+            opening=b'"delta":{"role":"assistant","content":""}',
+            token=b'"delta":{"content":"%s"}',
+            reasoning=b'"delta":{"reasoning":"%s"}',
+            choice=_choice,
+        ),
     ),
 )

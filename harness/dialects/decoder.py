@@ -1,9 +1,10 @@
 """What the servers' events mean: which carry tokens, how many, and how the response ended. No IO, no clock.
 
-One decoder serves vLLM, SGLang, llama-server, transformers serve and OpenAI, because their streams differ in where a
-field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is; usage comes in its own
-chunk, with the finish, or in every chunk; [DONE] may be missing. A stream without finish_reason was cut, which is an
-error.
+One decoder serves every API that streams an answer. The streams of vLLM, SGLang, llama-server, transformers serve and
+OpenAI differ in where a field is, not in its name: a role-only chunk is no token, a reasoning or tool-call delta is;
+usage comes in its own chunk, with the finish, or in every chunk; [DONE] may be missing. Other APIs bring what parts
+their bytes into events and what reads an event as such a chunk. A stream without finish_reason was cut, which is an
+error, unless the API has none.
 
 Counts may be wrong: an impossible one is a malformed event, any other is recorded as it came. An error counts wherever
 it stands, and no bytes raise anything but ProtocolError.
@@ -17,12 +18,13 @@ Left out: several choices. The text is kept only on request, and for a tokenizer
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, compress, pairwise
-from typing import Annotated
+from typing import Protocol
 
 import msgspec
 
+from harness.dialects.chunk import ABSENT, Chunk, Count, read_chunk
 from harness.dialects.placer import TokenPlacer
 from harness.dialects.sse import TOO_LONG, EventParser
 from harness.errors import ProtocolError
@@ -33,50 +35,8 @@ _NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")  # what `error` may be wher
 _FOREIGN = 0.05  # a tokenizer that finds this much more than usage counts is not the server's
 
 
-class _Delta(msgspec.Struct, gc=False):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a malformed event
-
-
-class _PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: _Count | None = None
-
-
-class _OutputDetails(msgspec.Struct, gc=False):
-    reasoning_tokens: _Count | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: _Count | None = None
-    completion_tokens: _Count | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
-
-
 class _Timings(msgspec.Struct, gc=False):
-    cache_n: _Count | None = None  # llama-server's: prompt tokens that a slot had from the request before
-
-
-_ABSENT = msgspec.Raw()
-
-
-class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: msgspec.Raw = _ABSENT  # not decoded: it may be anything, of any depth
-    timings: msgspec.Raw = _ABSENT  # likewise, but for llama-server's count
+    cache_n: Count | None = None  # llama-server's: prompt tokens that a slot had from the request before
 
 
 class _Function(msgspec.Struct):
@@ -88,9 +48,19 @@ class _Call(msgspec.Struct):
     function: _Function
 
 
-_chunk = msgspec.json.Decoder(_Chunk).decode
 _call = msgspec.json.Decoder(_Call).decode
 _timings = msgspec.json.Decoder(_Timings).decode
+
+
+class Parser(Protocol):
+    """Parts the bytes of a body of the type `media` into events; TOO_LONG is the last where one cannot be kept."""
+
+    @property
+    def media(self) -> str: ...
+
+    def feed(self, piece: bytes) -> list[bytes]: ...
+
+    def end(self) -> list[bytes]: ...
 
 
 class DecodedResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -125,17 +95,28 @@ class StreamDecoder:
 
     `feed` takes a body piece with the stamp of its read; it raises ProtocolError where the rest cannot be read, and
     nothing else. A placer decides which chunk has how many tokens where neither running usage nor the count of chunks
-    does. `keep_text` keeps the response's text.
+    does. `keep_text` keeps the response's text. `read` reads an event, `events` parts the bytes into events, `finishes`
+    says whether the API ends a response with a reason.
     """
 
     __slots__ = (
         "_answer", "_answered", "_arrivals", "_cached_tokens", "_counted", "_done", "_empty", "_error", "_events",
-        "_finish_reason", "_input_tokens", "_keeps_text", "_kept", "_lengths", "_merged", "_message", "_output_tokens",
-        "_placer", "_reasoned", "_reasoning_tokens", "_text", "_tokens",
+        "_finish_reason", "_finishes", "_input_tokens", "_keeps_text", "_kept", "_lengths", "_merged", "_message",
+        "_output_tokens", "_placer", "_read", "_reasoned", "_reasoning_tokens", "_text", "_tokens", "media",
     )  # fmt: skip
 
-    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> None:
-        self._events = EventParser()
+    def __init__(
+        self,
+        placer: TokenPlacer | None = None,
+        *,
+        keep_text: bool = False,
+        read: Callable[[bytes], Chunk] = read_chunk,
+        events: Callable[[], Parser] = EventParser,
+        finishes: bool = True,
+    ) -> None:
+        self._events = events()
+        self._read, self._finishes = read, finishes
+        self.media = self._events.media
         self._placer = placer
         self._text = bytearray() if placer is not None else None  # UTF-8; dropped when usage is seen to run
         self._answer: list[str] | None = [] if keep_text else None
@@ -158,12 +139,12 @@ class StreamDecoder:
         self._output_tokens: int | None = None
         self._reasoning_tokens: int | None = None
 
-    def feed(self, data: bytes, stamp_ns: int) -> int:
-        """Account for one body piece; returns the token-carrying chunks in it."""
-        carried = 0
-        for event in self._events.feed(data):
+    def feed(self, data: bytes | None, stamp_ns: int) -> int:
+        """Account for one body piece, None at the end; returns the token-carrying chunks in it."""
+        carried, events = 0, self._events
+        for event in events.end() if data is None else events.feed(data):
             try:
-                chunk = _chunk(event)
+                chunk = self._read(event)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deep
                 self._no_chunk(event, error)
                 continue
@@ -172,9 +153,9 @@ class StreamDecoder:
             self._merged += carried
         return carried
 
-    def _account(self, chunk: _Chunk, stamp_ns: int) -> int:
+    def _account(self, chunk: Chunk, stamp_ns: int) -> int:
         """Account for one chunk; returns 1 if it carried tokens, else 0. It makes few calls, since these cost time."""
-        if chunk.error is not _ABSENT and (error := bytes(chunk.error)) not in _NO_ERROR:
+        if chunk.error is not ABSENT and (error := bytes(chunk.error)) not in _NO_ERROR:
             self._fail("stream_error", error[:200].decode("utf-8", "replace"))
             return 0
         count = None
@@ -187,7 +168,7 @@ class StreamDecoder:
                 self._cached_tokens = usage.prompt_tokens_details.cached_tokens
             if usage.completion_tokens_details is not None:
                 self._reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
-        if chunk.timings is not _ABSENT and self._cached_tokens is None:
+        if chunk.timings is not ABSENT and self._cached_tokens is None:
             self._cached_tokens = _cached(chunk.timings)
         if not chunk.choices:
             return 0
@@ -270,10 +251,10 @@ class StreamDecoder:
     def end(self, stamp_ns: int) -> DecodedResponse:
         """The body is over: the last unfinished event, then the verdict on the stream and its token counts."""
         try:
-            self.feed(b"\n\n", stamp_ns)  # the blank line that several servers leave out
+            self.feed(None, stamp_ns)
         except ProtocolError:  # `_error` has it already
             pass
-        if not self._finish_reason:
+        if not self._finish_reason and (self._finishes or not self._arrivals):
             self._fail("truncated", "the stream ended without finish_reason")
         elif self._done is not None and len(self._arrivals) > self._done:
             self._fail("malformed_event", "tokens after [DONE]")

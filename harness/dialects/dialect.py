@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
-from harness.dialects.body import Body, Encoder, Tools
-from harness.dialects.decoder import StreamDecoder
+from harness.dialects.body import Body, read_body
+from harness.dialects.decoder import DecodedResponse
 from harness.dialects.placer import TokenPlacer
-from harness.workload.request import Message
+from harness.dialects.sse import EVENTS
+from harness.work import Unit
+from harness.workload.request import Request
 
 
-class Unit(enum.Enum):
-    """What an API's work is counted in."""
+class Encoder(Protocol):
+    """Makes the bodies of one run's requests."""
 
-    OUTPUT_TOKENS = "output tokens"
+    def encode(self, request: Request) -> bytes: ...
+
+
+class Encoders(Protocol):
+    """Makes the encoder of a run.
+
+    `drop` are the optional fields that the server refuses, `extra` those that the operator adds, `classes` those that
+    the requests of a class have of their own; `stream` has the answers come piece by piece, where the API can do both.
+    """
+
+    def __call__(
+        self,
+        model: str,
+        *,
+        drop: frozenset[str] = frozenset(),
+        extra: dict[str, Any] | None = None,
+        classes: Mapping[str, dict[str, Any]] | None = None,
+        stream: bool = True,
+    ) -> Encoder: ...
+
+
+class Decoder(Protocol):
+    """Reads one response, whose body is of the media type `media`.
+
+    `feed` takes a piece of the body with the stamp of its read, nanoseconds, and returns the chunks in it that carried
+    tokens; it raises ProtocolError where the rest cannot be read, and nothing else. `end` may follow at any time.
+    """
+
+    @property
+    def media(self) -> str: ...
+
+    def feed(self, data: bytes, stamp_ns: int) -> int: ...
+
+    def end(self, stamp_ns: int) -> DecodedResponse: ...
+
+
+class Decoders(Protocol):
+    """Makes the decoder of one response; the placer is of use only where tokens are generated."""
+
+    def __call__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> Decoder: ...
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,27 +72,54 @@ class Wording(msgspec.Struct, frozen=True, kw_only=True):
     choice: Callable[[str, str], dict[str, Any]]  # what holds text and reasoning of an answer that is not streamed
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One API, the client's half and the server's."""
+class Answer(msgspec.Struct, kw_only=True):
+    """One answer of a server, as far as its words depend on it."""
 
-    path: str  # below the API's root, which is most often /v1
-    unit: Unit
-    prompt: Callable[[Sequence[Message], Tools], dict[str, Any]]  # the fields of a request that hold messages and tools
+    id: str
+    model: str
+    created: int
+    finish_reason: str  # length | stop
+    prompt_tokens: int
+    output_tokens: int
+    reasoning_tokens: int  # of them
+    cached_tokens: int | None = None  # of the prompt, once it is known
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server words its answers where they are not OpenAI's; every event is whole bytes."""
+
+    media: str = EVENTS
+    opening: Callable[[Answer], list[bytes]] = lambda _: []  # events before the first token
+    token: Callable[[Answer, int, str, bool], bytes]  # of a token: its position, its text, whether it is the last
+    closing: Callable[[Answer], list[bytes]] = lambda _: []  # events after the last token
+    whole: Callable[[Answer, str, str], dict[str, Any]] | None = None  # of text and reasoning; None: it always streams
+    reasons: bool = False  # whether reasoning has words of its own
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's half of an API: how it reads a request and words the answer."""
+
+    body: Callable[[bytes], Body] = read_body
     texts: Callable[[Body], list[str]]  # of a request's prompt; ValueError where it has none
-    output_tokens: int | None  # of an answer where the request does not say; None: as many as there is room for
-    wording: Wording
+    template: bool = False  # whether a chat template adds to the prompt
+    output_tokens: int | None = None  # of an answer where the request does not say; None: as many as there is room for
+    wording: Wording | Events
 
-    def encoder(
-        self,
-        model: str,
-        *,
-        drop: frozenset[str] = frozenset(),
-        extra: dict[str, Any] | None = None,
-        classes: Mapping[str, dict[str, Any]] | None = None,
-    ) -> Encoder:
-        """What makes the bodies of requests to this model."""
-        return Encoder(self.prompt, model, drop=drop, extra=extra, classes=classes)
 
-    def decoder(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> StreamDecoder:
-        """What reads one streamed answer."""
-        return StreamDecoder(placer, keep_text=keep_text)
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One API, the client's half and, where the simulated endpoint speaks it, the server's."""
+
+    path: str  # below the root; {model} stands for the model's name
+    root: str = "/v1"
+    unit: Unit = Unit.OUTPUT_TOKENS
+    encoder: Encoders
+    decoder: Decoders
+    whole: Decoders | None = None  # of an answer that does not stream; None: it always does
+    images: bool = False  # whether requests can have image parts
+    headers: dict[str, str] = {}  # of every request
+    key: str = "Authorization"  # the header that has the API key
+    server: Server | None = None
+
+    def decoders(self, *, stream: bool) -> Decoders:
+        """What reads the answers."""
+        return self.decoder if stream or self.whole is None else self.whole

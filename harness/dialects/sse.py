@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, the data of each event out, cut anywhere. No IO, no JSON.
+"""Server-sent events: bytes in, the data of each event out, cut anywhere. No IO.
 
 Follows the WHATWG description as far as data goes: LF, CRLF or CR line ends, comments, several data lines an
 event; ids and retry times are skipped, no LLM server puts tokens into them. An error event, by its name or by a field
@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
+EVENTS = "text/event-stream"
 LONGEST = 4 << 20  # bytes of one event
 TOGETHER = 256 << 20  # bytes of all; else 256 streams that never end a line take a GiB
 TOO_LONG = b"\ran event longer than can be kept"  # no server can send it: a CR ends a line
@@ -26,6 +29,7 @@ class EventParser:
 
     __slots__ = ("_counted", "_cr", "_cut_off", "_tail")
 
+    media: ClassVar[str] = EVENTS
     buffered: ClassVar[int] = 0  # bytes of unfinished events, over all the streams of this process
 
     def __init__(self) -> None:
@@ -102,6 +106,15 @@ class EventParser:
         self._counted = size
         if size > LONGEST + 1 or (size and EventParser.buffered > TOGETHER):  # the last byte may end the last line
             self._cut_off = True
+
+
+def event(data: object, name: str = "") -> bytes:
+    """The bytes of an event, as a server writes it.
+
+    >>> event({"a": 1}, "delta")
+    b'event: delta\\ndata: {"a":1}\\n\\n'
+    """
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
 def _data(block: bytes) -> bytes | None:

@@ -20,7 +20,7 @@ from harness.manifest import StackStart
 from harness.recipe import Claim
 from harness.results import folder as folders
 from harness.results import levelmap, result
-from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
+from harness.results.levelmap import INPUT, INPUTS, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Ramp, Scenario, Sweep
 from harness.search.budget import Spent, Usage, dollars
@@ -29,7 +29,7 @@ from harness.summary import Summary, Value
 if TYPE_CHECKING:
     from harness.experiment.levels import View
 
-_SHORT = {INPUT: "in", OUTPUT: "out", SEQS: "seqs", SERVER: ""}  # in a cell's name
+_SHORT = {INPUT: "in", OUTPUT: "out", INPUTS: "texts", SEQS: "seqs", SERVER: ""}  # in a cell's name
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -65,10 +65,11 @@ def plan(scenario: Scenario) -> Plan:
 
 
 def axes(scenario: Scenario) -> list[Axis]:
-    """The axes that the scenario sweeps: input, output, server setting, server; empty where it is a single run."""
+    """The axes that the scenario sweeps: input, output, texts, server's setting, server; empty for a single run."""
     spec = scenario.sweep
     swept: list[tuple[str, Sequence[int | str]]] = [
-        (INPUT, spec.input_tokens), (OUTPUT, spec.output_tokens), (SEQS, spec.max_num_seqs), (SERVER, list(spec.urls)),
+        (INPUT, spec.input_tokens), (OUTPUT, spec.output_tokens), (INPUTS, spec.inputs or []),
+        (SEQS, spec.max_num_seqs), (SERVER, list(spec.urls)),
     ]  # fmt: skip
     return [Axis(name, list(values)) for name, values in swept if values]
 
@@ -86,7 +87,8 @@ def planned(scenario: Scenario, place: str = "[sweep]") -> list[Cell]:
     workload = scenario.workload
     made = []
     for index, values in enumerate(itertools.product(*(axis.values for axis in swept))):
-        at: dict[str, int | str] = {INPUT: workload.input_tokens, OUTPUT: workload.output_tokens}
+        answers = {OUTPUT: workload.output_tokens} if scenario.decodes else {INPUTS: workload.inputs or 1}
+        at: dict[str, int | str] = {INPUT: workload.input_tokens, **answers}
         at |= zip((axis.name for axis in swept), values, strict=True)
         name = "-".join(f"{_SHORT[axis]}{value}" for axis, value in at.items())
         own = msgspec.structs.replace(_placed(scenario, at, index), name=f"{scenario.name}-{name}", sweep=Sweep())
@@ -99,7 +101,8 @@ def _placed(scenario: Scenario, at: dict[str, Any], index: int) -> Scenario:
     """The scenario of one cell."""
     workload, target, sim = scenario.workload, scenario.target, scenario.sim
     seed = None if workload.seed is None else workload.seed + index
-    workload = msgspec.structs.replace(workload, input_tokens=at[INPUT], output_tokens=at[OUTPUT], seed=seed)
+    lengths = {INPUT: at[INPUT], **({OUTPUT: at[OUTPUT]} if OUTPUT in at else {INPUTS: at[INPUTS]})}
+    workload = msgspec.structs.replace(workload, **lengths, seed=seed)
     if SEQS in at:
         sim = msgspec.structs.replace(sim, max_num_seqs=at[SEQS])
     if SERVER in at:

@@ -7,7 +7,6 @@ from collections.abc import Collection
 import msgspec
 
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.table import Table
 from harness.record import Level, LevelNote
 from harness.results.result import Result
 from harness.scenario import Scenario
@@ -30,7 +29,8 @@ class Earlier(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, run: Result, seconds: float) -> Earlier:
         """A level counts if it is finished; the search's figures are made again from the records."""
-        table, facts = Table.of(run.records), Facts.of(run.manifest)
+        facts = Facts.of(run.manifest)
+        table = facts.table(run.records)
 
         def found(level: Level) -> MeasuredLevel | None:
             if not level.finished or level.window_end_s is None:

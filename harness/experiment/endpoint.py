@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -12,11 +12,13 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import Target
 from harness.scenario import Scenario
+from harness.work import Unit
 from harness.workload import probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.source import PromptWords, Source
 from harness.workload.tasks import Tasks
 
+_MODEL = "{model}"  # of a dialect's path
 _CLEAR = 0.95  # of the context, as a margin where words may be more than one token each
 
 
@@ -32,6 +34,7 @@ class Address(msgspec.Struct, frozen=True):
     root: str = "/v1"  # before `/models` and the API's path
     query: str = ""  # `?api-version=…`, sent with every request
     api: str = ""  # the API whose whole path the URL has
+    model: str = ""  # that the API's path names
 
     @property
     def place(self) -> str:
@@ -39,8 +42,15 @@ class Address(msgspec.Struct, frozen=True):
         return self.base + self.prefix
 
     def path(self, of: str) -> str:
-        """The whole path of one of the server's pages or of the API."""
+        """The whole path of one of the server's pages."""
         return self.prefix + of + self.query
+
+    def api_path(self, api: str, model: str | None) -> str:
+        """The whole path of an API; HarnessError where it names a model and there is none."""
+        dialect = DIALECTS[api]
+        if model is None and _MODEL in dialect.path:
+            raise HarnessError("its path names the model", place=f"--api {api}", way_out="give --model")
+        return self.path((self.root and dialect.root) + dialect.path.replace(_MODEL, quote(model or "", safe="/")))
 
 
 def address(url: str, place: str = "--url") -> Address:
@@ -74,16 +84,31 @@ def address(url: str, place: str = "--url") -> Address:
     host = parts.hostname
     shown = f"[{host}]" if ":" in host else host
     prefix, root = parts.path.rstrip("/"), "/v1"
-    api = next((name for name, dialect in DIALECTS.items() if prefix.endswith(dialect.path)), "")
-    if api:
-        prefix = prefix.removesuffix(DIALECTS[api].path)
-    if (api and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
+    prefix, api, model = _named(prefix)
+    if (api and DIALECTS[api].root and not prefix.endswith("/v1")) or "/openai/deployments/" in prefix:
         root = ""
     query = f"?{parts.query}" if parts.query else ""
     prefix = prefix.removesuffix("/v1")
     return Address(
-        f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme, root=root, query=query, api=api
-    )
+        f"{parts.scheme}://{shown}:{port}", host, port, prefix, parts.scheme,
+        root=root, query=query, api=api, model=model,
+    )  # fmt: skip
+
+
+def _named(path: str) -> tuple[str, str, str]:
+    """A path without the API's own; the API and the model that it names, "" where it names none.
+
+    >>> _named("/a/v2/models/m/generate_stream"), _named("/generate_stream"), _named("/v1")
+    (('/a', 'triton', 'm'), ('', 'tgi', ''), ('/v1', '', ''))
+    """
+    for name, dialect in DIALECTS.items():
+        before, _, after = dialect.path.partition(_MODEL)
+        if after and path.endswith(after) and before in path:
+            prefix, _, model = path.removesuffix(after).rpartition(before)
+            return prefix, name, unquote(model)
+        if not after and path.endswith(dialect.path):
+            return path.removesuffix(dialect.path), name, ""
+    return path, "", ""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +119,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     figures: Target | None = None  # where the server's figures are, likewise; None: at /metrics of the target
     exporters: tuple[Target, ...] = ()  # of the GPUs and machines that serve
     api: str = "chat"
+    unit: Unit = Unit.OUTPUT_TOKENS  # what throughput counts
+    stream: bool = True
     model: str
     path: str
     drop: frozenset[str]

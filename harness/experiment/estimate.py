@@ -50,6 +50,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     mean, rest_s = shape.of(scenario).mean(), tasks.rest_s(scenario, rows)
     each_s, task_s = tasks.per_second(scenario, e2e_s, rows), tasks.seconds(scenario, e2e_s, rows)
     ramped = [(step, mean.input_tokens) for step in _steps(scenario, e2e_s, rest_s, mean.output_tokens)]
+    inputs = scenario.workload.inputs or 1
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
         lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None)
@@ -63,7 +64,7 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
         lasting = warm_up + window + e2e_s
         seconds += lasting
         requests += rate * lasting
-        tokens_in += rate * lasting * input_tokens
+        tokens_in += rate * lasting * input_tokens * inputs
     seconds, requests, tokens_in = (spec.repeat * each for each in (seconds, requests, tokens_in))
 
     def usage(share: float) -> Usage:
@@ -97,7 +98,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 concurrency=step.concurrency,
                 rate=step.rate,
                 in_flight=N,
-                output_tokens_per_s=N * output_tokens / e2e_s,
+                output_tokens_per_s=N * (output_tokens or 1.0) / e2e_s,
                 se=None,
                 error_rate=0.0,
                 seconds=1.0,

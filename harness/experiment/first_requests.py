@@ -13,13 +13,18 @@ from collections.abc import Awaitable, Mapping
 import msgspec
 
 from harness.dialects import DIALECTS, decoder, refusals
+from harness.dialects.document import JSON
+from harness.dialects.ndjson import NDJSON
+from harness.dialects.sse import EVENTS
 from harness.errors import HarnessError
+from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import not_served, server_words, way_out_of
 from harness.load import control
-from harness.load.http1 import ResponseParser
+from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
 from harness.secrecy import plain
-from harness.workload import length, probe, shape
+from harness.work import Unit
+from harness.workload import image, inputs, length, probe, shape
 from harness.workload.request import Request
 from harness.workload.source import PromptWords
 from harness.workload.uniform import Uniform
@@ -47,6 +52,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_word: float
     e2e_s: float
     itl_s: float | None
+    unit: Unit
     http_version: str
     notes: tuple[str, ...]
 
@@ -81,7 +87,7 @@ async def first_requests(
         if timed is not None and better == words_now:  # no nearer prompt is made of words
             break
         words_now, began = better, time.monotonic()
-        timed = await requests.send(words_now, min(answer, _TIMED))
+        timed = await requests.send(words_now, min(answer, _TIMED) if scenario.target.streams else answer)
         e2e_s = time.monotonic() - began
     counted = requests.counts[-1].tokens if requests.counts else None
     per_word = length.tokens_per_word(requests.counts) if requests.counts else 1.0
@@ -97,8 +103,9 @@ async def first_requests(
         tokens_per_word=per_word,
         e2e_s=e2e_s + left_s,
         itl_s=itl_s,
+        unit=_unit(scenario, counted),
         http_version=timed.http_version,
-        notes=(*requests.notes, *_length_notes(wanted, counted, per_word, words_now, exact=exact)),
+        notes=(*requests.notes, *_length_notes(scenario, wanted, counted, per_word, words_now, exact=exact)),
     )
 
 
@@ -138,10 +145,23 @@ def _must_have_room(wanted: int, counted: int | None, per_word: float) -> None:
         )
 
 
-def _length_notes(wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool) -> list[str]:
+def _unit(scenario: Scenario, counted: int | None) -> Unit:
+    """What throughput counts: where neither the server nor a tokenizer counts input tokens, documents."""
+    unit, workload = DIALECTS[scenario.target.api].unit, scenario.workload
+    by_tokenizer = workload.tokenizer is not None and scenario.one_length
+    return Unit.DOCUMENTS if unit is Unit.INPUT_TOKENS and counted is None and not by_tokenizer else unit
+
+
+def _length_notes(
+    scenario: Scenario, wanted: int, counted: int | None, per_word: float, words: int, *, exact: bool
+) -> list[str]:
     """Notes on the length of the prompts."""
     notes = []
-    if counted is None:
+    if counted is None and not scenario.decodes:
+        what = {Unit.DOCUMENTS: "throughput is in documents, and --tokenizer counts tokens"}
+        by_words = "input tokens are those of the tokenizer, without special ones"
+        notes.append(f"the server counts no tokens: {what.get(_unit(scenario, counted), by_words)}")
+    elif counted is None:
         notes.append("the server gives no usage: input tokens are words, output tokens are chunks")
     elif counted != wanted:
         notes.append(
@@ -177,6 +197,8 @@ class _Requests:
     ) -> None:
         self._api, self._scenario, self._url, self._path = api, scenario, url, path
         self._model, self._words = model, words
+        planned = image.plan(scenario.workload)
+        self._images = image.Images(*planned, scenario.workload.seed or 0) if planned else None
         self.used = first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
@@ -197,11 +219,14 @@ class _Requests:
             alike=not self._words.exact,
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
-        request = await asyncio.to_thread(source.request, self.used)
+        request = await asyncio.to_thread(inputs.together(self._scenario, source).request, self.used)
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(self.used))
         reply = await self._answer(request)
         self.used += 1
         if reply.response.input_tokens is not None:
-            self.counts.append(length.Counted(prompt_words, reply.response.input_tokens))
+            each = round(reply.response.input_tokens / (workload.inputs or 1))
+            self.counts.append(length.Counted(prompt_words, each))
         return reply
 
     async def _answer(self, request: Request) -> _Reply:
@@ -211,16 +236,16 @@ class _Requests:
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
-            content = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body).encode(request)
-            decoding = dialect.decoder()
+            encoder = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body, stream=target.streams)
+            content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
             within_s = target.request_timeout
             async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                     self._drop_refused(answer.status, message)
                     continue
-                _must_stream(answer.headers, place)
-                ResponseParser().take_head(answer.status, answer.headers)  # as the load will read it
+                _must_be(decoding.media, answer.headers, place)
+                ResponseParser(decoding.media).take_head(answer.status, answer.headers)  # as the load will read it
                 async for piece in control.pieces(answer):
                     decoding.feed(piece, time.monotonic_ns())
             response = decoding.end(time.monotonic_ns())
@@ -242,22 +267,27 @@ class _Requests:
             self.drop |= {field}
             self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return
-        no = not_served(status, message, place)
-        raise no or HarnessError(server_words(status, message), place=place, way_out=way_out_of(status))
+        if (no := not_served(status, message, place)) is not None:
+            raise no
+        kind = NotSpokenError if status in (404, 405) else HarnessError
+        raise kind(server_words(status, message), place=place, way_out=way_out_of(status))
 
 
-def _must_stream(headers: Mapping[str, str], place: str) -> None:
-    """HarnessError where a response is no plain stream of events."""
-    kind = headers.get("content-type", "")
-    if "event-stream" not in kind:
-        what = "HTML" if "html" in kind else "one JSON body" if "json" in kind else None
-        what = what or repr(plain(kind[:60]) or "no content type")
-        raise HarnessError(
-            f"it answers with {what}, not a stream", place=place, way_out="give an endpoint that streams"
+def _must_be(media: str, headers: Mapping[str, str], place: str) -> None:
+    """HarnessError where a response is not of this media type, or compressed."""
+    kind, streams = media_type(headers.get("content-type", "")), media != JSON
+    if kind != media:
+        names = {"text/html": "HTML", JSON: "one JSON body", NDJSON: "lines of JSON", EVENTS: "a stream"}
+        what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
+        raise NotSpokenError(
+            f"it answers with {what}, not {names[media]}",
+            place=place,
+            way_out="give an endpoint that streams" if streams else "see --api",
         )
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
-            f"it compresses its streams ({coding[:40]}), though no compression was requested",
+            f"it compresses its {'streams' if streams else 'answers'} ({coding[:40]}), though no compression was "
+            "requested",
             place=place,
-            way_out="switch compression off for text/event-stream there",
+            way_out=f"switch compression off for {media} there",
         )

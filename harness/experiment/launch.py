@@ -19,9 +19,10 @@ import msgspec
 from harness import scenario as scenarios
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError, nearest
-from harness.experiment import published, server_tokenizer, unreachable, vocabulary
+from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import LONGEST_BODY, Findings, first_requests
+from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import is_https, not_served, speaks_tls
 from harness.load import control
 from harness.load.client import client
@@ -32,18 +33,29 @@ from harness.terminal import few
 from harness.workload import probe, shape, tasks
 from harness.workload.source import PromptWords
 
+_KEY = "Authorization"  # the header in which a resolved scenario has the API key
 _CONNECT_S = 10.0  # TLS included
 _MODELS_S = 60.0  # for the list of models, from connecting to its last byte
 _MOST_NAMES = 10  # models of a list that are shown
 _MOST_FIT = 0.99  # of requests that fit into the context, where lengths vary
 
 
-def _api(scenario: Scenario, where: Address) -> Scenario:
-    """The scenario with the API that the address names; HarnessError if --api contradicts it."""
+def with_api(scenario: Scenario, where: Address) -> Scenario:
+    """The scenario with the API and the model that the address names; HarnessError if an option contradicts them."""
     api, spec = where.api or scenario.target.api, scenario.target
-    if api != spec.api and spec.api != type(spec)().api:
+    if DIALECTS[api].path == DIALECTS[spec.api].path:
+        api = spec.api  # two APIs may have one path
+    elif spec.api != type(spec)().api:
         raise HarnessError(f"the address names {where.api}", place=f"--api {spec.api}", way_out="leave one of them out")
-    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=api))
+    if where.model and spec.model not in (None, where.model):
+        fact = f"the address names {where.model}"
+        raise HarnessError(fact, place=f"--model {spec.model}", way_out="leave one of them out")
+    if not spec.streams and DIALECTS[api].whole is None and DIALECTS[api].unit.decodes:
+        raise HarnessError("its answers always stream", place=f"--api {api}", way_out="leave --no-stream out")
+    if scenario.workload.images and not DIALECTS[api].images:
+        raise HarnessError("images are for chat", place=f"--api {api}", way_out="leave workload.images out")
+    model = spec.model or where.model or None
+    return msgspec.structs.replace(scenario, target=msgspec.structs.replace(spec, api=api, model=model))
 
 
 def figures(scenario: Scenario, where: Address, wire: Target) -> Target:
@@ -71,14 +83,18 @@ def _page_at(url: str, place: str, where: Address, wire: Target) -> Target:
 
 def target(scenario: Scenario, where: Address) -> Target:
     """How a worker reaches the endpoint, by a resolved scenario. It holds secrets: for the wire only."""
-    spec = scenario.target
+    spec, dialect = scenario.target, DIALECTS[scenario.target.api]
+    headers = dialect.headers | spec.headers
+    if spec.api_key_env and dialect.key != _KEY:
+        headers[dialect.key] = headers.pop(_KEY).removeprefix("Bearer ")
     return Target(
         scheme=where.scheme,
         host=where.host,
         port=where.port,
         uds=where.uds,
-        path=where.path(where.root + DIALECTS[spec.api].path),
-        headers=spec.headers,
+        path=where.api_path(spec.api, spec.model),
+        headers=headers,
+        media=dialect.decoders(stream=spec.streams)().media,
         ca_file=spec.ca_file or "",
         insecure=spec.insecure,
         transport=spec.transport,
@@ -143,7 +159,7 @@ async def _check(
 ) -> Launch:
     """All checks, by a resolved scenario; the texts are still the server's own."""
     where = address(url)
-    scenario = _api(scenario, where)
+    scenario = with_api(scenario, where)
     wire = target(scenario, where)
     there = figures(scenario, where, wire)
     trust = trust_remote_code
@@ -155,6 +171,8 @@ async def _check(
         figures=msgspec.structs.replace(there, path=facts.path or there.path),
         exporters=tuple(_page_at(url, f"--exporter {url}", where, wire) for url in scenario.target.exporters or ()),
         api=scenario.target.api,
+        unit=findings.unit,
+        stream=scenario.target.streams,
         extra_body=scenario.target.extra_body,
         model=found.model,
         path=wire.path,
@@ -172,7 +190,11 @@ async def _check(
         server=_server_facts(found.limits, facts.facts),
         cache_config=facts.cache_config,
         metrics=facts.metrics,
-        notes=(*_choices(where, wire, findings.http_version), *facts.notes, *findings.notes),
+        notes=(
+            *_choices(where, wire, findings.http_version, streams=scenario.target.streams),
+            *facts.notes,
+            *findings.notes,
+        ),
     )
 
 
@@ -216,7 +238,10 @@ async def _find(
                 words = PromptWords(words=known, exact=True)
             elif known := await server_tokenizer.words(api, where, owner, model, within_s):
                 words = PromptWords(words=known, exact=True)
-            findings = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
+            try:
+                findings = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
+            except NotSpokenError as error:
+                raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None
             return _Found(model, limits, words, tokenizer_json, findings, await reading)
         finally:
             if reading is not None:
@@ -239,7 +264,8 @@ def _must_fit(scenario: Scenario, longest: int | None, place: str) -> None:
         raise HarnessError(fact, place=place, way_out="fewer turns or shorter texts")
     prefix = scenario.workload.prefix.tokens if scenario.workload.prefix and not scenario.has_tasks else 0
     for each in shape.of(scenario).classes:
-        inputs, outputs = prefix + each.input.quantile(_MOST_FIT), each.output.quantile(_MOST_FIT)
+        inputs = prefix + each.input.quantile(_MOST_FIT)
+        outputs = each.output.quantile(_MOST_FIT) if scenario.decodes else 0
         if inputs + outputs > longest:
             of = f" (class '{each.name}')" if each.name else ""
             lower = "lower --input-tokens or --output-tokens"
@@ -258,13 +284,15 @@ def _server_facts(limits: dict[str, Any], facts: dict[str, Any]) -> dict[str, An
     return limits | facts
 
 
-def _choices(where: Address, wire: Target, http_version: str) -> list[str]:
+def _choices(where: Address, wire: Target, http_version: str, *, streams: bool) -> list[str]:
     """Notes on choices about the connection that change what the figures mean."""
     from harness.load.httpclient import CPU_S_PER_MILLION, SOCKET_CPU_S_PER_MILLION
 
     notes = []
     if where.api:
         notes.append(f"the address names the API: {where.api}")
+    if not streams:
+        notes.append("--no-stream: an answer arrives all at once, so TTFT is its whole time and there is no ITL")
     if wire.insecure and wire.scheme == "https":
         notes.append("--insecure: the server's certificate was not verified")
     if wire.transport == "httpx":

@@ -17,7 +17,6 @@ import msgspec
 
 from harness import traffic
 from harness.analysis.level import Facts, summarise_level
-from harness.analysis.table import Table
 from harness.analysis.verdicts.client import CPU
 from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
@@ -42,7 +41,8 @@ from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
 from harness.summary import LevelSummary, RampStep
-from harness.workload import shape, tasks, think
+from harness.work import Unit
+from harness.workload import image, shape, tasks, think
 
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
@@ -50,6 +50,8 @@ _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a to
 
 class View(Protocol):
     """What a person sees while levels run; `report.live` has one."""
+
+    unit: str  # of throughput
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
 
@@ -122,6 +124,11 @@ class Levels:
         self._took: list[float] = []  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
+        unit, texts = inputs.facts.unit, inputs.facts.inputs
+        amounts = {Unit.INPUT_TOKENS: texts * (launch.input_tokens or launch.prompt_words), Unit.DOCUMENTS: texts}
+        self._amount = amounts.get(unit, 1)  # of work in one event
+        if not unit.decodes:
+            view.unit = unit.per_s
 
     async def run(self, workers: Workers, placement: Sequence[tuple[int, ...]], gpus: Cards | None = None) -> None:
         """Measure level after level until the ramp or a budget ends it; leaves every record in the spool."""
@@ -210,7 +217,8 @@ class Levels:
         return measured(summary, finished)
 
     def _summary(self, records: Sequence[Record], samples: Sequence[Sample], level: Level) -> LevelSummary:
-        return summarise_level(records, Table.of(records), samples, level, self._inputs.facts)
+        facts = self._inputs.facts
+        return summarise_level(records, facts.table(records), samples, level, facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
@@ -227,6 +235,8 @@ class Levels:
             ),
             balance=scenario.target.balance or ROUND_ROBIN,
             api=launch.api,
+            stream=launch.stream,
+            images=image.plan(scenario.workload),
             model=launch.model,
             drop=launch.drop,
             extra_body=launch.extra_body,
@@ -341,7 +351,8 @@ class Levels:
         """What the run has used so far; requests in flight count whole, since they will be billed."""
         mean, earlier, live = self._mean, self._earlier, self.live
         seconds = earlier.seconds + live.now() - self._began_s
-        one = Usage(round(mean.input_tokens), 0, round(mean.output_tokens))
+        inputs = self._scenario.workload.inputs or 1
+        one = Usage(round(mean.input_tokens * inputs), 0, round(mean.output_tokens))
         usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))
         cost = dollars(self._scenario.hardware, seconds, usage) or 0.0
         return Budget(self._scenario.ramp, Spent(seconds, earlier.requests + live.begun, cost))
@@ -360,8 +371,9 @@ class Levels:
         """Show the level as it was when the report came."""
         self._note_silence(progress, timing.silent_s)
         self._view.update(
-            phase, progress.time_s - since_s, expected_s, float(progress.in_flight), timing.tokens_per_s(1.0),
-            progress.failed, ttft_s=self.live.ttft_s, left_s=self._left_s(progress.time_s - timing.level.begin_s),
+            phase, progress.time_s - since_s, expected_s, float(progress.in_flight),
+            timing.tokens_per_s(1.0) * self._amount, progress.failed, ttft_s=self.live.ttft_s,
+            left_s=self._left_s(progress.time_s - timing.level.begin_s),
         )  # fmt: skip
 
     def _note_silence(self, progress: Progress, silent_s: float) -> None:
@@ -374,7 +386,8 @@ class Levels:
         self._silence_noted_s = silent_s
         oldest_s = progress.oldest_sent_s
         waits = f", the longest for {progress.time_s - oldest_s:.0f} s" if oldest_s is not None else ""
-        self._view.note(f"no token for {silent_s:.0f} s: {progress.in_flight} requests wait{waits}")
+        noun = "token" if self._scenario.decodes else "answer"
+        self._view.note(f"no {noun} for {silent_s:.0f} s: {progress.in_flight} requests wait{waits}")
 
     def _left_s(self, level_s: float) -> float | None:
         """Seconds left of the run, `level_s` into a level: of its budget, or by what its levels took so far.

@@ -14,6 +14,7 @@ import harness
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis import phases
+from harness.dialects import DIALECTS
 from harness.experiment import calibrate, hardware, published
 from harness.experiment.endpoint import Launch, probe_lengths
 from harness.experiment.levels import Levels
@@ -26,7 +27,9 @@ from harness.observe.cards import Cards
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
-from harness.workload import hit_rate, representative, shape
+from harness.work import Unit
+from harness.workload import hit_rate, image, representative, shape
+from harness.workload.request import Request
 
 _BLOCK = 16  # tokens of a block of a prefix cache, where the server does not publish it: vLLM's on GPUs
 
@@ -59,6 +62,8 @@ async def first(
     made = None
     if deployed and not representative.predictable(scenario):
         notes.append("no prediction: the prompts of sessions and graphs grow with every answer")
+    elif deployed and launch.unit is Unit.DOCUMENTS:
+        notes.append("no prediction: it is of tokens, which nobody counts here")
     elif deployed:
         made = await asyncio.to_thread(predict, scenario, launch, *deployed, simulated=bool(profile))
     shown, spec = scenarios.shown(scenario, launch.secrets), scenario.hardware
@@ -75,6 +80,7 @@ async def first(
         urls=[each.address.place for each in launch.replicas] or UNSET,
         model=launch.model,
         api=launch.api,
+        unit=UNSET if launch.unit.decodes else launch.unit.value,  # type: ignore[arg-type]  # it is one of the two
         server=launch.server | shown.target.server_meta,
         cache_config=launch.cache_config,
         dropped_fields=sorted(launch.drop),
@@ -109,10 +115,18 @@ def _workload(scenario: Scenario, launch: Launch) -> Workload:
         expected_hit_rate=hit_rate.expected(
             scenario, block=block or _BLOCK, template_tokens=template, rows=launch.rows
         ),
-        sampling=Sampling(
-            temperature=None if "temperature" in launch.drop else 0.0, ignore_eos="ignore_eos" not in launch.drop
-        ),
+        images=scenario.workload.images,
+        image_bytes=image.request_bytes(scenario.workload) or UNSET,
+        sampling=sampling(launch),
     )
+
+
+def sampling(launch: Launch) -> Sampling:
+    """What the requests' bodies ask for; some APIs have no word for it."""
+    request = Request(number=0, prompt="", output_tokens=1)
+    body = msgspec.json.decode(DIALECTS[launch.api].encoder(launch.model, drop=launch.drop).encode(request))
+    fields = body | body.get("options", {}) | body.get("parameters", {})
+    return Sampling(temperature=fields.get("temperature"), ignore_eos=fields.get("ignore_eos", False))
 
 
 def _simulated(scenario: Scenario, launch: Launch, profile: Profile | None) -> Simulated | None:

@@ -31,6 +31,7 @@ from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
 from harness.experiment import consent, datasets, limits, replicas
+from harness.experiment import launch as launching
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Address, Launch, address, probe_lengths
 from harness.experiment.executor import DaemonExecutor
@@ -97,12 +98,15 @@ def run(
 
     A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand.
     """
-    if scenario.target.url is None:
+    url = scenario.target.url
+    if url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
     if scenario.workload.seed is None:
         # A new one for each run: a server that is still warm must not know the prompts of the last run.
         seed = secrets.randbelow(2**31)
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
+    if url != "sim:":
+        scenario = launching.with_api(scenario, address(url))
     limits.check(scenario)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))

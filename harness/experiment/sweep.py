@@ -41,6 +41,7 @@ from harness.results.levelmap import Map, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Scenario
 from harness.search.budget import Budget, Spent
+from harness.work import Unit
 
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
 _GRAVITY = (0, 99, _FAILED, 3)  # of exit statuses, rising; a signal's is above them all
@@ -231,6 +232,7 @@ class _MapSession(msgspec.Struct):
             model=outcome.manifest.model,
             gpu=outcome.manifest.gpu,
             simulated=outcome.summary.simulated,
+            unit=outcome.manifest.unit,
         )
         self._put(cells.costed(cells.measured(cell, outcome), outcome.folder, cell))
 
@@ -255,6 +257,7 @@ class _MapSession(msgspec.Struct):
             model=self.manifest.model or None,
             gpu=self.manifest.gpu or None,
             simulated=self.manifest.simulated or False,
+            unit=self.manifest.unit or Unit.OUTPUT_TOKENS.value,
             complete=ended and not any(cell.error for cell in found),
             axes=self.plan.axes,
             cells=found,

@@ -143,7 +143,7 @@ def way_out_of(status: int) -> str:
     if status in (401, 403):
         return "give --api-key-env VARIABLE"
     if status == 404:
-        return "check --url, --model and --api (chat or completions)"
+        return "check --url, --model and --api"
     if status == 429:
         return "give --max-rps, the endpoint's quota"
     return "see the server's log; nothing was loaded"

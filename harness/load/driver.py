@@ -43,6 +43,7 @@ from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.workload import arrivals
 from harness.workload.arrivals import due_times, stagger
+from harness.workload.image import Images
 from harness.workload.request import Request
 from harness.workload.source import Source, times
 from harness.workload.tasks import Tasks
@@ -84,10 +85,12 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        self._dialect = DIALECTS[plan.api]
-        self._encode = self._dialect.encoder(
-            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes
+        dialect = DIALECTS[plan.api]
+        self._encode = dialect.encoder(
+            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream
         ).encode
+        self._images = Images(*plan.images, plan.source.seed) if plan.images else None
+        self._decoder = dialect.decoders(stream=plan.stream)
         self._number = plan.first_request + plan.worker
         self._ready: collections.deque[_Built] = collections.deque()
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
@@ -305,7 +308,7 @@ class Driver:
 
     async def _sent(self, built: _Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
-        decoding = self._dialect.decoder(self._placer, keep_text=keep_text)
+        decoding = self._decoder(self._placer, keep_text=keep_text)
         cancel, timeout_s = built.cancel, self._plan.request_timeout_s
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
@@ -344,6 +347,8 @@ class Driver:
 
     def _built(self, request: Request) -> _Built:
         plan = self._plan
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(request.number))
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request), request.session)
         return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)

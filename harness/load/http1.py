@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from harness.dialects.sse import EVENTS
 from harness.errors import ProtocolError
 
 _LONGEST_HEAD = 65_536  # also of the trailers
@@ -27,7 +28,6 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.(\d) ([1-9]\d\d)(?: .*)?", re.DOTALL)
 _BLANKS = re.compile(rb"\r\n[ \t]+")  # a folded header goes on
 _NAME = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CHUNK_LENGTH = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\0\r\n]*)?")
-_EVENTS = re.compile(r"text/event-stream *(?:[;,]|$)", re.IGNORECASE)
 _LENGTHS = {b"%x" % length: length for length in range(1, 4096)}  # nearly every chunk of every server
 
 
@@ -69,13 +69,16 @@ class ResponseParser:
     """Parses one response as its bytes arrive.
 
     `feed` returns the body pieces in a read. `over`: the message is complete, by its own framing. `eof`: the peer
-    closed, which completes a body that only the close delimits. `streams`: the body is a stream of events; False once
-    the head shows that it is an error's text.
+    closed, which completes a body that only the close delimits. `streams`: the body is of the type `media`, which
+    a decoder reads; False once the head shows that it is an error's text.
     """
 
-    __slots__ = ("_even", "_interim", "_left", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams")
+    __slots__ = (
+        "_even", "_interim", "_left", "_media", "_mode", "_tail", "headers", "keep_alive", "over", "status", "streams",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, media: str = EVENTS) -> None:
+        self._media = media
         self.status = 0
         self.headers: dict[str, str] = {}
         self.streams = True
@@ -131,7 +134,7 @@ class ResponseParser:
         if coding and coding.lower() != "identity":
             raise ProtocolError(f"content-encoding {coding[:40]!r}, though identity was asked for", "encoding")
         kind = headers.get("content-type")
-        self.streams = not kind or _EVENTS.match(kind) is not None
+        self.streams = not kind or media_type(kind) == self._media
 
     def _section(self, data: bytes | bytearray) -> tuple[bytes, bytes] | None:
         """The lines up to the next empty one, and what comes after; None, and all is kept, while that is to come."""
@@ -249,6 +252,15 @@ class ResponseParser:
             left, at = max(0, end - size), end
         self._left = left
         self._even = not left and not self._tail
+
+
+def media_type(value: str) -> str:
+    """The type in a Content-Type header, without its parameters; the first of several.
+
+    >>> media_type("Text/Event-Stream ; charset=utf-8, text/html")
+    'text/event-stream'
+    """
+    return value.partition(",")[0].partition(";")[0].strip().lower()
 
 
 def _parsed(head: bytes) -> tuple[int, int, dict[str, str]]:

@@ -163,7 +163,7 @@ class HttpxTransport:
         self._client = _client(target)
         self._url = self._client.base_url.join(target.path)
         self._headers = self._client.headers
-        self._headers.update({"Accept": "text/event-stream", "Content-Type": "application/json"})
+        self._headers.update({"Accept": target.media, "Content-Type": "application/json"})
         gc.enable()  # httpx makes reference cycles, the sockets make none
 
     def request(self, request_id: str, body: bytes, session: str = "") -> httpx.Request:

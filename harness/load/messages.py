@@ -41,12 +41,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[Replica, ...] = ()  # where there are several; `target` and `url` are the first one's
     balance: fleet.Balance = fleet.ROUND_ROBIN
     api: str = "chat"
+    stream: bool = True
     model: str
     drop: frozenset[str] = frozenset()  # optional fields that the server refuses
     extra_body: dict[str, Any] = {}  # may hold secrets
     classes: dict[str, dict[str, Any]] = {}  # fields that the bodies of a class have of their own
     source: Source | Tasks
     first_request: int  # numbers below were used by the launch checks
+    images: tuple[int, int, int] | None = None  # in each request: how many, their width and height in pixels
     request_timeout_s: float
     max_rps: float | None  # this worker's share
     start: str  # staggered | burst | batch

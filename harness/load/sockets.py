@@ -172,7 +172,7 @@ class SocketTransport:
         self.stamped = not target.uds  # the kernel stamps what comes over a network only
         self._target = target
         self._own_headers = bool(target.session_header or target.traceparent)
-        usual = {"Host": target.authority, "Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
         self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
         self._addresses: list[Any] = []
         self._resolving: asyncio.Task[list[Any]] | None = None

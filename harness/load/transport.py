@@ -15,6 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from harness.dialects import decoder, refusals
+from harness.dialects.dialect import Decoder
+from harness.dialects.sse import EVENTS
 from harness.errors import ProtocolError
 from harness.load.http1 import ResponseParser
 from harness.record import ABANDONED
@@ -32,6 +34,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     path: str
     headers: dict[str, str]
+    media: str = EVENTS  # of the answers
     uds: str = ""  # path of a Unix socket; then host and port only name the server
     ca_file: str = ""  # PEM file of the authorities to trust in place of the system's
     insecure: bool = False  # take any certificate
@@ -100,11 +103,11 @@ class Exchange:
     )
     decoded: decoder.DecodedResponse  # as soon as it is complete
 
-    def __init__(self, request_id: str, decoding: decoder.StreamDecoder | None = None) -> None:
+    def __init__(self, request_id: str, decoding: Decoder | None = None) -> None:
         self.request_id = request_id
         self.url = ""  # of the replica that it went to; "": there is one server
-        self.response = ResponseParser()
         self._decoder = decoding or decoder.StreamDecoder()
+        self.response = ResponseParser(self._decoder.media)
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it changes any more
@@ -162,7 +165,7 @@ class CutExchange(Exchange):
 
     __slots__ = ("_left",)
 
-    def __init__(self, request_id: str, decoding: decoder.StreamDecoder, chunks: int) -> None:
+    def __init__(self, request_id: str, decoding: Decoder, chunks: int) -> None:
         super().__init__(request_id, decoding)
         self._left = chunks
 

@@ -52,7 +52,7 @@ def stops_of(model: Model, deployment: Deployment, workload: MeanLengths) -> dic
     """The caps that stop the batch."""
     out: dict[str, float | None] = {
         "kv_memory": _kv_batch(model, deployment, workload),
-        "max_num_seqs": deployment.max_num_seqs,
+        "max_num_seqs": deployment.max_num_seqs if workload.inputs == 1 else deployment.max_num_seqs / workload.inputs,
     }
     if deployment.max_num_batched_tokens and workload.output_tokens:
         fresh = workload.input_tokens * (1 - deployment.prefix_hit)

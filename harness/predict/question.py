@@ -40,6 +40,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | Gpu
     input_tokens: float
     output_tokens: float
+    inputs: int = 1  # texts of a request, where nothing is decoded
     mixture: Mixture = ()  # where requests differ: their lengths, of which the two are the means
     levels: Sequence[int] = LEVELS
     dtype: str = "auto"
@@ -76,9 +77,10 @@ def setup(question: Question) -> tuple[Model, Deployment, MeanLengths]:
     name = question.name or short(question.model)
     made = model(model_config(question.model), name, dtype=question.dtype, kv_dtype=question.kv_dtype)
     card = gpu(question.gpu) if isinstance(question.gpu, str) else question.gpu
-    mean = means(question.mixture or MeanLengths(question.input_tokens, question.output_tokens))
+    alike = MeanLengths(question.input_tokens, question.output_tokens, inputs=question.inputs)
+    mean = means(question.mixture or alike)
     if not made.generates:
-        mean = MeanLengths(mean.input_tokens, 0.0)
+        mean = MeanLengths(mean.input_tokens, 0.0, inputs=mean.inputs)
     beyond_context(made, _longest(question, made))
     return made, deployment(card, **question.figures), mean
 

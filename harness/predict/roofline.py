@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from harness.errors import HarnessError
 from harness.predict.band import MEMORY, fast, slow
@@ -60,7 +61,7 @@ def predict(
     evenly.
     """
     if not model.generates and workload.output_tokens:
-        workload = MeanLengths(workload.input_tokens, 0.0)
+        workload = MeanLengths(workload.input_tokens, 0.0, inputs=workload.inputs)
     one, dp = caps(model, deployment, workload, slo), deployment.dp
     cap = batch_cap(one)
     band = _ends(model, deployment, workload)
@@ -74,10 +75,11 @@ def predict(
         simulated=simulated,
         input_tokens=workload.input_tokens,
         output_tokens=workload.output_tokens,
+        inputs=workload.inputs if workload.inputs > 1 else UNSET,
         binding_cap=binding_cap(stops, one),
         caps={name: None if each is None or each == math.inf else each * dp for name, each in one.items()},
-        plateau_tokens_per_s=Band(*(_of_all(end, workload, top, dp).throughput for end in band)),
-        single_stream_tokens_per_s=Band(*(_of_all(end, workload, 1, dp).throughput for end in band)),
+        plateau_tokens_per_s=_tokens([_of_all(end, workload, top, dp) for end in band], workload),
+        single_stream_tokens_per_s=_tokens([_of_all(end, workload, 1, dp) for end in band], workload),
         hinge_concurrency=min(stops.values()) * dp if stops else None,
         levels=[_level(C, band, deployment, workload, one, slo, price) for C in levels],
         assumptions=_assumptions(model, deployment, workload),
@@ -127,6 +129,13 @@ def _of_all(end: _End, workload: MeanLengths, C: float, dp: int) -> SteadyState:
     )
 
 
+def _tokens(points: Sequence[SteadyState], workload: MeanLengths) -> Band:
+    """Output tokens/s; input tokens/s where nothing is decoded."""
+    if workload.output_tokens:
+        return Band(*(point.throughput for point in points))
+    return Band(*(point.requests_per_s * workload.inputs * workload.input_tokens for point in points))
+
+
 def _level(
     C: int,
     band: Sequence[_End],
@@ -140,17 +149,18 @@ def _level(
     mid, dp, G = band[1].cost, deployment.dp, workload.output_tokens
     points = [_of_all(end, workload, C, dp) for end in band]
     found = [latencies(points[1], mid, workload, together) for together in TOGETHER]
-    rates = [point.throughput if G else point.requests_per_s * workload.input_tokens for point in points]
+    tokens = _tokens(points, workload)
     return PredictedLevel(
         concurrency=C,
         output_tokens_per_s=Band(*(point.throughput for point in points)),
+        input_tokens_per_s=UNSET if G else tokens,
         itl_s=points[1].itl if G else None,
         ttft_s=found[1].ttft,
         ttft_mean_s=Band(*(each.ttft for each in found)),
         ttft_p99_s=Band(*(each.ttft_p99 for each in found)),
         itl_p99_s=found[1].itl_p99 if G else None,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
-        usd_per_million=_usd(price, deployment.gpus, rates),
+        usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
         meets_slo=meets(latencies(points[0], band[0].cost, workload, TOGETHER[1]), slo) if slo else None,
         bound_by=bound_by(mid, workload, max(1.0, C / dp), limits),
         experts_hit=_experts_hit(mid, points[1].batch),

@@ -14,9 +14,9 @@ from harness.predict.rules import mixed_step
 from harness.predict.step import (
     MeanLengths,
     StepCost,
+    pass_time,
     prefill_compute,
     prefill_time,
-    weights_read,
     work_of,
 )
 
@@ -46,7 +46,7 @@ def steady_state(cost: StepCost, workload: MeanLengths, C: float, cap: float) ->
     """
     P, G = workload.input_tokens, workload.output_tokens
     if not G:
-        return _without_decoding(cost, P, C, cap)
+        return _without_decoding(cost, workload, C, cap)
     B, gain = min(C, cap), tokens_a_step(cost, workload)
     work, cached = work_of(cost, B, B * workload.context), cost.cached * P
     t_dec, t_pre = work.all(max(work.memory, work.compute)), prefill_time(cost, P, cached, B)
@@ -68,14 +68,14 @@ def tokens_a_step(cost: StepCost, workload: MeanLengths) -> float:
     return min(cost.accepted, workload.output_tokens)
 
 
-def _without_decoding(cost: StepCost, P: float, C: float, cap: float) -> SteadyState:
-    """Embeddings and scores: a batch of prompts is one pass; its time is the request's."""
-    B, cached = min(C, cap), cost.cached * P
-    roof = max(B * prefill_compute(cost, P, cached), weights_read(cost, B * (P - cached)))
-    m = max(1.0, min(cost.micro, B))
-    links = cost.sync + B * (P - cached) * cost.sync_token
-    seconds = (roof + links) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
-    seconds += cost.step + B * cost.request + cost.api
+def _without_decoding(cost: StepCost, workload: MeanLengths, C: float, cap: float) -> SteadyState:
+    """Embeddings and scores: the texts of a batch of requests are one pass; its time is the request's.
+
+    `cap` counts requests. One with more texts than fit into a pass takes several.
+    """
+    B = min(C, cap)
+    texts = [(B * workload.inputs, workload.input_tokens)]
+    seconds = cost.step + pass_time(cost, texts, B) + cost.api
     return SteadyState(B, 0.0, math.nan, C * seconds / B, B / seconds)
 
 

@@ -30,6 +30,7 @@ class MeanLengths(msgspec.Struct, frozen=True):
     input_tokens: float
     output_tokens: float
     weighted: float | None = None  # mean context of a decoded token, where lengths vary
+    inputs: int = 1  # texts of a request, each of so many input tokens, where nothing is decoded
 
     @property
     def context(self) -> float:
@@ -41,7 +42,7 @@ def workload(requests: Sequence[tuple[float, float]]) -> MeanLengths:
     """The means of requests of (P, G), with the token-weighted mean context E[G (P + G/2)] / E[G].
 
     >>> workload([(0, 10), (300, 30)])  # three tokens in four belong to the long request
-    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5)
+    MeanLengths(input_tokens=150.0, output_tokens=20.0, weighted=237.5, inputs=1)
     """
     n, tokens = len(requests), sum(G for _, G in requests)
     weighted = sum(G * (P + G / 2) for P, G in requests) / tokens if tokens else None
@@ -273,6 +274,18 @@ def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1
     rounds = (m + cost.stages - 1) / (m * cost.stages)
     roof = max(prefill_compute(cost, P, cached), passes * weights_read(cost, (P - cached) / passes))
     return (roof + passes * cost.sync + (P - cached) * cost.sync_token) * rounds + cost.hop
+
+
+def pass_time(cost: StepCost, texts: Sequence[tuple[float, float]], requests: float) -> float:
+    """One pass of an encoder over (texts, tokens of each), of so many requests, without its launch; seconds.
+
+    max(Σ n · computing P tokens, W) + comm: the weights are read once for all. In a pipeline it is cut in m parts.
+    """
+    tokens, texts_together = sum(n * P for n, P in texts), sum(n for n, _ in texts)
+    roof = max(sum(n * prefill_compute(cost, P, cost.cached * P) for n, P in texts), weights_read(cost, tokens))
+    m = max(1.0, min(cost.micro, texts_together))
+    links = cost.sync + tokens * (1 - cost.cached) * cost.sync_token
+    return (roof + links) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop + requests * cost.request
 
 
 def prefill_compute(cost: StepCost, P: float, cached: float) -> float:

@@ -17,34 +17,41 @@ from harness.judgement import Gravity
 from harness.manifest import Manifest
 from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
-from harness.report.headline import hinge_of, limited, plateau_of, sentence, state
+from harness.report.headline import hinge_of, limited, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
+from harness.work import Unit
 
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
+
+
+def latencies(unit: Unit) -> list[str]:
+    """Those of LATENCIES that a run has."""
+    return list(LATENCIES) if unit.decodes else ["e2e"]
+
 
 _Measured = tuple[float, float, LevelSummary]
 
 
 def measured(summary: Summary) -> list[_Measured]:
-    """The measured levels as (requests in flight or sessions, output tokens/s, level), by load.
+    """The measured levels as (requests in flight or sessions, throughput, level), by load.
 
     C is used where N is unknown, and where it is 0, which a log axis does not have.
     """
     found = [
         (level.in_slots or float(level.concurrency or 1), mean, level)
         for level in summary.levels
-        if (mean := level.output_tokens_per_s.mean) is not None
+        if (mean := level.throughput.mean) is not None
     ]
     return sorted(found, key=lambda point: point[0])
 
 
 def curve(summary: Summary, manifest: Manifest) -> Chart:
-    """Output tokens/s against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
+    """Throughput against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
     levels, ends = measured(summary), _extent(summary)
     series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]
-    tops = [(level.output_tokens_per_s.ci95 or (0.0, mean))[1] for _, mean, level in levels]
+    tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
     title, subtitle = subject(summary, manifest)
     beyond = ", ".join(label for cap, label in _caps(summary) if cap >= ends[1])
@@ -55,7 +62,7 @@ def curve(summary: Summary, manifest: Manifest) -> Chart:
         answer=sentence(summary),
         simulated=simulated_words(summary, manifest),
         x=_load_axis(summary, ends),
-        y=Scale(label="output tok/s", ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
+        y=Scale(label=unit_of(summary).per_s, ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
         series=series,
         guides=[*_knees(summary), *_caps_in(summary, *ends)],
         legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
@@ -88,7 +95,7 @@ def latency(summary: Summary, name: str) -> Chart:
     knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
     return Chart(
         name=name,
-        title=LATENCIES[name],
+        title=LATENCIES[name] if unit_of(summary).decodes else "Latency",
         x=_load_axis(summary, _extent(summary), octaves=0.8),
         y=Scale(label="ms"),
         series=series,
@@ -103,7 +110,7 @@ def _spread(level: LevelSummary, name: str) -> Spread:
 def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Scale:
     levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
-    return Scale(label=summary.unit, log=2, ends=ends, ticks=named)
+    return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
 def _extent(summary: Summary) -> tuple[float, float]:
@@ -140,10 +147,11 @@ def _predictions(summary: Summary) -> list[Series]:
     prediction = summary.prediction
     if prediction is None:
         return []
-    out = []
+    out, unit = [], unit_of(summary)
+    per_s = "tok/s" if unit.decodes else unit.per_s
     if band := _between(prediction.levels):
         hovering = [
-            Datum(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} tok/s",))
+            Datum(n, mid, low, high, hover=(f"predicted at {number(n)}: {number(round(mid, 1))} {per_s}",))
             for n, low, mid, high in band
         ]
         _, low, mid, high = band[-1]
@@ -165,7 +173,7 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
     """
     levels = sorted(predicted, key=lambda x: x.concurrency)
     loads = [float(x.concurrency) for x in levels]
-    bands = [[getattr(x.output_tokens_per_s, end) for x in levels] for end in ("low", "mid", "high")]
+    bands = [[getattr(x.throughput, end) for x in levels] for end in ("low", "mid", "high")]
     if len(loads) == 1:  # a dash, for a point has no line
         return [(loads[0] * side, *(band[0] for band in bands)) for side in (1 / 1.03, 1.03)]
     fine = [low + (high - low) * step / 12 for low, high in itertools.pairwise(loads) for step in range(12)]
@@ -194,8 +202,8 @@ def _levels(levels: Sequence[_Measured]) -> list[Series]:
     kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
         half = Z95 * (level.output_tokens_per_s_se or 0.0)
-        low, high = level.output_tokens_per_s.ci95 or (y - half, y + half)
-        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.output_tokens_per_s.ci95 else "short"
+        low, high = level.throughput.ci95 or (y - half, y + half)
+        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else "short"
         kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
     series = [
         Series(name="measured, 95 % interval", tone="measured", points=kinds["own"], marker="dot"),
@@ -209,14 +217,22 @@ def _levels(levels: Sequence[_Measured]) -> list[Series]:
 
 def _hover(level: LevelSummary) -> list[str]:
     """All figures of one level."""
-    out = level.output_tokens_per_s
-    half = half_width(out.ci95)
-    spreads = {"TTFT": level.ttft_s, "ITL": level.itl_s, "TPOT": level.tpot_s, "E2E": level.e2e_s}
+    out, half = level.throughput, half_width(level.throughput.ci95)
+    figure = f"{number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'}"
+    if level.unit:
+        spreads = {"latency": level.e2e_s}
+        documents = number(level.documents_per_s.mean if level.documents_per_s else None)
+        rates = [f"{figure} {Unit(level.unit).per_s}", f"{documents} documents/s"]
+    else:
+        spreads = {"TTFT": level.ttft_s, "ITL": level.itl_s, "TPOT": level.tpot_s, "E2E": level.e2e_s}
+        rates = [
+            f"output {figure} tok/s",
+            f"per user {number(level.tokens_per_s_per_user)} tok/s",
+            f"input {number(level.input_tokens_per_s.mean)} tok/s, cached {percent(level.cached_input_fraction)}",
+        ]
     return [
         f"{load_of(level)}, in flight {number(level.in_flight)}",
-        f"output {number(out.mean)}{'' if half is None else f' ± {number(half, 2)}'} tok/s",
-        f"per user {number(level.tokens_per_s_per_user)} tok/s",
-        f"input {number(level.input_tokens_per_s.mean)} tok/s, cached {percent(level.cached_input_fraction)}",
+        *rates,
         f"{number(level.requests_per_s.mean)} req/s, {number(level.requests)} requests in {number(level.window_s)} s",
         *(
             f"{name} p50 {ms(x.p50)}, p90 {ms(x.p90)}, p99 {ms(x.p99)}, mean {ms(x.mean)} ms"

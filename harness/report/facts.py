@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, interval, joined, load, load_of, ms, number, percent, plain
-from harness.report.headline import headline, is_open
+from harness.report.headline import headline, is_open, unit_of
 from harness.report.subject import BY_CONSTRUCTION
 from harness.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value
 
@@ -40,7 +40,7 @@ def _slo(summary: Summary) -> list[Fact]:
     )
     open_loop = is_open(summary)
     knee = summary.knees.slo_rate if open_loop else summary.knees.slo
-    unit = "requests per second" if open_loop else summary.unit
+    unit = "requests per second" if open_loop else summary.load_unit
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
         beyond = f"missed at {number(missed)}" if missed is not None else "no level misses them"
@@ -85,7 +85,7 @@ def _prediction(summary: Summary) -> list[Fact]:
         f"knee at {number(prediction.hinge_concurrency)}" if prediction.hinge_concurrency is not None else "no knee",
         _binding(cap, limit),
     )
-    out = [Fact("Prediction", f"plateau {number(band.mid)} output tok/s", detail)]
+    out = [Fact("Prediction", f"plateau {number(band.mid)} {unit_of(summary).per_s}", detail)]
     curve, one = summary.curve, prediction.single_stream_tokens_per_s.mid
     if agreement := _agreement(curve, band.mid, prediction.levels):
         single = curve.single_stream_tokens_per_s.value if curve else None
@@ -140,8 +140,9 @@ def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
 
 
 def _cost(summary: Summary) -> list[Fact]:
-    cost = summary.cost
-    if cost is None or cost.usd_per_million_output_tokens is None:
+    cost, unit = summary.cost, unit_of(summary)
+    usd = getattr(cost, f"usd_per_million_{unit.replace(' ', '_')}", None)
+    if cost is None or not usd:
         return []
     per_hour, at = cost.usd_per_gpu_hour, cost.at_concurrency
     detail = joined(
@@ -149,14 +150,14 @@ def _cost(summary: Summary) -> list[Fact]:
         f"${per_hour:,.2f} per GPU-hour" if per_hour is not None else "",
         f"{cost.gpus} GPUs" if cost.gpus and cost.gpus > 1 else "",
     )
-    price = f"${number(cost.usd_per_million_output_tokens)} per million output tokens"
+    price = f"${number(usd)} per million {unit}"
     return [Fact("Cost", price, detail)]
 
 
 def _gpu(summary: Summary) -> list[Fact]:
     """What the GPUs drew at the fastest level at which they were watched."""
     watched = [level for level in summary.levels if level.gpu and level.gpu.power_w is not None]
-    top = max(watched, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
+    top = max(watched, key=lambda level: level.throughput.mean or 0.0, default=None)
     if top is None or top.gpu is None:
         return []
     gpu = top.gpu

@@ -20,6 +20,7 @@ from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
 from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Estimate, Knees, LevelSummary, Summary, Value
 from harness.units import span
+from harness.work import Unit
 
 _FLAT = 1.05  # of the lowest level: a hinge up to there lies at that level or below it
 REASONS = (Code.PLATEAU_NOT_REACHED, Code.KNEE_NOT_IDENTIFIABLE)  # verdicts that repeat why the answer is not found
@@ -44,6 +45,11 @@ def is_open(summary: Summary) -> bool:
     return any(level.rate is not None for level in summary.levels)
 
 
+def unit_of(summary: Summary) -> Unit:
+    """What throughput counts; output tokens where a later version counts what this one does not know."""
+    return Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS
+
+
 def headline(summary: Summary) -> list[Fact]:
     """Knee, plateau and single stream; after the knee what would settle it."""
     own = of_ramp(summary.levels)
@@ -51,12 +57,11 @@ def headline(summary: Summary) -> list[Fact]:
     if is_open(summary):
         found = [_open_knee(summary)]
     elif limited(summary):
-        curve = of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.unit)
+        curve = of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit)
         found = [_limited_knee(summary), *curve]
     else:
-        found = of_curve(summary.curve, summary.knees, loads, unit=summary.unit)
-    single = "Single session" if summary.unit == "sessions" else "Single stream"
-    return [*found, _plateau(summary), *_single_stream(summary.curve, own, single)]
+        found = of_curve(summary.curve, summary.knees, loads, unit=summary.load_unit)
+    return [*found, _plateau(summary), *_single_stream(summary, own)]
 
 
 def sentence(summary: Summary) -> str:
@@ -115,10 +120,10 @@ def plateau_of(curve: Curve | None) -> Value | None:
 
 
 def fastest(summary: Summary) -> LevelSummary | None:
-    """The level with the most output tokens a second; an invalid one only where there is no other."""
-    measured = [level for level in summary.levels if level.output_tokens_per_s.mean is not None]
+    """The level with the highest throughput; an invalid one only where there is no other."""
+    measured = [level for level in summary.levels if level.throughput.mean is not None]
     measured = [level for level in measured if not _invalid(level)] or measured
-    return max(measured, key=lambda level: level.output_tokens_per_s.mean or 0.0, default=None)
+    return max(measured, key=lambda level: level.throughput.mean or 0.0, default=None)
 
 
 def limited(summary: Summary) -> bool:
@@ -129,7 +134,7 @@ def limited(summary: Summary) -> bool:
 def _limited_knee(summary: Summary) -> Fact:
     """The highest load that meets the limits."""
     if summary.knees.slo is not None and summary.knees.slo.value is not None:
-        return _met(summary.knees.slo, summary.unit)
+        return _met(summary.knees.slo, summary.load_unit)
     judged = [level for level in summary.levels if level.slo]
     lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
@@ -198,11 +203,11 @@ def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
 
 
 def _plateau(summary: Summary) -> Fact:
-    curve, now, top = summary.curve, state(summary.curve), fastest(summary)
+    curve, now, top, unit = summary.curve, state(summary.curve), fastest(summary), unit_of(summary)
     plateau = plateau_of(curve)
     if curve is not None and plateau is not None:
         about = "about " if now == PROVISIONAL else ""
-        value = f"{about}{number(plateau.value)} output tok/s{_brackets(plateau, now)}"
+        value = f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau, now)}"
         more = [
             f"{words} at {number(knee.value)} in flight"
             for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95))
@@ -212,25 +217,29 @@ def _plateau(summary: Summary) -> Fact:
         falls = f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else ""
         return Fact("Plateau", value, joined(", ".join(more), falls))
     if top is None:
-        return Fact("Plateau", "not measurable: no level has output")
-    most = f"{number(top.output_tokens_per_s.mean)} output tok/s"
+        return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
+    most = f"{number(top.throughput.mean)} {unit.per_s}"
     if is_open(summary):
-        return Fact("Plateau", f"not measured: the highest rate of output is {most} at {load_of(top)}")
+        rate = "rate of output" if unit.decodes else "rate"
+        return Fact("Plateau", f"not measured: the highest {rate} is {most} at {load_of(top)}")
     tends = curve.asymptote_tokens_per_s if curve and now == BEYOND else None
     beyond = f"the curve tends to {number(tends.value)}{_brackets(tends)}" if tends and tends.value is not None else ""
     return Fact("Plateau", f"at least {most}, measured at {load_of(top)}", beyond)
 
 
-def _single_stream(curve: Curve | None, levels: Sequence[LevelSummary], label: str) -> list[Fact]:
+def _single_stream(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
     """One request in flight, or one session: as it was measured, then as the curve has it."""
+    curve, unit = summary.curve, unit_of(summary)
+    label = "Single stream" if unit.decodes else "One request alone"
+    label = "Single session" if summary.load_unit == "sessions" else label
     fitted = curve.single_stream_tokens_per_s if curve else Value(None)
     by_curve = f"{number(fitted.value)}{{}} by the curve{_brackets(fitted)}" if fitted.value is not None else ""
-    ones = [level.output_tokens_per_s for level in levels if level.concurrency == 1 and not _invalid(level)]
+    ones = [level.throughput for level in levels if level.concurrency == 1 and not _invalid(level)]
     known = [each.mean for each in ones if each.mean is not None]
     if not known:
-        return [Fact(label, by_curve.format(" output tok/s"))] if by_curve else []
+        return [Fact(label, by_curve.format(f" {unit.per_s}"))] if by_curve else []
     how = _brackets(ones[0]) if len(known) == 1 else f" (mean of {len(known)} levels)"
-    value = f"{number(sum(known) / len(known))} output tok/s measured{how}"
+    value = f"{number(sum(known) / len(known))} {unit.per_s} measured{how}"
     return [Fact(label, value, by_curve.format(""))]
 
 

@@ -21,10 +21,18 @@ from harness.report.document import Column, Document, FileLink, Section
 from harness.report.format import MISSING, flat, interval, listed, number, plain
 from harness.report.subject import BY_CONSTRUCTION
 from harness.results import levelmap
-from harness.results.levelmap import INPUT, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
+from harness.results.levelmap import INPUT, INPUTS, OUTPUT, REPEAT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Value
+from harness.work import Unit
 
-_NAMES = {INPUT: "input tokens P", OUTPUT: "output tokens G", SEQS: "max_num_seqs", SERVER: "server", REPEAT: "repeat"}
+_NAMES = {
+    INPUT: "input tokens P",
+    OUTPUT: "output tokens G",
+    INPUTS: "inputs a request",
+    SEQS: "max_num_seqs",
+    SERVER: "server",
+    REPEAT: "repeat",
+}
 _SETTINGS = (REPEAT, SEQS, SERVER)  # axes that are no tokens
 _FINE = 30  # places along each direction of the predicted grid
 
@@ -199,10 +207,10 @@ def _columns(map_: Map) -> list[Column]:
     knees, plateaus = [knee_box(cell) for cell in cells], [plateau_box(cell) for cell in cells]
     made = [cell.prediction for cell in cells]
     settings = [axis.name for axis in map_.axes if axis.name in _SETTINGS]
-    tokens = [] if REPEAT in settings else [INPUT, OUTPUT]  # a comparison has one workload
+    lengths = [] if REPEAT in settings else [INPUT, _second(map_)]  # a comparison has one workload
     starts = [(cell.start_to_ready_s, cell.first_answer_s) for cell in cells]
     return [
-        *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (*tokens, *settings)),
+        *(Column(_NAMES[name], [flat(cell.at.get(name)) for cell in cells]) for name in (*lengths, *settings)),
         Column("knee", [box.words for box in knees]),
         Column("95 %", [box.detail or MISSING for box in knees]),
         Column("plateau tok/s", [box.words if box.measured else MISSING for box in plateaus]),
@@ -234,26 +242,32 @@ def _subject(map_: Map) -> tuple[str, str]:
     )
 
 
-_KNEE, _PLATEAU = "knee, requests in flight", "plateau, output tok/s"
+_KNEE, _PLATEAU = "knee, requests in flight", "plateau"
 
 
 def panels(map_: Map) -> Panels:
     """Measured knee and plateau over the axes that vary: cells over two, a third as a panel each, one as points."""
     axes = varying(map_)
     title, subtitle = _subject(map_)
-    tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT)]
+    tokens = [axis for axis in axes if axis.name in (INPUT, OUTPUT, INPUTS)]
     settings = [axis for axis in axes if axis.name in _SETTINGS]
     rows: Sequence[Sequence[Heat | Chart]]
     if len(axes) == 1:
         rows = [[_points(map_, axes[0], plateau=plateau) for plateau in (False, True)]]
     else:
-        single = map_.axes if REPEAT in [axis.name for axis in map_.axes] else [_only(map_, INPUT), _only(map_, OUTPUT)]
+        lengths = [_only(map_, INPUT), _only(map_, _second(map_))]
+        single = map_.axes if REPEAT in [axis.name for axis in map_.axes] else lengths
         x, y, *third = [*tokens, *settings] if axes else single
         settings_of: list[dict[str, int | str]] = [{axis.name: value} for axis in third[:1] for value in axis.values]
         knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
         rows = [knees, plateaus] if third else [[*knees, *plateaus]]
     same = _same_everywhere(map_) if len(tokens) == len(axes) else ""
     return Panels(title=title, subtitle=subtitle, simulated=map_.simulated, rows=rows, same=same)
+
+
+def _second(map_: Map) -> str:
+    """The axis that stands beside the length of the prompts."""
+    return OUTPUT if map_.unit == Unit.OUTPUT_TOKENS else INPUTS
 
 
 def _only(map_: Map, name: str) -> Axis:
@@ -265,7 +279,7 @@ def _cells(map_: Map, x: Axis, y: Axis, panels: Sequence[dict[str, int | str]], 
     """The knee, or the plateau, of all cells: a panel for each setting that is fixed in it."""
     contours = not plateau and {x.name, y.name} == {INPUT, OUTPUT}
     box = plateau_box if plateau else knee_box if contours else _knee_box_predicted
-    title = _PLATEAU if plateau else _KNEE
+    title = f"{_PLATEAU}, {map_.per_s}" if plateau else _KNEE
     places = [(i, j) for i in range(len(x.values)) for j in range(len(y.values))]
     boxes = [
         {(i, j): box(map_.cell(fixed | {x.name: x.values[i], y.name: y.values[j]})) for i, j in places}
@@ -313,7 +327,7 @@ def _points(map_: Map, axis: Axis, *, plateau: bool) -> Chart:
     return Chart(
         name="plateau" if plateau else "knee",
         x=_axis(axis),
-        y=Scale(label=_PLATEAU if plateau else _KNEE, ends=(0, 1.14 * (top or 1.0))),
+        y=Scale(label=f"{_PLATEAU}, {map_.per_s}" if plateau else _KNEE, ends=(0, 1.14 * (top or 1.0))),
         series=[each for each in series if each.points],
         guides=words,
     )

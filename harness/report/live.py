@@ -41,6 +41,7 @@ class Progress:
         self._quiet = quiet
         self._clock = clock
         self._live: Live | None = None
+        self.unit = "tok/s"  # of throughput
         self._level = ""
         self._last: tuple[float | None, float | None] = (None, None)
         self._printed_s = clock()
@@ -97,7 +98,8 @@ class Progress:
             bar = [("━" * done, "cyan"), ("━" * (_BAR - done), "bright_black"), " "]
         left = "" if left_s is None else f"  {span(left_s)} left"
         when = Text.assemble((self._level, "bold"), f"  {phase:<8} ", *bar, f"{elapsed}{left}")
-        how = _figures(output_tokens_per_s, in_flight, f"TTFT {_ms(ttft_s)}" if ttft_s is not None else "", errors)
+        first = f"TTFT {_ms(ttft_s)}" if ttft_s is not None else ""
+        how = _figures(output_tokens_per_s, in_flight, first, errors, unit=self.unit)
         text = self._joined(when, how)
         if self._live:
             self._draw(text)
@@ -110,11 +112,14 @@ class Progress:
 
         if self._quiet:
             return
-        tokens, half = level.output_tokens_per_s.mean, half_width(level.output_tokens_per_s.ci95)
+        tokens, half = level.throughput.mean, half_width(level.throughput.ci95)
         latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
+        if level.unit:
+            latency = f"latency p50 {_ms(level.e2e_s.p50)}"
         last_in_flight, last_tokens = self._last
         in_flight = last_in_flight if level.in_flight is None else level.in_flight
-        how = _figures(last_tokens if tokens is None else tokens, in_flight, latency, level.errors, half)
+        now = last_tokens if tokens is None else tokens
+        how = _figures(now, in_flight, latency, level.errors, half, unit=self.unit)
         mark = worst(level)
         if mark in (Gravity.INVALID, Gravity.DOUBT):
             how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")
@@ -148,11 +153,11 @@ class Progress:
 
 
 def _figures(
-    tokens: float | None, in_flight: float | None, latency: str, errors: int, half: float | None = None
+    tokens: float | None, in_flight: float | None, latency: str, errors: int, half: float | None = None, *, unit: str
 ) -> Text:
     """How a level runs: 1,853 tok/s ±15  16.0 in flight  TTFT 120 ms  2 errors."""
     spread = "" if half is None else f" ±{number(half, 2)}"
-    text = Text(f"{number(tokens):>6} tok/s{spread}  {_load(in_flight):>5} in flight")
+    text = Text(f"{number(tokens):>6} {unit}{spread}  {_load(in_flight):>5} in flight")
     if latency:
         text.append(f"  {latency}")
     if errors:

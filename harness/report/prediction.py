@@ -77,8 +77,8 @@ def _head(prediction: Prediction) -> list[str]:
         plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
         lines.append(f"plateau {_band(plateau)} output tok/s; single stream {_band(single)}; {bound}")
     else:
-        top = next((x.requests_per_s for x in reversed(prediction.levels) if x.requests_per_s), None)
-        lines.append(f"{_band(top)} requests/s at the highest level; {bound}" if top else bound)
+        plateau, single = prediction.plateau_tokens_per_s, prediction.single_stream_tokens_per_s
+        lines.append(f"plateau {_band(plateau)} input tok/s; one request alone {_band(single)}; {bound}")
     kv = f"{number(has.kv_bytes_per_token)} B of KV a token, " if has.kv_bytes_per_token else ""
     lines.append(
         f"{_billions(has.parameters)}e9 parameters, {_billions(has.weight_bytes)} GB of weights, {kv}"
@@ -99,7 +99,8 @@ def subject(prediction: Prediction) -> tuple[str, str]:
     """What was predicted: the model on its cards, and the tokens of a request."""
     answers = f", {number(prediction.output_tokens)} out" if prediction.output_tokens else ""
     served = f"{plain(prediction.model)} on {prediction.gpus} × {plain(prediction.gpu)}"
-    return served, f"{number(prediction.input_tokens)} tokens in{answers}"
+    texts = f"{prediction.inputs} texts of " if prediction.inputs else ""
+    return served, f"{texts}{number(prediction.input_tokens)} tokens in{answers}"
 
 
 def binding(prediction: Prediction) -> str:
@@ -140,15 +141,15 @@ def calibrated_line(found: Calibrated) -> str:
 def level_columns(prediction: Prediction) -> list[Column]:
     """The table over concurrency."""
     levels, decodes = prediction.levels, prediction.output_tokens > 0
-    tokens = [level.output_tokens_per_s if decodes else None for level in levels]
+    tokens = [level.throughput if decodes or level.input_tokens_per_s else None for level in levels]
     rates = [level.requests_per_s for level in levels]
     ratios = [level.measured_over_predicted for level in levels]
     slo = {True: "met", False: "missed", None: MISSING}
     return shown([
         Column("C", [f"{level.concurrency:,}" for level in levels]),
-        *_ends("tok/s", tokens),
+        *_ends("tok/s" if decodes else "in tok/s", tokens),
         Column("ITL ms", [ms(level.itl_s) for level in levels]),
-        Column("TTFT ms", [ms(level.ttft_s) for level in levels]),
+        Column("TTFT ms" if decodes else "latency ms", [ms(level.ttft_s) for level in levels]),
         *([Column("req/s", _mids(rates))] if decodes else _ends("req/s", rates)),
         Column("$/1M" if decodes else "$/1M in", _mids([level.usd_per_million for level in levels])),
         Column("SLO", [slo[level.meets_slo] for level in levels], words=True),

@@ -29,11 +29,12 @@ from harness.report.format import (
     percent,
     plain,
 )
-from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, state
+from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, state, unit_of
 from harness.report.remarks import SIGNS, legend, remarks, worst
 from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
 from harness.roles import Role, role_of
 from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
+from harness.work import Unit
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
@@ -43,9 +44,10 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
     """The whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
     title, subtitle = subject(summary, manifest)
     curve = charts.curve(summary, manifest)
-    latencies = [charts.latency(summary, name) for name in charts.LATENCIES]
-    alt = f"Output tokens per second against {summary.unit}"
-    knees = knee_facts(summary.curve, summary.knees, summary.unit) if summary.curve else []
+    unit = unit_of(summary)
+    latencies = [charts.latency(summary, name) for name in charts.latencies(unit)]
+    alt = f"{unit.capitalize()} per second against {summary.load_unit}"
+    knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
     scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
@@ -92,7 +94,13 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     return doc.Document(title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=sections)
 
 
-def fit(curve: Curve, knees: Knees, loads: Sequence[float] = (), about: str = "") -> doc.Document:
+def fit(
+    curve: Curve,
+    knees: Knees,
+    loads: Sequence[float] = (),
+    unit: Unit = Unit.OUTPUT_TOKENS,
+    about: str = "",
+) -> doc.Document:
     """The result of a fit alone: the answer, the family and its weight, every knee, the fit's verdicts.
 
     `loads` are the concurrencies that it was made of; `about` says what they lack.
@@ -103,7 +111,7 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = (), about: str = ""
         error = curve.parameters.get("leave_one_out")
         missed = f"error {percent(error)} at a level left out of the fit" if error is not None else ""
         found.append(doc.Fact("curve", curve.family.replace("_", " "), joined(f"Akaike weights: {weights}", missed)))
-    found += knee_facts(curve, knees)
+    found += knee_facts(curve, knees, unit)
     found += [
         doc.Fact(verdict.level, verdict.code.replace("_", " "), joined(plain(verdict.message), plain(verdict.advice)))
         for verdict in curve.verdicts
@@ -111,10 +119,13 @@ def fit(curve: Curve, knees: Knees, loads: Sequence[float] = (), about: str = ""
     return doc.Document(sections=[doc.Section(facts=found, note=plain(about))])
 
 
-def knee_facts(curve: Curve, knees: Knees, unit: str = "requests in flight") -> list[doc.Fact]:
+def knee_facts(
+    curve: Curve, knees: Knees, unit: Unit = Unit.OUTPUT_TOKENS, load_unit: str = "requests in flight"
+) -> list[doc.Fact]:
     """Every knee and figure of the curve by its own name, with interval and meaning; they are different numbers."""
     provisional = state(curve) == PROVISIONAL
-    load, one = unit.removeprefix("requests "), "session" if unit == "sessions" else "request in flight"
+    load, one = load_unit.removeprefix("requests "), "session" if load_unit == "sessions" else "request in flight"
+    per_s = "tok/s" if unit.decodes else unit.per_s
     named: list[tuple[str, Value | None, str, str]] = [
         ("hinge", knees.hinge or hinge_of(curve, knees), load, "where the rising branch meets the plateau"),
         ("plateau95", knees.plateau95, load, "95 % of the plateau"),
@@ -122,17 +133,17 @@ def knee_facts(curve: Curve, knees: Knees, unit: str = "requests in flight") -> 
         ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
         ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
         ("peak", knees.peak, load, "lowest load with the highest throughput"),
-        ("plateau", curve.plateau_tokens_per_s, "tok/s", "output at and past the hinge"),
-        ("asymptote", curve.asymptote_tokens_per_s, "tok/s", "limit of the rising branch without any cap"),
-        ("single stream", curve.single_stream_tokens_per_s, "tok/s", f"one {one}"),
-        ("slope", curve.slope_tokens_per_s, "tok/s", f"added by each {one} at low load"),
+        ("plateau", curve.plateau_tokens_per_s, per_s, f"{'output' if unit.decodes else unit} at and past the hinge"),
+        ("asymptote", curve.asymptote_tokens_per_s, per_s, "limit of the rising branch without any cap"),
+        ("single stream", curve.single_stream_tokens_per_s, per_s, f"one {one}"),
+        ("slope", curve.slope_tokens_per_s, per_s, f"added by each {one} at low load"),
         ("dip", curve.dip, "", "share of the plateau lost at the last level"),
     ]
     out = []
-    for name, value, unit, meaning in named:
+    for name, value, counted, meaning in named:
         if value is not None and value.value is not None:
             doubt = "provisional" if provisional and name in _AT_THE_PLATEAU else ""
-            figure = f"{number(value.value)} {unit}".strip()
+            figure = f"{number(value.value)} {counted}".strip()
             out.append(doc.Fact(name, figure, joined(confidence(value.ci95), doubt, meaning)))
     return out
 
@@ -158,10 +169,12 @@ def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str
     """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
 
     The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
-    knows the model and the card, and for a simulated run, which measured no card.
+    knows the model and the card, for a simulated run, which measured no card, and where nothing is decoded.
     """
     prediction, top = summary.prediction, fastest(summary)
     if prediction is None or summary.simulated or prediction.simulated or top is None:
+        return []
+    if not unit_of(summary).decodes:
         return []
     curve, phases = summary.curve, summary.phases
     plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
@@ -170,7 +183,7 @@ def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str
     reached = prediction.gap.mbu if prediction.gap else None
     probed = phases.decode.mbu if phases and phases.decode else None
     mbu = probed.value if probed else reached.value if reached else None
-    highest = f"{number(top.output_tokens_per_s.mean)} tok/s at {load_of(top)}"
+    highest = f"{number(top.throughput.mean)} tok/s at {load_of(top)}"
     figures = {
         "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
         "single_stream": "" if single is None else f"{number(single)} tok/s",
@@ -209,20 +222,22 @@ def _levels(summary: Summary, title: str = "") -> doc.Section:
 def level_columns(summary: Summary) -> list[doc.Column]:
     """The level table, the same everywhere; times in milliseconds. Empty columns are left out."""
     prediction, levels, open_loop = summary.prediction, summary.levels, is_open(summary)
-    of_sessions = summary.unit == "sessions"
+    of_sessions = summary.load_unit == "sessions"
     own = prediction.calibrated if prediction else None
     predicted = {level.concurrency: level for level in prediction.levels} if prediction and not open_loop else {}
     calibrated = {level.concurrency: level for level in own.levels} if own and not open_loop else {}
 
     def tokens(by: Mapping[int, PredictedLevel]) -> list[str]:
         guesses = [by.get(level.concurrency or 0) for level in levels]
-        return [number(round(x.output_tokens_per_s.mid, 1)) if x else MISSING for x in guesses]
+        return [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
 
     def ratio(by: Mapping[int, PredictedLevel]) -> list[str]:
         guesses = [by.get(level.concurrency or 0) for level in levels]
         ratios = [guess.measured_over_predicted if guess else None for guess in guesses]
         return [MISSING if value is None else f"{value:.2f}" for value in ratios]
 
+    unit = unit_of(summary)
+    kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
     return [
         doc.Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
@@ -230,17 +245,14 @@ def level_columns(summary: Summary) -> list[doc.Column]:
             "requests\nin flight" if of_sessions else "in\nflight",
             [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
         ),
-        doc.Column("output\ntok/s", [number(x.output_tokens_per_s.mean) for x in levels]),
+        doc.Column(f"{kind}\ntok/s" if kind != unit else f"{kind}\n/s", [number(x.throughput.mean) for x in levels]),
         doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),
         *([doc.Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),
         *([doc.Column("meas./\npred.", ratio(predicted))] if predicted else []),
         *([doc.Column("calibr.\ntok/s", tokens(calibrated), spare=1)] if calibrated else []),
         *([doc.Column("meas./\ncalibr.", ratio(calibrated))] if calibrated else []),
         doc.Column("req/s", [number(x.requests_per_s.mean) for x in levels], spare=4),
-        doc.Column("TTFT ms\np50", [ms(x.ttft_s.p50) for x in levels]),
-        doc.Column("TTFT ms\np99", [ms(x.ttft_s.p99) for x in levels], spare=6),
-        doc.Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels]),
-        doc.Column("E2E ms\np50", [ms(x.e2e_s.p50) for x in levels], spare=7),
+        *(_decoding_columns(levels) if unit.decodes else _whole_columns(levels, unit)),
         *([doc.Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
         *([doc.Column("J per\ntoken", joules, spare=3)] if set(joules) != {MISSING} else []),
         *([doc.Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
@@ -249,8 +261,27 @@ def level_columns(summary: Summary) -> list[doc.Column]:
     ]
 
 
+def _decoding_columns(levels: Sequence[LevelSummary]) -> list[doc.Column]:
+    return [
+        doc.Column("TTFT ms\np50", [ms(x.ttft_s.p50) for x in levels]),
+        doc.Column("TTFT ms\np99", [ms(x.ttft_s.p99) for x in levels], spare=6),
+        doc.Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels]),
+        doc.Column("E2E ms\np50", [ms(x.e2e_s.p50) for x in levels], spare=7),
+    ]
+
+
+def _whole_columns(levels: Sequence[LevelSummary], unit: Unit) -> list[doc.Column]:
+    """Where nothing is decoded: an answer has one time."""
+    documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
+    return [
+        *([doc.Column("docs/s", documents, spare=3)] if unit is not Unit.DOCUMENTS else []),
+        doc.Column("latency\nms p50", [ms(x.e2e_s.p50) for x in levels]),
+        doc.Column("latency\nms p99", [ms(x.e2e_s.p99) for x in levels], spare=6),
+    ]
+
+
 def _half(level: LevelSummary) -> str:
-    width = half_width(level.output_tokens_per_s.ci95)
+    width = half_width(level.throughput.ci95)
     return MISSING if width is None else f"±{number(width, 2)}"
 
 

@@ -27,7 +27,7 @@ def subject(summary: Summary, manifest: Manifest) -> tuple[str, str]:
     tokens_out = workload.output_tokens or (prediction.output_tokens if prediction else None)
     parts = [
         " × ".join([number(gpus)] * bool(gpus) + [plain(gpu)]) if gpu else "",
-        _lengths(summary, tokens_in, tokens_out),
+        _lengths(summary, tokens_in, tokens_out, manifest.scenario.workload.inputs or None),
         " ".join(plain(server[key]) for key in ("name", "version") if server.get(key)),
         plain(manifest.created or ""),
     ]
@@ -41,10 +41,13 @@ def _tokens(wanted: Amount, sent: float | None, unit: str) -> str:
     return f"{number(sent)}{unit} ({number(wanted)} requested)"
 
 
-def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None) -> str:
+def _lengths(summary: Summary, tokens_in: Amount | None, tokens_out: Amount | None, inputs: int | None = None) -> str:
     """Tokens of a request; of requests that differ the mean that was asked, for what came has a table of its own."""
-    if not tokens_in or not tokens_out:
+    if not tokens_in:
         return ""
+    if not tokens_out:
+        texts = f"{number(inputs)} texts of " if inputs and inputs > 1 else ""
+        return f"{texts}{number(tokens_in)} tokens in{' on average' if summary.workload else ''}"
     if summary.workload:
         return f"{number(tokens_in)} tokens in, {number(tokens_out)} out on average"
     own = of_ramp(summary.levels)

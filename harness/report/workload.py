@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harness.report import document as doc
 from harness.report.format import MISSING, label, ms, number, percent, plain
-from harness.report.headline import is_open
+from harness.report.headline import is_open, unit_of
 from harness.summary import ClassSummary, Lengths, LengthSpread, LevelSummary, SessionSummary, Summary
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
@@ -94,6 +94,7 @@ def _lengths(summary: Summary) -> doc.Section:
         (f"{plain(each.class_)} {noun}".strip(), lengths)
         for each in summary.workload.classes
         for noun, lengths in (("prompts", each.input_tokens), ("answers", each.output_tokens))
+        if noun == "prompts" or unit_of(summary).decodes
     ]
 
     def column(head: str, figure: Callable[[LengthSpread], float | None]) -> doc.Column:

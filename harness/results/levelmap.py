@@ -15,6 +15,7 @@ import msgspec
 from harness import decoding
 from harness.recipe import Claim
 from harness.summary import Prediction, Value
+from harness.work import Unit
 
 FORMAT = 1
 MAP = "map.json"
@@ -22,14 +23,15 @@ FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the
 FOR_PEOPLE = ("map.md", "map.png")
 _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
-INPUT, OUTPUT, SEQS, SERVER = "input_tokens", "output_tokens", "max_num_seqs", "server"  # axes, in this order
+INPUT, OUTPUT, INPUTS = "input_tokens", "output_tokens", "inputs"  # axes, in this order
+SEQS, SERVER = "max_num_seqs", "server"  # the last two
 REPEAT = "repeat"  # the slowest axis of a comparison of stacks, so that they take turns
 
 
 class Axis(msgspec.Struct, frozen=True):
     """What was swept, and over which values, in their order."""
 
-    name: str  # input_tokens | output_tokens | max_num_seqs | server | repeat
+    name: str  # input_tokens | output_tokens | inputs | max_num_seqs | server | repeat
     values: list[int | str]
 
 
@@ -37,7 +39,9 @@ class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of the map: its place on the axes and the result of its run."""
 
     name: str  # of its result folder, next to map.json
-    at: dict[str, int | str]  # prompt and answer length, and the server's setting where one was swept
+    at: dict[
+        str, int | str
+    ]  # prompt and answer length, or texts of a request, and the server's setting where one was swept
     status: int | None = None  # exit status of its run; None: there was none to its end
     error: str | None = None  # why it could not be measured
     left_out: str | None = None  # why it was not to be: the map's bounds
@@ -64,9 +68,15 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | None = None
     simulated: bool = False
     complete: bool = False  # every cell was measured, or the budget of the whole ended it
+    unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what the plateaus count
     axes: list[Axis]
     cells: list[MeasuredCell]
     claims: list[Claim] = []  # published ratios, to be shown beside the measured ones
+
+    @property
+    def per_s(self) -> str:
+        """The unit of its plateaus."""
+        return (Unit(self.unit) if self.unit in list(Unit) else Unit.OUTPUT_TOKENS).per_s
 
     def cell(self, at: dict[str, int | str]) -> MeasuredCell | None:
         """The first cell that lies there, by the axes named; None where the map has not come to it."""
@@ -77,7 +87,7 @@ def _check(found: Map) -> None:
     """ValueError where its axes are none."""
     axes = {axis.name for axis in found.axes}
     sizes = [len(axis.values) for axis in found.axes]
-    known = {INPUT, OUTPUT, SEQS, SERVER, REPEAT}.issuperset(axes)
+    known = {INPUT, OUTPUT, INPUTS, SEQS, SERVER, REPEAT}.issuperset(axes)
     if not axes or len(axes) < len(sizes) or not known or not all(0 < n <= _MOST for n in sizes):
         raise ValueError("its axes are none")
 

@@ -1,4 +1,6 @@
-"""What the endpoint reads and writes: OpenAI's bodies in, vLLM's bytes out. No sockets, no clock.
+"""What the endpoint reads and writes: bodies in, an answer's bytes out. No sockets, no clock.
+
+OpenAI's chat and completions are written as vLLM does and fast; other dialects word each event (`events`).
 
 Tokens here are words: a prompt has as many as its text has between blanks, behind a fixed few of the chat
 template, and an answer has one in each chunk. That makes every count exact from the outside, and a conversation that
@@ -14,16 +16,18 @@ from typing import Any
 import msgspec
 
 from harness.dialects import DIALECTS
-from harness.dialects.body import Body, StreamOptions
-from harness.dialects.chat import CHAT
-from harness.dialects.dialect import Dialect
+from harness.dialects.body import StreamOptions
+from harness.dialects.dialect import Answer, Events, Server, Wording
 from harness.predict.batching import StepMachine
+from harness.predict.passes import Passes
+from harness.sim.events import PlainWriter, framed
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference
+from harness.sim.refusal import RefusalError, bad_request
 from harness.sim.replicas import Replicas
 from harness.workload.cache import hashes
 
-GENERATE = {"/v1" + dialect.path: dialect for dialect in DIALECTS.values()}
+GENERATE = {each.root + each.path: each.server for each in DIALECTS.values() if each.server is not None}
 CHAT_OVERHEAD = 8  # tokens that the chat template adds to the words of the messages
 
 # All of one length, so that every chunk of a stream has the same size and only its word changes.
@@ -40,19 +44,10 @@ _ANSWER = [word.decode().strip() for word in WORDS]  # as they come back in the 
 _TEMPLATE = [""] * CHAT_OVERHEAD  # tokens that no text has
 
 
-class RefusalError(Exception):
-    """A request that is answered by an error."""
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": status}})
-
-
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the engine needs it."""
 
-    dialect: Dialect
+    server: Server  # its dialect's
     prompt_tokens: int
     output_tokens: int
     reasoning_tokens: int  # of them
@@ -67,28 +62,30 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     """The request in a body posted to one of the paths in GENERATE; raises RefusalError."""
+    server = GENERATE[path]
     try:
-        body = msgspec.json.decode(data, type=Body)
+        body = server.body(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _bad(str(error)) from None
-    dialect = GENERATE[path]
+        raise bad_request(str(error)) from None
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
+    if isinstance(profile, Profile) and not profile.model.generates:
+        raise bad_request("The model is an encoder: it generates no text")
     if body.n not in (None, 1):
-        raise _bad("only n = 1 is simulated")
+        raise bad_request("only n = 1 is simulated")
     try:
-        texts = dialect.texts(body)
+        texts = server.texts(body)
     except ValueError as error:
-        raise _bad(str(error)) from None
-    prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if dialect is CHAT else 0)
+        raise bad_request(str(error)) from None
+    prompt = sum(len(text.split()) for text in texts) + (CHAT_OVERHEAD if server.template else 0)
     room = profile.max_model_len - prompt
     requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    usual = room if dialect.output_tokens is None else dialect.output_tokens
+    usual = room if server.output_tokens is None else server.output_tokens
     limit = usual if requested is None else requested
     if limit < 1 and requested is not None:
-        raise _bad(f"max_tokens must be at least 1, got {limit}")
+        raise bad_request(f"max_tokens must be at least 1, got {limit}")
     if limit > room or room < 1:
-        raise _bad(
+        raise bad_request(
             f"This model's maximum context length is {profile.max_model_len} tokens; {prompt} in the prompt "
             f"and {max(limit, 1)} in the answer are more."
         )
@@ -96,16 +93,18 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
     endless = body.ignore_eos or isinstance(profile, Reference)
     natural = limit if endless else 16 + salt % 512
     output = min(limit, natural)
-    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and dialect.wording.reasoning else 0
+    wording = server.wording
+    reasons = wording.reasons if isinstance(wording, Events) else wording.reasoning is not None
+    reasoning = profile.reasoning_tokens if isinstance(profile, Profile) and reasons else 0
     options = body.stream_options or StreamOptions()
     return Generation(
-        dialect=dialect,
+        server=server,
         prompt_tokens=prompt,
         output_tokens=output,
         reasoning_tokens=min(output, reasoning),
         finish_reason="length" if natural >= limit else "stop",
         priority=body.priority or 0,
-        hashes=_blocks(texts, dialect, salt, output, profile),
+        hashes=_blocks(texts, server, salt, output, profile),
         salt=salt,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
@@ -114,12 +113,12 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Generation:
 
 
 def _blocks(
-    texts: Sequence[str], dialect: Dialect, salt: int, output_tokens: int, profile: Profile | Reference
+    texts: Sequence[str], server: Server, salt: int, output_tokens: int, profile: Profile | Reference
 ) -> Sequence[int]:
     """Hashes of a request's whole KV blocks, the answer's too; none without a prefix cache."""
     if not isinstance(profile, Profile) or not profile.deployment.prefix_caching:
         return ()
-    words = [*(_TEMPLATE if dialect is CHAT else ()), *(word for text in texts for word in text.split())]
+    words = [*(_TEMPLATE if server.template else ()), *(word for text in texts for word in text.split())]
     words += [_ANSWER[_word(salt, position)] for position in range(output_tokens)]
     return hashes(words, profile.deployment.block_size)
 
@@ -129,18 +128,31 @@ def _word(salt: int, position: int) -> int:
     return (salt + position * (salt | 1)) & 63
 
 
-def _bad(message: str) -> RefusalError:
-    return RefusalError(400, "BadRequestError", message)
+def writer(generation: Generation, request_id: str, model: str, created: int) -> EventWriter | PlainWriter:
+    """What writes an answer, in the words of its dialect."""
+    wording = generation.server.wording
+    if isinstance(wording, Wording):
+        return EventWriter(generation, wording, request_id, model, created)
+    answer = Answer(
+        id=request_id,
+        model=model,
+        created=created,
+        finish_reason=generation.finish_reason,
+        prompt_tokens=generation.prompt_tokens,
+        output_tokens=generation.output_tokens,
+        reasoning_tokens=generation.reasoning_tokens,
+    )
+    return PlainWriter(wording, answer, lambda position: WORDS[_word(generation.salt, position)].decode())
 
 
 class EventWriter:
-    """The bytes of one answer, token by token or whole."""
+    """The bytes of one answer of chat or completions, token by token or whole."""
 
-    def __init__(self, generation: Generation, request_id: str, model: str, created: int) -> None:
+    def __init__(self, generation: Generation, wording: Wording, request_id: str, model: str, created: int) -> None:
         self.cached_tokens: int | None = None  # of the prompt, once it is known
         self._generation = generation
         self._reasoning = generation.reasoning_tokens
-        self._wording = generation.dialect.wording
+        self._wording = wording
         self._id = self._wording.id + request_id
         self._model, self._created = model, created
         self._stride = generation.salt | 1  # `_word`'s
@@ -160,7 +172,7 @@ class EventWriter:
     def middle(self, position: int) -> bytes:
         """`chunk` of a token that is neither the first nor the last: most of them, so this is quick."""
         if position < self._reasoning:
-            return _framed(self._piece(position, False))
+            return framed(self._piece(position, False))
         word = WORDS[(self._generation.salt + position * self._stride) & 63]
         if not self._generation.continuous_usage:
             return b"".join((self._before, word, self._after))
@@ -184,8 +196,8 @@ class EventWriter:
         """What leaves with one token: its HTTP chunk, and around it those that have no token."""
         if position and not finished:
             return self.middle(position)
-        parts = [_framed(event) for event in self._first(position)]
-        parts.append(_framed(self._piece(position, finished)))
+        parts = [framed(event) for event in self._first(position)]
+        parts.append(framed(self._piece(position, finished)))
         if finished:
             parts.append(self._last(position + 1))
         return b"".join(parts)
@@ -195,7 +207,7 @@ class EventWriter:
         end = position + tokens
         events = self._first(position)
         events += [self._piece(each, finished and each == end - 1) for each in range(position, end)]
-        out = _framed(b"".join(events))
+        out = framed(b"".join(events))
         return out + self._last(end) if finished else out
 
     def whole(self) -> bytes:
@@ -232,10 +244,10 @@ class EventWriter:
 
     def _last(self, tokens: int) -> bytes:
         """The chunks that end an answer of so many tokens."""
-        end = _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        end = framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         if not self._generation.include_usage:
             return end
-        return _framed(self._opening + b'],"usage":' + self._final_usage(tokens) + b"}\n\n") + end
+        return framed(self._opening + b'],"usage":' + self._final_usage(tokens) + b"}\n\n") + end
 
     def _event(self, text: bytes, finish: str | None, usage: bytes | None) -> bytes:
         reason = b'"%s"' % finish.encode() if finish else b"null"
@@ -268,10 +280,6 @@ class EventWriter:
         return usage.replace(b"null", b'{"cached_tokens":%d}' % self.cached_tokens)
 
 
-def _framed(event: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(event), event)
-
-
 def models(profile: Profile | Reference) -> bytes:
     """The body of /v1/models."""
     card = {
@@ -296,7 +304,7 @@ class Counts:
         self.success = {"stop": 0, "length": 0, "abort": 0}
 
 
-def metrics(machine: StepMachine | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
+def metrics(machine: StepMachine | Passes | Replicas | Pacer | Flood, counts: Counts, model: str) -> bytes:
     """The body of /metrics, under vLLM's names."""
     label = f'engine="0",model_name="{model}"'
     rows = [

@@ -11,14 +11,15 @@ from array import array
 from collections import deque
 
 from harness import __version__
-from harness.sim.api import EventWriter, Generation, RefusalError
+from harness.dialects.dialect import Events
+from harness.dialects.sse import EVENTS
+from harness.sim.api import EventWriter, Generation
+from harness.sim.encoder import AnswerWriter, Encoding
+from harness.sim.events import PlainWriter
+from harness.sim.refusal import RefusalError
 
 HEAD_LIMIT, BODY_LIMIT = 65_536, 64_000_000
 _SERVER = b"server: knee-sim/%s\r\n" % __version__.encode()
-STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\n" + _SERVER + b"content-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -34,15 +35,23 @@ _REASONS = {
 class Job:
     """A request that is being answered."""
 
-    __slots__ = ("connection", "generation", "id", "name", "received", "tokens", "writer", "writes")
+    __slots__ = ("connection", "generation", "id", "name", "received", "stream", "tokens", "writer", "writes")
+    stream: EventWriter | PlainWriter  # the writer of an answer that is generated
 
     def __init__(
-        self, id: int, name: str, generation: Generation, writer: EventWriter, connection: ClientConnection
+        self,
+        id: int,
+        name: str,
+        generation: Generation | Encoding,
+        writer: EventWriter | PlainWriter | AnswerWriter,
+        connection: ClientConnection,
     ) -> None:
         self.id = id  # in the machine
         self.name = name  # the client's X-Request-Id
         self.generation = generation
         self.writer = writer
+        if not isinstance(writer, AnswerWriter):
+            self.stream = writer
         self.connection = connection
         self.received = connection.received
         self.writes = array("q")
@@ -103,6 +112,16 @@ class RequestHead:
         if int(length) > BODY_LIMIT:
             raise RefusalError(413, "BadRequestError", f"a body of {length} bytes is too large")
         return int(length)
+
+
+def stream_head(generation: Generation) -> bytes:
+    """The head of a streamed response."""
+    wording = generation.server.wording
+    media = wording.media if isinstance(wording, Events) else EVENTS
+    return b"HTTP/1.1 200 OK\r\n%scontent-type: %s; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n" % (
+        _SERVER,
+        media.encode(),
+    )
 
 
 def response_head(status: int, kind: bytes, length: int, *, closes: bool) -> bytes:

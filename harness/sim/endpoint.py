@@ -18,21 +18,26 @@ from collections import deque
 from time import monotonic_ns
 
 from harness.predict.batching import Step, StepMachine
+from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
-from harness.sim.api import GENERATE, Counts, EventWriter, Generation, RefusalError, metrics, models, read
+from harness.sim import encoder
+from harness.sim.api import GENERATE, Counts, EventWriter, Generation, metrics, models, read, writer
 from harness.sim.connection import (
     BODY_LIMIT,
     HEAD_LIMIT,
-    STREAM_HEAD,
     ClientConnection,
     Job,
     Piece,
     RequestHead,
     response_head,
+    stream_head,
 )
+from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
+from harness.sim.events import PlainWriter
 from harness.sim.outage import Outages, reset
 from harness.sim.pacer import Flood, Pacer
 from harness.sim.profile import Profile, Reference, StreamPace
+from harness.sim.refusal import RefusalError
 from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry, WriteLog
 
@@ -41,6 +46,7 @@ _AT_ONCE = 8  # sockets read before the clock is checked: a request takes some 5
 _CATCH_UP_NS = 1_000_000  # a server that is behind writes so long before it reads again
 _READ = 262_144
 _FLOOD_BUFFER = 131_072  # bytes that the kernel may buffer for one socket of a flood, which fills them all
+_POSTED = (*GENERATE, *ENCODE)
 _READABLE = ("/health", "/metrics", "/v1/models")
 
 
@@ -144,7 +150,7 @@ class Endpoint:
                 continue
             # One event in the middle of a stream, and nothing in its way: most of them by far.
             quick += 1
-            data = job.writer.middle(position)
+            data = job.stream.middle(position)
             stamp = monotonic_ns()
             try:
                 sent = job.connection.sock.send(data)
@@ -172,7 +178,7 @@ class Endpoint:
             del self._jobs[job.id]
             self._counts.success[job.generation.finish_reason] += 1
         if job.generation.stream:
-            data = (job.writer.lump if self._lump else job.writer.run)(position, tokens, finished)
+            data = (job.stream.lump if self._lump else job.stream.run)(position, tokens, finished)
             self._send(job.connection, data, job, tokens, finished)
         elif finished:
             self._answer(job.connection, 200, job.writer.whole(), job=job)
@@ -260,12 +266,13 @@ class Endpoint:
         return True
 
     def _route(self, connection: ClientConnection, head: RequestHead, body: bytes) -> None:
-        if head.path not in GENERATE and head.path not in _READABLE:
+        if head.path not in _POSTED and head.path not in _READABLE:
             raise RefusalError(404, "NotFoundError", f"there is no {head.path} here")
-        if head.method != ("POST" if head.path in GENERATE else "GET"):
+        if head.method != ("POST" if head.path in _POSTED else "GET"):
             raise RefusalError(405, "BadRequestError", f"{head.path} does not answer {head.method}")
         key = self.profile.api_key
-        if head.path.startswith("/v1/") and key and head.fields.get("authorization") != f"Bearer {key}":
+        sent = (head.fields.get("authorization"), f"Bearer {head.fields.get('x-api-key')}")
+        if (head.path.startswith("/v1/") or head.path in GENERATE) and key and f"Bearer {key}" not in sent:
             raise RefusalError(401, "AuthenticationError", "this endpoint needs its API key")
         if head.path == "/health":
             self._answer(connection, 200, b"")
@@ -274,20 +281,28 @@ class Endpoint:
             self._answer(connection, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
         elif head.path == "/v1/models":
             self._answer(connection, 200, models(self.profile))
+        elif head.path in ENCODE:
+            self._begin_job(connection, head, encoder.read(head.path, body, self.profile))
         else:
-            self._generate(connection, head, read(head.path, body, self.profile))
+            self._begin_job(connection, head, read(head.path, body, self.profile))
 
-    def _generate(self, connection: ClientConnection, head: RequestHead, generation: Generation) -> None:
+    def _begin_job(self, connection: ClientConnection, head: RequestHead, generation: Generation | Encoding) -> None:
         self._issued += 1
-        name = head.fields.get("x-request-id") or f"sim-{self._issued}"
-        writer = EventWriter(generation, name, self.profile.model_name, int(time.time()))
-        job = Job(self._issued, name, generation, writer, connection)
+        name, created = head.fields.get("x-request-id") or f"sim-{self._issued}", int(time.time())
+        texts: tuple[int, ...] = ()
+        answer: EventWriter | PlainWriter | AnswerWriter
+        if isinstance(generation, Encoding):
+            answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
+        else:
+            answer = writer(generation, name, self.profile.model_name, created)
+        job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(
             job.id,
             generation.prompt_tokens,
             generation.output_tokens,
             hashes=generation.hashes,
             priority=generation.priority,
+            texts=texts,
         )
         if isinstance(self._machine, Pacer):
             late = job.received - self._due if self._step is not None else 0
@@ -295,8 +310,8 @@ class Endpoint:
         else:
             self._machine.submit(request)
         self._jobs[job.id] = connection.job = job
-        if generation.stream:
-            self._send(connection, STREAM_HEAD)  # at once, however long the queue is
+        if isinstance(generation, Generation) and generation.stream:
+            self._send(connection, stream_head(generation))  # at once, however long the queue is
 
     def _refuse(self, connection: ClientConnection, refusal: RefusalError, *, close: bool) -> None:
         connection.closing = close
@@ -392,9 +407,10 @@ class Endpoint:
         self._log.append(entry)
 
 
-def _machine(profile: Profile | Reference) -> StepMachine | Replicas | Pacer | Flood:
+def _machine(profile: Profile | Reference) -> StepMachine | Passes | Replicas | Pacer | Flood:
     if isinstance(profile, Profile):
-        machines = [StepMachine(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
+        kind = StepMachine if profile.model.generates else Passes
+        machines = [kind(profile.model, profile.deployment) for _ in range(profile.deployment.dp)]
         return machines[0] if len(machines) == 1 else Replicas(machines)
     pace = profile.pace
     return Flood(pace.flood) if pace.flood else Pacer(pace.ttft_s, pace.itl_s, pace.groups, pace.lump)

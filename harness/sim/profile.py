@@ -142,14 +142,14 @@ def served(
     `path` is a shipped name, a config.json or its folder, `name` what to call it where that is not the same.
     """
     made = model(model_config(path, place), name or short(path), dtype=dtype, kv_dtype=kv_dtype)
-    if not made.generates:
-        raise HarnessError(f"{made.name} is an encoder: it streams no tokens", place=place, way_out="name another")
     where = deployment(card, **figures)
     if where.max_num_seqs < 1:
         fact = f"{where.max_num_seqs} sequences at once"
         raise HarnessError(fact, place="--max-num-seqs", way_out="give at least 1")
     if not 0 < where.speed < math.inf:
         raise HarnessError(f"{where.speed:g} times real time", place="--speed", way_out="give a number above 0")
+    if not made.generates:
+        return Profile(name=f"{made.name}/{card.key}", model=made, deployment=where, max_model_len=made.max_context)
     machine = StepMachine(made, where)
     if machine.num_blocks < 1:
         fact = f"its KV cache is smaller than a block of {where.block_size} tokens"

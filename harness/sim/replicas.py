@@ -12,15 +12,16 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.predict.batching import Step, StepMachine
+from harness.predict.passes import Passes
 from harness.predict.sequence import SimulatedRequest
 
 
 class Replicas:
     """Several step machines that are used like one."""
 
-    def __init__(self, machines: Sequence[StepMachine]) -> None:
+    def __init__(self, machines: Sequence[StepMachine | Passes]) -> None:
         self._machines = machines
-        self._of: dict[int, StepMachine] = {}  # by request
+        self._of: dict[int, StepMachine | Passes] = {}  # by request
         self._now = 0.0  # seconds, the end of the last step
         self._steps: list[tuple[float, int, Step]] = []  # heap of those that run: when each ends, whose it is
         self._idle = set(range(len(machines)))  # those that take no step

@@ -22,9 +22,11 @@ def lengths(scenario: Scenario) -> MeanLengths | Mixture:
     """Tokens of prompts, with what they share, and of answers: one pair for all, or those of a mixture.
 
     >>> lengths(Scenario())
-    MeanLengths(input_tokens=512, output_tokens=128, weighted=None)
+    MeanLengths(input_tokens=512, output_tokens=128, weighted=None, inputs=1)
     """
     mix, prefix = shape.of(scenario), scenario.workload.prefix or None
+    if not scenario.decodes:  # means are enough where no long text holds up short ones
+        return MeanLengths(mix.mean().input_tokens, 0.0, inputs=scenario.workload.inputs or 1)
     if scenario.one_length:
         mean = mix.mean()  # with what prompts share
         return MeanLengths(mean.input_tokens, mean.output_tokens)

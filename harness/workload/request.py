@@ -30,6 +30,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tools: tuple[dict[str, Any], ...] | None = (
         None  # definitions that stand before the prompt, as OpenAI's API has them
     )
+    images: tuple[str, ...] = ()  # PNG as base64, behind the text of its last message
     class_: str = ""
     cancel: Cancel | None = None  # when it is given up; None: it is not
     session: str = ""

@@ -78,6 +78,7 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
 
     classes: tuple[Class, ...]  # at least one, and a share above 0 among them
     seed: int
+    decodes: bool = True  # False: nothing is, and no answer has tokens
     prefix_tokens: float = 0  # that a prompt begins with, beside its own; the mean of all requests
 
     def shape(self, number: int) -> Shape:
@@ -92,7 +93,8 @@ class Mix(msgspec.Struct, frozen=True, dict=True):
     def mean(self) -> Mean:
         """Mean lengths of all requests, in tokens."""
         if len(self.classes) == 1:
-            return Mean(self.prefix_tokens + self.classes[0].input.mean(), self.classes[0].output.mean())
+            answer = self.classes[0].output.mean() if self.decodes else 0
+            return Mean(self.prefix_tokens + self.classes[0].input.mean(), answer)
         parts = [(each.share / self._upto[-1], each.input.mean(), each.output.mean()) for each in self.classes]
         own, answer = (math.fsum(part[0] * part[i] for part in parts) for i in (1, 2))
         return Mean(self.prefix_tokens + own, answer)
@@ -138,7 +140,8 @@ def of(scenario: Scenario) -> Mix:
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix
     in_front = prefix.share * prefix.tokens if prefix else 0
-    return Mix(tuple(_class(spec) for spec in specs), workload.seed or 0, in_front)
+    classes = tuple(_class(spec) for spec in specs)
+    return Mix(classes, workload.seed or 0, decodes=scenario.decodes, prefix_tokens=in_front)
 
 
 def _class(spec: ClassSpec) -> Class:

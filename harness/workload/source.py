@@ -8,14 +8,15 @@ import msgspec
 
 from harness.distribution import parse
 from harness.scenario import Scenario
-from harness.workload import prefix, shape
+from harness.workload import inputs, prefix, shape
+from harness.workload.inputs import Inputs
 from harness.workload.mixed import Mixed
 from harness.workload.rows import Rows
 from harness.workload.text import Vocabulary
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
-Source = Uniform | Mixed | Rows  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+Source = Uniform | Mixed | Rows | Inputs  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
 
 
 class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ def of(scenario: Scenario, words: PromptWords, rows: str = "") -> Source:
     vocabulary = Vocabulary(words=words.words, seed=mix.seed, tokens_per_word=words.tokens_per_word)
     prefixes = prefix.of(scenario, vocabulary)
     if not scenario.one_length or prefixes or tools:
-        return Mixed(
+        mixed = Mixed(
             mix=mix,
             words=words.words,
             added_tokens=words.added_tokens,
@@ -44,14 +45,16 @@ def of(scenario: Scenario, words: PromptWords, rows: str = "") -> Source:
             prefixes=prefixes,
             tools=tuple(tools) if tools else None,
         )
+        return inputs.together(scenario, mixed)
     mean = mix.mean()
-    return Uniform(
+    alike = Uniform(
         words=words.words,
         prompt_words=round(mean.input_tokens) if words.count is None else words.count,
         output_tokens=round(mean.output_tokens),
         seed=mix.seed,
         alike=not words.exact,
     )
+    return inputs.together(scenario, alike)
 
 
 def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:

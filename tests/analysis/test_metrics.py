@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
@@ -387,3 +388,10 @@ def test_throughput_is_missing_where_every_request_of_a_short_window_was_cut() -
     assert s.output_tokens_per_s.mean is None
     assert s.output_tokens_per_s_se is None
     assert s.requests_per_s.mean is None
+
+
+def test_images_and_their_bytes_count_with_the_requests_that_have_them() -> None:
+    s = level(steady(4, 60.0), 5.0, 45.0, 4, conditions=Conditions(images=2, image_bytes=9000))
+    assert s.requests_per_s.mean == pytest.approx(4.0)
+    assert (s.images_per_s, s.image_bytes_per_s) == (pytest.approx(8.0), pytest.approx(36_000.0))
+    assert level(steady(4, 60.0), 5.0, 45.0, 4).images_per_s is UNSET

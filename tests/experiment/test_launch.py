@@ -202,16 +202,22 @@ def test_addresses_that_cannot_be_measured_are_refused(url: str, fact: str) -> N
 @pytest.mark.parametrize(
     ("url", "where"),
     [
-        ("https://h", ("https://h:443", "h", 443, "", "https", "", "/v1", "", "")),
-        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "", "/v1", "", "")),
-        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "", "/v1", "", "")),
-        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
-        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "")),
-        ("http://h/a/v1/completions", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "completions")),
-        ("http://h/v4/chat/completions/", ("http://h:80", "h", 80, "/v4", "http", "", "", "", "chat")),
+        ("https://h", ("https://h:443", "h", 443, "", "https", "", "/v1", "", "", "")),
+        ("https://h:8443/api/v1/", ("https://h:8443", "h", 8443, "/api", "https", "", "/v1", "", "", "")),
+        ("http://[::1]:8000", ("http://[::1]:8000", "::1", 8000, "", "http", "", "/v1", "", "", "")),
+        ("unix:/run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "", "")),
+        ("unix:///run/s.sock", ("unix:/run/s.sock", "localhost", 80, "", "http", "/run/s.sock", "/v1", "", "", "")),
+        ("http://h/a/v1/completions", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "completions", "")),
+        ("http://h/v4/chat/completions/", ("http://h:80", "h", 80, "/v4", "http", "", "", "", "chat", "")),
+        ("http://h/generate_stream", ("http://h:80", "h", 80, "", "http", "", "/v1", "", "tgi", "")),
+        (
+            "http://h/v2/models/a%20b/generate_stream",
+            ("http://h:80", "h", 80, "", "http", "", "/v1", "", "triton", "a b"),
+        ),
+        ("http://h/a/v1/messages", ("http://h:80", "h", 80, "/a", "http", "", "/v1", "", "anthropic", "")),
         (
             "https://h/openai/deployments/d?api-version=1",
-            ("https://h:443", "h", 443, "/openai/deployments/d", "https", "", "", "?api-version=1", ""),
+            ("https://h:443", "h", 443, "/openai/deployments/d", "https", "", "", "?api-version=1", "", ""),
         ),
     ],
 )

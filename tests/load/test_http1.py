@@ -297,3 +297,10 @@ def test_only_a_whole_chunk_by_itself_is_lone() -> None:
         assert response.lone(other) is None
     response.feed(b"2\r\nh")
     assert response.lone(b"2\r\nhi\r\n") is None, "in the middle of a chunk"
+
+
+def test_a_body_is_the_answer_where_it_is_of_the_type_that_its_decoder_reads() -> None:
+    for value, streams in ((b"Application/X-NDJSON; charset=utf-8", True), (b"text/event-stream", False)):
+        response = ResponseParser("application/x-ndjson")
+        response.feed(b"HTTP/1.1 200 OK\r\nContent-Type: " + value + b"\r\nContent-Length: 0\r\n\r\n")
+        assert response.streams == streams

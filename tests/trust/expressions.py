@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import reuse, scenario, secrecy, terminal, units
+from harness import images, reuse, scenario, secrecy, terminal, units
 from harness.dialects import refusals
 from harness.errors import HarnessError
 from harness.experiment import first_requests, unreachable
@@ -105,7 +105,6 @@ TABLE = (
         "load/quota.py", r"(\d{1,15}", lambda text: quota.figures({"retry-after": text}), times("1", after="!"),
         times("1s"), 40,
     ),
-    Expression("load/http1.py", "text/event-stream", http1._EVENTS.match, times(" ", before="text/event-stream"), _a),
     Expression(
         "observe/exposition.py", r"\n([a-zA-Z_:]", server.figures,
         lambda n: "vllm:x{" + 'a="' * (n // 6) + "\nvllm:num_requests_running" + "{} " * (n // 12) + "}" + " " * n,
@@ -133,6 +132,7 @@ TABLE = (
     ),
     Expression("report/markdown.py", "([", markdown.literal, times("\\_"), times("a_")),
     Expression("report/markdown.py", r"^(\d+", markdown.literal, times("1"), _a),
+    Expression("images.py", "([1-9][0-9]{0,3})x", images._SIZE.fullmatch, times("1"), times("1x")),
     Expression("reuse.py", "[0-9]+(?:", _refusing(reuse.pauses), times("1"), times("1", before="lognormal(")),
     Expression("scenario.py", "[-!#$%&", scenario._HEADER_NAME.fullmatch, times("a", after=" "), _a),
     Expression("scenario.py", "[\\t -~]*", scenario._HEADER_VALUE.fullmatch, times("a", after="\n"), _a),

@@ -12,8 +12,9 @@ import json
 import re
 from typing import NamedTuple
 
-from tests.builders.streams import delta, usage
-from tests.trust.misbehaving import PROMPT, STREAM_HEAD, TOKENS, Exchange, Script
+from tests.builders.streams import DONE, delta, usage
+from tests.builders.wordings import counted as usage_of
+from tests.trust.misbehaving import PROMPT, TOKENS, Exchange, Script
 
 LINE = b"x" * 65_536
 ERROR = json.dumps({"error": {"message": "the engine died", "code": 500}}).encode()
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     floods: bool = False
     rest_s: float = 0.0  # that a slot takes after it
     httpx_error: str = ""  # what it is called there, where that is something else
+    api: str = "chat"
 
     @property
     def lasts(self) -> bool:
@@ -59,7 +61,7 @@ async def refused_before_it_was_read(x: Exchange) -> None:
 
 
 async def refused_with_a_stream(x: Exchange) -> None:
-    await x.write(STREAM_HEAD.replace(b"200 OK", b"500 X") + b"\r\n")
+    await x.write(x.stream_head(status=b"500 X"))
     await x.tokens(2)
     await x.end()
 
@@ -247,14 +249,15 @@ def one_bad_event(data: bytes) -> Script:
 async def error_in_the_stream(x: Exchange) -> None:
     await x.head()
     await x.tokens(2)
-    await x.chunk(b"data: " + ERROR + b"\n\n")
+    await x.chunk(x.wording.error)
     await x.end(finish=None)
 
 
 async def without_done(x: Exchange) -> None:
     await x.head()
     await x.tokens(TOKENS)
-    await x.end(done=b"")
+    last = x.wording.end(usage(PROMPT, TOKENS), "length").removesuffix(DONE)
+    await x.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
 
 
 async def without_finish(x: Exchange) -> None:
@@ -275,7 +278,7 @@ def counted(completion: object) -> Script:
     async def script(x: Exchange) -> None:
         await x.head()
         await x.tokens(TOKENS)
-        await x.end(counts={"prompt_tokens": PROMPT, "completion_tokens": completion})
+        await x.end(counts=usage_of(PROMPT, completion))
 
     return script
 
@@ -349,6 +352,21 @@ ROWS = [
     Row("no usage", without_usage, "", tokens=TOKENS),
     Row("the wall clock is set", Exchange.good, "", tokens=TOKENS, clock_is_set=True),
 ]  # fmt: skip
+
+
+# What a fault is does not depend on the dialect, but what reads it does: those that come in the stream, once more.
+_IN_THE_STREAM = (
+    "429", "closed in the stream", "half-closed in the stream", "reset in the stream", "kept alive, then closed",
+    "stalls in the middle", "stalls at the end", "truncated chunk", "bad chunk length", "line without end",
+    "one chunk without end", "gzip", "HTML", "JSON in place of a stream", "invalid JSON in one event",
+    "error object in the stream", "no finish reason", "negative usage", "usage of text", "no usage",
+)  # fmt: skip
+ROWS += [
+    row._replace(fault=f"{row.fault}, {api}", api=api)
+    for api in ("ollama", "anthropic")
+    for row in ROWS
+    if row.fault in _IN_THE_STREAM
+]
 
 
 def slug(fault: str) -> str:

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from harness.analysis.summarise import exit_status, summarise
+from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.driver import Driver
 from harness.load.local import LocalWorker
@@ -103,18 +104,19 @@ def target(row: Row, served: Served, pace: str, transport: str = "socket") -> Ta
         scheme="https" if row.tls else "http",
         host=row.host or "127.0.0.1",
         port=row.port or (served.tls[row.tls] if row.tls else served.port),
-        path=f"/{slug(row.fault)}/{row.which}/{pace}/v1/chat/completions",
+        path=f"/{slug(row.fault)}/{row.which}/{pace}{DIALECTS[row.api].root}{DIALECTS[row.api].path}",
+        media=DIALECTS[row.api].decoder().media,
         headers={},
         ca_file=served.ca_file if row.tls else "",
         transport=transport,
     )
 
 
-def plan(where: Target, deadline_s: float, in_flight: int, cpus: tuple[int, ...] = ()) -> Plan:
+def plan(where: Target, row: Row, in_flight: int, cpus: tuple[int, ...] = ()) -> Plan:
     return Plan(
         worker=0, workers=1, run_id=uuid.uuid4().hex[:12], target=where, url="http://127.0.0.1", model="toy",
         source=Uniform(words=COMMON, prompt_words=PROMPT, output_tokens=TOKENS, seed=0), first_request=0,
-        request_timeout_s=deadline_s,
+        api=row.api, request_timeout_s=row.deadline_s,
         max_rps=None, start="staggered", max_in_flight=in_flight, tick_ns=250_000, origin_ns=now(), cpus=cpus,
     )  # fmt: skip
 
@@ -196,7 +198,7 @@ def one_by_one(rows: Sequence[Row], served: Served, transport: str = "socket") -
 
     async def all_of(selector: HotSelector, chosen: Sequence[Row]) -> list[Seen]:
         clock = asyncio.create_task(set_the_clock(selector)) if chosen[0].clock_is_set else None
-        plans = [plan(target(row, served, "quick", transport), row.deadline_s, 1) for row in chosen]
+        plans = [plan(target(row, served, "quick", transport), row, 1) for row in chosen]
         wanted = [4 if row.which == "load" else 16 for row in chosen]
         pace = PACES["quick"]
         ways = [transport_for(each.target, selector) for each in plans]  # all of them first: TLS takes a moment
@@ -220,7 +222,7 @@ def one_by_one(rows: Sequence[Row], served: Served, transport: str = "socket") -
 async def crowded(row: Row, served: Served, cpus: tuple[int, ...]) -> Seen:
     """One row at 256 in flight, in a worker process."""
     pace, records = PACES["steady"], list[Record]()
-    made = plan(target(row, served, "steady"), row.deadline_s, CROWD, cpus)
+    made = plan(target(row, served, "steady"), row, CROWD, cpus)
     process = LocalWorker()
     async with asyncio.timeout(PATIENCE_S), Workers([process]) as workers:
 
@@ -353,7 +355,7 @@ async def gone_and_back(
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.ExitStack())
         served = first.enter_context(serving(folder / f"gone-{in_flight}.log", cpu=server_cpu))
-        made = plan(target(row._replace(fault="good"), served, "steady"), 5.0, in_flight, cpus)
+        made = plan(target(row._replace(fault="good"), served, "steady"), row, in_flight, cpus)
         async with asyncio.timeout(PATIENCE_S + gone_s), Workers([LocalWorker()]) as workers:
 
             async def until(seconds: float) -> Progress:
@@ -489,10 +491,11 @@ class Chosen(NamedTuple):
     gone: Sequence[tuple[int, float]] = ()  # in flight, seconds
 
 
-# httpx has no clock to set; what it floods is bounded by the same parser, and its TLS is the same library's.
+# httpx has no clock to set; what it floods is bounded by the same parser, its TLS is the same library's, and what
+# decodes the other dialects is behind both.
 EVERYTHING = Chosen(
     ROWS,
-    [row for row in ROWS if not row.clock_is_set and not row.floods and not row.tls],
+    [row for row in ROWS if not row.clock_is_set and not row.floods and not row.tls and row.api == "chat"],
     [row for row in ROWS if not row.clock_is_set],
     RUNS,
     [(1, 2.0), (CROWD, 2.0)],

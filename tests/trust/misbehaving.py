@@ -1,10 +1,10 @@
 """One server that misbehaves as its paths ask, in a process of its own, with a log of what it did when.
 
-`POST /FAULT/WHICH/PACE/v1/…` commits FAULT (a name in `tests.faults`) on the requests that WHICH marks, and answers
-the others well: `marked` is every eighth, by the number that ends a request's id; `load` all but the launch checks,
-`checks` only these; `all` everything. As a proxy it forwards nothing: what is asked of another host it answers
-itself, and it opens no tunnel. One process, one thread, plain sockets: its stamps are taken right before the write,
-those of what it receives are the kernel's.
+`POST /FAULT/WHICH/PACE/…` commits FAULT (a name in `tests.faults`) on the requests that WHICH marks, and answers
+the others well, in the words of the API whose path follows: `marked` is every eighth, by the number that ends a
+request's id; `load` all but the launch checks, `checks` only these; `all` everything. As a proxy it forwards nothing:
+what is asked of another host it answers itself, and it opens no tunnel. One process, one thread, plain sockets: its
+stamps are taken right before the write, those of what it receives are the kernel's.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import msgspec
 
 from harness.load.loop import clock_offset, enable_stamps
 from tests.builders.servers import authority, certified, expired, self_signed
-from tests.builders.streams import DONE, delta, event, usage
+from tests.builders.streams import usage
+from tests.builders.wordings import Wording, wording_of
 
 ROOT = Path(__file__).parents[2]
 TOKENS = 4  # of a good answer
 PROMPT = 8  # tokens of every prompt, by its usage
 EVERY, NUMBER = 8, 5  # request number n is marked where n % 8 = 5
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
 
 
 class Pace(NamedTuple):
@@ -66,9 +66,10 @@ class Exchange:
 
     def __init__(
         self, write: Callable[[bytes], Awaitable[None]], sock: socket.socket, request_id: str, received_ns: int,
-        pace: Pace, log: int,
+        pace: Pace, log: int, wording: Wording,
     ) -> None:  # fmt: skip
         self.write, self.sock, self.request_id, self.pace = write, sock, request_id, pace
+        self.wording = wording
         self.over = False  # the connection is of no use any more
         self._received_ns, self._log, self._wrote = received_ns, log, 0
 
@@ -76,14 +77,18 @@ class Exchange:
         await self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def head(self, headers: bytes = b"") -> None:
-        """The head of a good stream, and the role."""
-        role = delta(role="assistant", content="")
-        await self.write(STREAM_HEAD + headers + b"\r\n%x\r\n%b\r\n" % (len(role), role))
+        """The head of a good stream, and what opens it."""
+        opening = self.wording.opening
+        await self.write(self.stream_head(headers) + b"%x\r\n%b\r\n" % (len(opening), opening))
 
-    async def token(self, **fields: Any) -> None:
+    def stream_head(self, headers: bytes = b"", status: bytes = b"200 OK") -> bytes:
+        kind = b"Content-Type: %b\r\nTransfer-Encoding: chunked\r\n" % self.wording.media
+        return b"HTTP/1.1 %b\r\n%b%b\r\n" % (status, kind, headers)
+
+    async def token(self) -> None:
         """The next token, at its time; the first one's is logged."""
         await asyncio.sleep(self.pace.gap_s if self._wrote else self.pace.first_s)
-        data = delta(**(fields or {"content": " a"}))
+        data = self.wording.token
         await self.written(b"%x\r\n" % len(data) + data + b"\r\n")
 
     async def written(self, data: bytes) -> None:
@@ -98,17 +103,12 @@ class Exchange:
         for _ in range(count):
             await self.token()
 
-    async def end(self, *, counts: object = None, done: bytes = DONE, finish: str | None = "length") -> None:
-        await self.write(self.last(counts=counts, done=done, finish=finish))
+    async def end(self, *, counts: dict[str, Any] | None = None, finish: str | None = "length") -> None:
+        await self.write(self.last(counts=counts, finish=finish))
 
-    def last(self, *, counts: object = None, done: bytes = DONE, finish: str | None = "length") -> bytes:
+    def last(self, *, counts: dict[str, Any] | None = None, finish: str | None = "length") -> bytes:
         """The finish, usage, the end mark and the last chunk."""
-        last = delta(finish) if finish else b""
-        if counts is None:
-            counts = usage(PROMPT, TOKENS)
-        if counts:
-            last += event({"choices": [], "usage": counts})
-        last += done
+        last = self.wording.end(usage(PROMPT, TOKENS) if counts is None else counts, finish)
         return b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last)
 
     async def good(self) -> None:
@@ -210,7 +210,8 @@ class Server:
             parts = urlsplit(path.decode()).path.strip("/").split("/")
             fault, which, pace = parts[:3] if len(parts) > 3 else ("good", "marked", "quick")
             request_id = _header(head, b"x-request-id").decode()
-            exchange = Exchange(write, sock, request_id, stamp, PACES[pace], self._log)
+            wording = wording_of("/" + "/".join(parts))
+            exchange = Exchange(write, sock, request_id, stamp, PACES[pace], self._log, wording)
             if method == b"CONNECT":
                 await exchange.answer(403, b"{}")
                 return

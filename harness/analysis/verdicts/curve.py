@@ -9,6 +9,10 @@ from harness.analysis.hyperbolas import PAST
 from harness.analysis.verdicts.server import KV_FULL
 from harness.judgement import Code, Verdict, doubt, note
 from harness.summary import Curve, LevelSummary
+from harness.work import Unit
+
+GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
+PROCESSOR_IDLE = 0.5  # processors of this machine, below which all count as busy
 
 
 def plateau_not_reached(reasons: Sequence[str], last: float) -> Verdict:
@@ -70,6 +74,25 @@ def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | Non
     )
 
 
+def host_bound(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
+    """Where nothing is decoded and throughput is flat while the GPUs wait: what feeds them binds."""
+    hinge = curve.hinge_concurrency.value
+    if hinge is None:
+        return None
+    past = [s for s in levels if s.unit and s.concurrency is not None and s.concurrency >= PAST * hinge]
+    busy = [s.gpu.utilization for s in past if s.gpu and s.gpu.utilization is not None]
+    if not busy or max(busy) >= GPU_BUSY:
+        return None
+    idle = [s.client.idle_processors for s in past if s.client.idle_processors is not None]
+    full = ", and no processor of this machine is idle" if idle and max(idle) < PROCESSOR_IDLE else ""
+    return doubt(
+        Code.HOST_BOUND,
+        f"past the knee at {hinge:.4g} the GPUs compute for {max(busy):.0%} of the time{full}: "
+        "tokenising or the host binds, not the GPU",
+        "give the server more API or tokenizer processes, or send more inputs a request",
+    )
+
+
 def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
     found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
     return max(found, default=None)
@@ -81,7 +104,7 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     seen: dict[int | float | None, LevelSummary] = {}
     for s in levels:
         first = seen.setdefault(s.load, s)
-        x, y = first.output_tokens_per_s.mean, s.output_tokens_per_s.mean
+        x, y = first.throughput.mean, s.throughput.mean
         if first is s or not x or y is None:
             continue
         error = math.hypot(first.output_tokens_per_s_se or 0.0, s.output_tokens_per_s_se or 0.0)
@@ -91,9 +114,10 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     if worst is None:
         return None
     change, first, s = worst
+    unit = "documents/s" if s.unit == Unit.DOCUMENTS else "tok/s"
     return doubt(
         Code.DRIFT,
-        f"{first.output_tokens_per_s.mean:.4g} tok/s, measured again {s.output_tokens_per_s.mean:.4g} ({change:+.1%})",
+        f"{first.throughput.mean:.4g} {unit}, measured again {s.throughput.mean:.4g} ({change:+.1%})",
         "look for other load, a warming cache or a throttling GPU",
         s.load,
     )

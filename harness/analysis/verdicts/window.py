@@ -16,7 +16,7 @@ _REQUEST_TIMES = 20  # that a window needs for an interval
 
 
 def window_too_short(s: LevelSummary) -> Verdict | None:
-    if s.output_tokens_per_s.ci95 is not None:
+    if s.throughput.ci95 is not None:
         return None
     request = s.e2e_s.mean
     if request is None:
@@ -43,9 +43,9 @@ def window_too_short(s: LevelSummary) -> Verdict | None:
 
 
 def fit_error_assumed(s: LevelSummary) -> Verdict | None:
-    if not s.output_tokens_per_s_se_assumed or not s.output_tokens_per_s_se or not s.output_tokens_per_s.mean:
+    if not s.output_tokens_per_s_se_assumed or not s.output_tokens_per_s_se or not s.throughput.mean:
         return None
-    share = s.output_tokens_per_s_se / s.output_tokens_per_s.mean
+    share = s.output_tokens_per_s_se / s.throughput.mean
     return note(
         Code.FIT_ERROR_ASSUMED,
         f"window of {s.window_s:.3g} s is too short to measure its own error ({share:.1%} by its number of requests); "
@@ -95,7 +95,7 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
     """
     if LevelNote.NOT_PRECISE not in notes or precision is None:
         return None
-    half = half_width(s.output_tokens_per_s)
+    half = half_width(s.throughput)
     known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
     if s.error_rate is not None and s.error_rate > ERROR_RATE:
         why, advice = f"{s.error_rate:.1%} of the requests failed", "see its errors first"
@@ -136,7 +136,7 @@ def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None
 
 
 def too_few_samples(s: LevelSummary) -> Verdict | None:
-    n = s.ttft_s.n
+    n = s.first_s.n
     if n >= SAMPLES[99]:
         return None
     carried = [q for q, needed in SAMPLES.items() if n >= needed]

@@ -1,0 +1,178 @@
+"""Anthropic's messages: messages in, content blocks in pieces out. vLLM, SGLang and llama-server speak it too.
+
+Facts: anthropics/anthropic-sdk-python, src/anthropic/types (RawMessageStreamEvent and what it holds). The prompt's
+count comes first and leaves out what a cache served; the answer's comes with its end. A signature is no token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from harness.dialects.body import Body, Part, PromptEncoder, SentMessage, Settings, Tools, message_texts
+from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, Usage, usage_of
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.dialect import Answer, Dialect, Events, Server
+from harness.dialects.sse import event
+from harness.workload.request import Message
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+class _Block(msgspec.Struct, gc=False):
+    text: str | None = None
+    name: str | None = None  # of a tool
+
+
+class _Delta(msgspec.Struct, gc=False):
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: msgspec.Raw = ABSENT
+
+
+_SIGNATURE = _Delta()  # or whatever else is neither text nor an end
+_event = msgspec.json.Decoder(_Event).decode
+
+
+def _read(data: bytes) -> Chunk:
+    found = _event(data)
+    delta, usage = found.delta, None
+    if found.message is not None and found.message.usage is not None:
+        usage = _usage(found.message.usage, None)  # its count of output tokens is that of no token yet
+    elif found.usage is not None:
+        usage = _usage(found.usage, found.usage.output_tokens)
+    choices = None
+    if delta is not None and delta != _SIGNATURE:
+        text = delta.partial_json if delta.text is None else delta.text
+        choices = [Choice(Delta(text, reasoning=delta.thinking), finish_reason=delta.stop_reason)]
+    elif found.content_block is not None and (text := found.content_block.name or found.content_block.text):
+        choices = [Choice(text=text)]
+    return Chunk(choices, usage, found.error)
+
+
+def _usage(usage: _Usage, output_tokens: int | None) -> Usage:
+    prompt, cached = usage.input_tokens, usage.cache_read_input_tokens
+    if prompt is not None:
+        prompt += (usage.cache_creation_input_tokens or 0) + (cached or 0)
+    return usage_of(prompt, output_tokens, cached)
+
+
+def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
+    """What systems say stands apart, and what tools say is the user's."""
+    system = "\n\n".join(message.content for message in messages if message.role == "system")
+    rest = [
+        {"role": "assistant" if message.role == "assistant" else "user", "content": message.content}
+        for message in messages
+        if message.role != "system"
+    ]
+    functions = [tool.get("function", tool) for tool in tools]
+    defined = [
+        {"name": each.get("name"), "description": each.get("description", ""), "input_schema": each.get("parameters")}
+        for each in functions
+    ]
+    fields: dict[str, Any] = {"messages": rest}
+    return fields | ({"system": system} if system else {}) | ({"tools": defined} if tools else {})
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    fields: dict[str, Any] = {"model": settings.model, "max_tokens": settings.output_tokens, "stream": True}
+    if "temperature" not in settings.drop:
+        fields["temperature"] = 0.0
+    if "ignore_eos" not in settings.drop:
+        fields["ignore_eos"] = True  # not of the API itself: of servers that speak it
+    return fields
+
+
+class _Body(Body, kw_only=True):
+    system: str | list[Part] | None = None
+
+
+def _body(data: bytes) -> Body:
+    body = msgspec.json.decode(data, type=_Body)
+    if body.system and body.messages:
+        body.messages.insert(0, SentMessage("system", body.system))
+    return body
+
+
+def _opening(answer: Answer) -> list[bytes]:
+    cached = answer.cached_tokens or 0
+    usage = {"input_tokens": answer.prompt_tokens - cached, "cache_read_input_tokens": cached, "output_tokens": 1}
+    message = {"id": answer.id, "type": "message", "role": "assistant", "model": answer.model, "content": []}
+    kind = "thinking" if answer.reasoning_tokens else "text"
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": kind, kind: ""}}
+    start = {"type": "message_start", "message": message | {"stop_reason": None, "usage": usage}}
+    return [event(start, "message_start"), event(block, "content_block_start"), event({"type": "ping"}, "ping")]
+
+
+def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
+    kind = "thinking" if position < answer.reasoning_tokens else "text"
+    block = {"type": "content_block_delta", "index": int(kind == "text" and bool(answer.reasoning_tokens))}
+    return event(block | {"delta": {"type": f"{kind}_delta", kind: text}}, "content_block_delta")
+
+
+def _closing(answer: Answer) -> list[bytes]:
+    delta = {"stop_reason": _reason(answer), "stop_sequence": None}
+    usage = {"output_tokens": answer.output_tokens}
+    return [
+        event({"type": "content_block_stop", "index": 0}, "content_block_stop"),
+        event({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta"),
+        event({"type": "message_stop"}, "message_stop"),
+    ]
+
+
+def _reason(answer: Answer) -> str:
+    return "max_tokens" if answer.finish_reason == "length" else "end_turn"
+
+
+def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
+    cached = answer.cached_tokens or 0
+    thought = [{"type": "thinking", "thinking": reasoning, "signature": ""}] if reasoning else []
+    return {
+        "id": answer.id,
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": [*thought, {"type": "text", "text": text}],
+        "stop_reason": _reason(answer),
+        "usage": {
+            "input_tokens": answer.prompt_tokens - cached,
+            "cache_read_input_tokens": cached,
+            "output_tokens": answer.output_tokens,
+        },
+    }
+
+
+ANTHROPIC = Dialect(
+    path="/messages",
+    headers={"anthropic-version": "2023-06-01"},
+    key="x-api-key",
+    encoder=partial(PromptEncoder, _prompt, _fields),
+    decoder=partial(StreamDecoder, read=_read),
+    server=Server(
+        body=_body,
+        texts=message_texts,
+        template=True,
+        wording=Events(opening=_opening, token=_token, closing=_closing, whole=_whole, reasons=True),
+    ),
+)

@@ -1,0 +1,66 @@
+"""One event of a stream, in the shape that the decoder accounts for: OpenAI's chunk.
+
+The events of chat and completions are read as they are; a dialect with other events has a function that makes chunks of
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+_MOST = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]  # a usage outside this is a malformed event
+ABSENT = msgspec.Raw()
+
+
+class Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: Count | None = None
+
+
+class OutputDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: Count | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT  # not decoded: it may be anything, of any depth
+    timings: msgspec.Raw = ABSENT  # likewise, but for llama-server's count
+
+
+read_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+def usage_of(
+    prompt: int | None, completion: int | None, cached: int | None = None, reasoning: int | None = None
+) -> Usage:
+    """Usage from an API that names its counts otherwise, or in parts; None where it gives none."""
+    return Usage(
+        None if prompt is None else min(prompt, _MOST),
+        None if completion is None else min(completion, _MOST),
+        None if cached is None else PromptDetails(cached),
+        None if reasoning is None else OutputDetails(reasoning),
+    )

@@ -1,0 +1,57 @@
+"""A response that is one document: its bytes, kept until it is whole, and bounded.
+
+At most LONGEST of one, and TOGETHER of all that a process has not yet read to the end: that of every request in flight
+may arrive at once.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from harness.errors import ProtocolError
+
+JSON = "application/json"
+LONGEST = 32 << 20  # bytes: 256 vectors of 4,096 numbers as JSON are some 20 MB
+TOGETHER = 512 << 20
+
+
+class Document:
+    """The bytes of one response; `feed` raises ProtocolError beyond the bounds, `end` returns them all."""
+
+    __slots__ = ("_data",)
+
+    buffered: ClassVar[int] = 0  # bytes of unfinished documents, over all the responses of this process
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+        Document.buffered += len(data)
+        if len(self._data) > LONGEST or Document.buffered > TOGETHER:
+            self.end()
+            raise ProtocolError("an answer longer than 32 MiB, or too many of them at once", "line_too_long")
+
+    def end(self) -> bytes:
+        data, self._data = bytes(self._data), bytearray()
+        Document.buffered -= len(data)
+        return data
+
+
+class DocumentParser:
+    """A body that is one event: the parser of answers that do not stream."""
+
+    __slots__ = ("_document",)
+
+    media: ClassVar[str] = JSON
+
+    def __init__(self) -> None:
+        self._document = Document()
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        self._document.feed(piece)
+        return []
+
+    def end(self) -> list[bytes]:
+        data = self._document.end()
+        return [data] if data else []

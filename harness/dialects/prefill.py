@@ -1,0 +1,169 @@
+"""APIs that decode nothing: vectors for texts, scores of documents for a query. One JSON document answers a request.
+
+Embeddings are OpenAI's; `/rerank` is Jina's and Cohere's as vLLM and llama-server have it, and TEI's, which has a field
+of another name and counts no tokens; `/score` is vLLM's. What an answer says of itself is its usage, whose names are
+the same wherever there is one. The numbers are not read: they cost time, and say nothing about the load.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from harness.dialects.decoder import DecodedResponse
+from harness.dialects.dialect import Dialect
+from harness.dialects.document import JSON, Document
+from harness.dialects.placer import TokenPlacer
+from harness.work import Unit
+from harness.workload.request import Message, Request
+
+_LONGEST_MESSAGE = 200  # bytes of an error in an answer
+
+Fields = Callable[[str, Sequence[str]], dict[str, Any]]  # of a body, by the query ("" without one) and the texts
+
+
+class InputsEncoder:
+    """The bodies of one run's requests, by `fields`: those that hold the texts.
+
+    `drop` are the optional fields that the server refuses, of which there are none; `extra` those that the operator
+    adds, `classes` those of a class. An answer never streams.
+    """
+
+    def __init__(
+        self,
+        fields: Fields,
+        model: str,
+        *,
+        drop: frozenset[str] = frozenset(),
+        extra: dict[str, Any] | None = None,
+        classes: Mapping[str, dict[str, Any]] | None = None,
+        stream: bool = True,
+    ) -> None:
+        self._fields, self._model = fields, model
+        self._extra, self._classes = extra or {}, classes or {}
+
+    def encode(self, request: Request) -> bytes:
+        """The request's body."""
+        query, texts = _parts(request.prompt)
+        own = self._classes.get(request.class_, {})
+        return msgspec.json.encode({"model": self._model} | self._fields(query, texts) | own | self._extra)
+
+
+def _parts(prompt: str | Sequence[Message]) -> tuple[str, list[str]]:
+    """The query, "" without one, and the texts."""
+    if isinstance(prompt, str):
+        return "", [prompt]
+    query = "".join(message.content for message in prompt if message.role == "query")
+    return query, [message.content for message in prompt if message.role != "query"]
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # a usage outside this is a malformed answer
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: _Count | None = None
+    total_tokens: _Count | None = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    """A vector, a result or a score; what is in it is not read."""
+
+
+_ABSENT = msgspec.Raw()
+
+
+class _Answer(msgspec.Struct, gc=False):
+    data: list[_Item] | None = None
+    results: list[_Item] | None = None
+    usage: _Usage | None = None
+    error: msgspec.Raw = _ABSENT
+
+
+_answer = msgspec.json.Decoder(_Answer | list[_Item]).decode
+_NO_ERROR = (b"null", b'""', b"{}", b"[]", b"false")
+
+
+class AnswerDecoder:
+    """Decodes one answer when it is whole. No token arrives in it: an event is its first byte."""
+
+    media: ClassVar[str] = JSON
+
+    __slots__ = ("_begun", "_document")
+
+    def __init__(self, placer: TokenPlacer | None = None, *, keep_text: bool = False) -> None:
+        self._document = Document()
+        self._begun = False
+
+    def feed(self, data: bytes, stamp_ns: int) -> int:
+        """Keep one body piece; 1 for the first of an answer."""
+        self._document.feed(data)
+        first = not self._begun and bool(data)
+        self._begun = self._begun or first
+        return int(first)
+
+    def end(self, stamp_ns: int) -> DecodedResponse:
+        """What the answer says of its request."""
+        found, error, message = _read(self._document.end())
+        usage = found.usage or _Usage()
+        return DecodedResponse(
+            arrivals=array("q"),
+            token_counts=None,
+            token_source="",
+            first_content=0,
+            merged=0,
+            input_tokens=usage.prompt_tokens or usage.total_tokens or None,  # 0 is a server's that does not count
+            cached_tokens=None,
+            output_tokens=None,
+            reasoning_tokens=None,
+            finish_reason="",
+            error=error,
+            message=message,
+            text="",
+        )
+
+
+def _read(data: bytes) -> tuple[_Answer, str, str]:
+    """(the answer, its error's name, its message)."""
+    try:
+        found = _answer(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = "truncated" if "truncated" in str(error) or not data else "malformed_event"
+        return _Answer(), name, f"{error}: {data[:120]!r}"
+    if isinstance(found, list):
+        found = _Answer(results=found)
+    if found.error is not _ABSENT and (error_text := bytes(found.error)) not in _NO_ERROR:
+        return found, "stream_error", error_text[:_LONGEST_MESSAGE].decode("utf-8", "replace")
+    if not (found.data or found.results):
+        return found, "malformed_event", f"neither vectors nor scores: {data[:120]!r}"
+    return found, "", ""
+
+
+def _embeddings(_: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {"input": texts[0] if len(texts) == 1 else texts}
+
+
+def _rerank(query: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {"query": query, "documents": texts}
+
+
+def _tei_rerank(query: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {"query": query, "texts": texts}
+
+
+def _score(query: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {"text_1": query, "text_2": texts}
+
+
+def _dialect(path: str, fields: Fields, root: str = "/v1") -> Dialect:
+    encoder = partial(InputsEncoder, fields)
+    return Dialect(path=path, root=root, unit=Unit.INPUT_TOKENS, encoder=encoder, decoder=AnswerDecoder)
+
+
+EMBEDDINGS = _dialect("/embeddings", _embeddings)
+RERANK = _dialect("/rerank", _rerank)
+SCORE = _dialect("/score", _score)
+TEI_RERANK = _dialect("/rerank", _tei_rerank, root="")

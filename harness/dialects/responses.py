@@ -1,0 +1,215 @@
+"""OpenAI's responses: items in, named events out. vLLM and SGLang speak it too.
+
+Facts: openai/openai-python, src/openai/types/responses. Only the events named `…delta` bring tokens, and the last one
+the counts. A response that met its limit is `incomplete`, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from harness.dialects.body import Body, PromptEncoder, SentMessage, Settings, Tools, message_texts
+from harness.dialects.chunk import ABSENT, Choice, Chunk, Count, Delta, OutputDetails, PromptDetails, Usage
+from harness.dialects.decoder import StreamDecoder
+from harness.dialects.dialect import Answer, Dialect, Events, Server
+from harness.dialects.document import DocumentParser
+from harness.dialects.sse import event
+from harness.workload.request import Message
+
+_ANSWERS = {
+    "response.output_text.delta", "response.refusal.delta", "response.function_call_arguments.delta",
+    "response.custom_tool_call_input.delta", "response.mcp_call_arguments.delta",
+}  # fmt: skip
+_REASONS = {"response.reasoning_text.delta", "response.reasoning_summary_text.delta"}
+_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+_FAILED = msgspec.Raw(b'"the response failed"')
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    input_tokens_details: PromptDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class _Incomplete(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class _Part(msgspec.Struct, gc=False):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    type: str = ""
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    name: str | None = None  # of a function
+    arguments: str | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    status: str | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: _Usage | None = None
+    output: list[_Item] | None = None
+    error: msgspec.Raw = ABSENT
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str = ""
+    delta: Any = None  # text where it brings tokens
+    item: _Item | None = None
+    response: _Response | None = None
+    message: str | None = None  # of an error
+    error: msgspec.Raw = ABSENT
+
+
+_event = msgspec.json.Decoder(_Event).decode
+_response = msgspec.json.Decoder(_Response).decode
+
+
+def _read(data: bytes) -> Chunk:
+    found = _event(data)
+    kind = found.type
+    if kind in _ANSWERS and isinstance(found.delta, str):
+        return Chunk([Choice(text=found.delta)])
+    if kind in _REASONS and isinstance(found.delta, str):
+        return Chunk([Choice(Delta(reasoning=found.delta))])
+    if kind in _ENDS and found.response is not None:
+        return _end(found.response, Delta(), failed=kind == "response.failed")
+    if kind == "response.output_item.added" and found.item is not None and found.item.name:
+        return Chunk([Choice(text=found.item.name)])
+    if kind == "error" and found.error is ABSENT:
+        return Chunk(error=msgspec.Raw(msgspec.json.encode(found.message or "an error without a message")))
+    return Chunk(error=found.error)
+
+
+def _read_whole(data: bytes) -> Chunk:
+    """The chunk of a response that did not stream."""
+    found = _response(data)
+    reasoning, answer = "", ""
+    for item in found.output or ():
+        text = "".join(part.text or part.refusal or "" for part in (*(item.summary or ()), *(item.content or ())))
+        if item.type == "reasoning":
+            reasoning += text
+        else:
+            answer += text + (item.name or "") + (item.arguments or "")
+    return _end(found, Delta(answer, reasoning=reasoning or None), failed=found.status == "failed")
+
+
+def _end(response: _Response, delta: Delta, *, failed: bool) -> Chunk:
+    reason = response.incomplete_details.reason if response.incomplete_details is not None else None
+    counts = response.usage or _Usage()
+    usage = Usage(counts.input_tokens, counts.output_tokens, counts.input_tokens_details, counts.output_tokens_details)
+    error = response.error
+    if failed and (error is ABSENT or bytes(error) == b"null"):
+        error = _FAILED
+    return Chunk([Choice(delta, finish_reason=reason or response.status)], usage, error)
+
+
+def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
+    """What tools say is the user's: its own item would have to name a call."""
+    said = [
+        {"role": "user" if message.role == "tool" else message.role, "content": message.content} for message in messages
+    ]
+    fields: dict[str, Any] = {"input": said}
+    return (
+        fields | {"tools": [{"type": "function", **tool.get("function", tool)} for tool in tools]} if tools else fields
+    )
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    fields: dict[str, Any] = {"model": settings.model, "max_output_tokens": settings.output_tokens}
+    fields |= {"stream": settings.stream, "store": False}
+    if "temperature" not in settings.drop:
+        fields["temperature"] = 0.0
+    if "ignore_eos" not in settings.drop:
+        fields["ignore_eos"] = True  # not of the API itself: of servers that speak it
+    return fields
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    input: str | list[SentMessage] | None = None
+    max_output_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stream: bool = False
+
+
+def _body(data: bytes) -> Body:
+    body = msgspec.json.decode(data, type=_Body)
+    messages = [SentMessage("user", body.input)] if isinstance(body.input, str) else body.input
+    return Body(
+        model=body.model,
+        messages=messages,
+        max_tokens=body.max_output_tokens,
+        ignore_eos=body.ignore_eos,
+        stream=body.stream,
+    )
+
+
+def _whole(answer: Answer, text: str, reasoning: str) -> dict[str, Any]:
+    limited = answer.finish_reason == "length"
+    thought = [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": reasoning}]}] if reasoning else []
+    return {
+        "id": answer.id,
+        "object": "response",
+        "created_at": answer.created,
+        "model": answer.model,
+        "status": "incomplete" if limited else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if limited else None,
+        "error": None,
+        "output": [
+            *thought,
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
+        ],
+        "usage": {
+            "input_tokens": answer.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": answer.cached_tokens or 0},
+            "output_tokens": answer.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
+            "total_tokens": answer.prompt_tokens + answer.output_tokens,
+        },
+    }
+
+
+def _opening(answer: Answer) -> list[bytes]:
+    begun = {"id": answer.id, "object": "response", "model": answer.model, "status": "in_progress", "error": None}
+    names, added = ("response.created", "response.in_progress"), "response.output_item.added"
+    item = {"type": "message", "role": "assistant", "content": []}
+    return [
+        *(event({"type": name, "response": begun}, name) for name in names),
+        event({"type": added, "output_index": 0, "item": item}, added),
+    ]
+
+
+def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
+    kind = "reasoning_text" if position < answer.reasoning_tokens else "output_text"
+    name = f"response.{kind}.delta"
+    return event({"type": name, "item_id": answer.id, "output_index": 0, "content_index": 0, "delta": text}, name)
+
+
+def _closing(answer: Answer) -> list[bytes]:
+    response = _whole(answer, "", "")
+    name = f"response.{response['status']}"
+    return [event({"type": name, "response": response}, name)]
+
+
+RESPONSES = Dialect(
+    path="/responses",
+    encoder=partial(PromptEncoder, _prompt, _fields),
+    decoder=partial(StreamDecoder, read=_read),
+    whole=partial(StreamDecoder, read=_read_whole, events=DocumentParser),
+    server=Server(
+        body=_body,
+        texts=message_texts,
+        template=True,
+        wording=Events(opening=_opening, token=_token, closing=_closing, whole=_whole, reasons=True),
+    ),
+)
