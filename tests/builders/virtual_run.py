@@ -40,9 +40,10 @@ from harness.record import arrivals_of
 from harness.results import spool
 from harness.results.result import Result
 from harness.scenario import Scenario
-from harness.sim.api import CHAT_OVERHEAD, EventWriter, Generation, RefusalError, read
-from harness.sim.connection import STREAM_HEAD, response_head
+from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
+from harness.sim.connection import response_head, stream_head
 from harness.sim.profile import Profile
+from harness.sim.refusal import RefusalError
 from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
 from harness.summary import Summary
@@ -89,7 +90,7 @@ class Server:
             wire.receive(exchange, head + refusal.body)
         else:
             job = self._jobs[number] = _Job(number, exchange, generation, self.profile.model_name, wire)
-            wire.receive(exchange, STREAM_HEAD)
+            wire.receive(exchange, stream_head(generation))
             self.machine.submit(job.request)
             if not self._busy:
                 self._begin()
@@ -138,7 +139,7 @@ class _Job:
 
     def __init__(self, number: int, exchange: Exchange, generation: Generation, model: str, wire: _Wire) -> None:
         self.exchange, self.wire = exchange, wire
-        self.writer = EventWriter(generation, exchange.request_id, model, 0)
+        self.writer = writer(generation, exchange.request_id, model, 0)
         self.writes = array("q")
         self.request = SimulatedRequest(
             number,
@@ -166,7 +167,7 @@ class _Wire:
 
     async def aclose(self) -> None: ...
 
-    def request(self, request_id: str, body: bytes) -> bytes:
+    def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         return body
 
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
@@ -230,6 +231,8 @@ class _Link:
 
 
 class _Quiet:
+    unit = "tok/s"
+
     def level_started(self, *_: Any) -> None: ...
 
     def update(self, *_: Any, **__: Any) -> None: ...
