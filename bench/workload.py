@@ -150,14 +150,14 @@ def peak(pid: int) -> int:
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=2_000.0)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--serve", action="store_true", help="be the minimal server")
     options = parser.parse_args()
-    if options.serve:
-        serve()
     window = ["--level-seconds", f"{options.seconds:g}", "--seed", "1"]
     with tempfile.TemporaryDirectory(prefix="knee-bench-") as scratch, serving() as url:
         folder = Path(scratch)

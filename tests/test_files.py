@@ -238,7 +238,7 @@ def writes(module: str, source: str) -> list[str]:
         owner = (
             function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
         )
-        reads = (owner, name) == ("Result", "open")  # a result folder, not a file
+        reads = (owner, name) in (("Result", "open"), ("Image", "open"))  # a result folder, and a picture in memory
         if owner == "files" or reads or name in _ALLOWED.get(module, set()):
             continue
         arguments = [*call.args, *(word.value for word in call.keywords)]
@@ -256,6 +256,9 @@ def writes(module: str, source: str) -> list[str]:
     return found
 
 
+_KEPT = ("io.BytesIO", "io.StringIO", "pa.BufferOutputStream", "files.replacing")
+
+
 def _kept_in_memory_or_passed(tree: ast.AST) -> set[str]:
     """Names of buffers, and of what files.replacing gave."""
     found = set()
@@ -267,7 +270,7 @@ def _kept_in_memory_or_passed(tree: ast.AST) -> set[str]:
             pairs = [(node.targets[0], node.value)]
         for target, value in pairs:
             made = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-            if isinstance(target, ast.Name) and made in ("io.BytesIO", "io.StringIO", "files.replacing"):
+            if isinstance(target, ast.Name) and made in _KEPT:
                 found.add(target.id)
     return found
 

@@ -228,7 +228,7 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
     for flag, keys in (replaced | {"rate": replaced["levels"]}).items():
         for key in keys if flag in values else ():
             tree.get("ramp", {}).pop(key, None)
-    if values["url"]:
+    if values.get("url"):
         for key in ("url", "urls"):
             tree.get("target", {}).pop(key, None)
     for option in params:
@@ -251,7 +251,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     ramp: dict[str, Any] = {}
     hardware: dict[str, Any] = {}
     target: dict[str, Any] = {}
-    if values["url"]:
+    if values.get("url"):
         target = {"urls": list(values["url"])} if len(values["url"]) > 1 else {"url": values["url"][0]}
     if "levels" in values:
         ramp["levels"] = units.levels(values["levels"])

@@ -102,7 +102,8 @@ def encoded(figure: Any) -> bytes:
     """A figure as a PNG of 256 colours, a third of the size of all, without a date or a version in it."""
     from PIL import Image
 
-    drawn, small = io.BytesIO(), io.BytesIO()
+    drawn = io.BytesIO()
+    small = io.BytesIO()
     figure.savefig(drawn, format="png", metadata={"Software": None})
     Image.open(drawn).convert("RGB").quantize(256).save(small, "png", optimize=True)
     return small.getvalue()
