@@ -276,38 +276,12 @@ def check(scenario: Scenario, *, place: str) -> None:
         if not holds:
             raise HarnessError(f"{fact} at $.{path}", place=place, way_out=way_out)
 
-    target, ramp, hardware = scenario.target, scenario.ramp, scenario.hardware
+    ramp, hardware = scenario.ramp, scenario.hardware
     must(
         _names_a_folder(scenario.name), "name",
         "it cannot name a folder", f"one line without '/', not begun by '.', at most {_LONGEST_NAME} bytes",
     )  # fmt: skip
-    must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
-    must(not any(map(_may_carry_a_key, target.urls or ())), "target.urls", *_NO_KEY)
-    sessions = scenario.has_tasks or bool(scenario.workload.dataset)
-    fleet.check(target, must, sessions=sessions, swept=scenario.sweep != Sweep())
-    header = target.session_header or ""
-    must(
-        not header or _HEADER_NAME.fullmatch(header) is not None,
-        "target.session_header", "it is no header's name", "write it like X-Session-Id",
-    )  # fmt: skip
-    must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
-    for url in target.exporters or ():
-        must(not _may_carry_a_key(url), "target.exporters", *_NO_KEY)
-    must(  # a key that was written here by mistake is not repeated
-        target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
-        "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
-    )  # fmt: skip
-    must(
-        not (target.insecure and target.ca_file), "target.insecure", "insecure ignores ca_file", "leave one of them out"
-    )
-    for name, value in target.headers.items():
-        must(_HEADER_NAME.fullmatch(name) is not None, "target.headers", "a header has a name", "write it Name: value")
-        must(
-            _HEADER_VALUE.fullmatch(value) is not None,
-            f"target.headers.{name}",
-            "a header is one line of ASCII",
-            "encode it",
-        )
+    _check_target(scenario, must)
     if scenario.workload.image_size:
         must(bool(scenario.workload.images), "workload.image_size", "a size, but no images", "write images = 1")
         images.size(scenario.workload.image_size, f"{place}: $.workload.image_size")
@@ -337,6 +311,38 @@ def check(scenario: Scenario, *, place: str) -> None:
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
     _check_inputs(scenario, must)
+
+
+def _check_target(scenario: Scenario, must: Must) -> None:
+    """Addresses and headers; no secret may stand where it would be stored."""
+    target = scenario.target
+    must(not _may_carry_a_key(target.url or ""), "target.url", *_NO_KEY)
+    must(not any(map(_may_carry_a_key, target.urls or ())), "target.urls", *_NO_KEY)
+    sessions = scenario.has_tasks or bool(scenario.workload.dataset)
+    fleet.check(target, must, sessions=sessions, swept=scenario.sweep != Sweep())
+    header = target.session_header or ""
+    must(
+        not header or _HEADER_NAME.fullmatch(header) is not None,
+        "target.session_header", "it is no header's name", "write it like X-Session-Id",
+    )  # fmt: skip
+    must(not _may_carry_a_key(target.metrics_url or ""), "target.metrics_url", *_NO_KEY)
+    for url in target.exporters or ():
+        must(not _may_carry_a_key(url), "target.exporters", *_NO_KEY)
+    must(  # a key that was written here by mistake is not repeated
+        target.api_key_env is None or _VARIABLE.fullmatch(target.api_key_env) is not None,
+        "target.api_key_env", "it is not the name of a variable", "export MY_KEY=… and give MY_KEY",
+    )  # fmt: skip
+    must(
+        not (target.insecure and target.ca_file), "target.insecure", "insecure ignores ca_file", "leave one of them out"
+    )
+    for name, value in target.headers.items():
+        must(_HEADER_NAME.fullmatch(name) is not None, "target.headers", "a header has a name", "write it Name: value")
+        must(
+            _HEADER_VALUE.fullmatch(value) is not None,
+            f"target.headers.{name}",
+            "a header is one line of ASCII",
+            "encode it",
+        )
 
 
 def _check_inputs(scenario: Scenario, must: Must) -> None:

@@ -70,8 +70,8 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     C; parameters and draws stay on that of N. Fewer draws are a cheaper fit: 100 suffice to choose a level by.
     """
     levels = pool(points)
-    N, n = levels.N, len(levels.N)
-    if n < FEWEST[HYPERBOLA]:
+    N = levels.N
+    if len(N) < FEWEST[HYPERBOLA]:
         return _unfitted(levels)
     best, refused = _best(levels)
     best = _cornered(N, best)
@@ -94,7 +94,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     value = functools.partial(_value, levels, one, all_)
     rises = not conclusion.flat(levels, best.chosen)  # else no level tells how it rises
     hinge = value("hinge", on_c=True) if bends or np.isfinite(all_["hinge"]).mean() > 0 else Value(None)
-    if family == HYPERBOLA and hinge.ci95 and not conclusion.flat(levels, best.chosen):
+    if family == HYPERBOLA and hinge.ci95 and rises:
         hinge = Value(hinge.value, (hinge.ci95[0], None))  # a hyperbola need not have a corner anywhere
     curve = Curve(
         state=found.state,
@@ -116,12 +116,11 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         parameters=_parameters(levels, best),
         verdicts=_verdicts(levels, found, depth, unconfirmed),
     )
-    # Output rises up to the hinge and not past it, dip or none: the least load that gives the most.
     knees = Knees(
         hinge=hinge if bends else None,
         plateau95=value("plateau95", on_c=True) if bends else None,
         half_point=value("half", on_c=True) if bends and rises else None,
-        peak=hinge if found.state == FOUND else None,
+        peak=hinge if found.state == FOUND else None,  # the least load that gives the most, dip or none
     )
     return Fit(curve, knees, many.chosen)
 
