@@ -351,9 +351,9 @@ class PredictedLevel(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens_per_s: Band | UnsetType = UNSET  # where nothing is decoded; else not in the file
     itl_s: float | None  # None where nothing is decoded
     ttft_s: float  # the mean, where as many requests meet as in published benchmarks
-    ttft_mean_s: Band | None = None  # low: requests come evenly spread; high: all at once
-    ttft_p99_s: Band | None = None
-    itl_p99_s: float | None = None
+    ttft_mean_s: Band | UnsetType = UNSET  # low: requests come evenly spread; high: all at once
+    ttft_p99_s: Band | UnsetType = UNSET
+    itl_p99_s: float | UnsetType = UNSET
     measured_over_predicted: float | None = None
     requests_per_s: Band | None = None
     usd_per_million: Band | None = None  # output tokens, or input where there are none; low is the cheap end

@@ -101,6 +101,6 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
         if as_json:
             print(json_text(text), end="")
         else:
-            assumed = {name: float(getattr(deployment, name)) for name in prediction.PARAMETERS}
-            terminal.show(prediction.calibration(found, assumed), console(stderr=False))
+            before = {"o_step": deployment.o_step, **tune.assumed(model, deployment)}
+            terminal.show(prediction.calibration(found, before), console(stderr=False))
     console(stderr=True).print(f"stored in {path}", soft_wrap=True)

@@ -158,7 +158,7 @@ def _level(
         ttft_s=found[1].ttft,
         ttft_mean_s=Band(*(each.ttft for each in found)),
         ttft_p99_s=Band(*(each.ttft_p99 for each in found)),
-        itl_p99_s=found[1].itl_p99 if G else None,
+        itl_p99_s=found[1].itl_p99 if G else UNSET,
         requests_per_s=Band(*(point.requests_per_s for point in points)),
         usd_per_million=_usd(price, deployment.gpus, (tokens.low, tokens.mid, tokens.high)),
         meets_slo=meets(latencies(points[0], band[0].cost, workload, TOGETHER[1]), slo) if slo else None,

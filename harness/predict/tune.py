@@ -127,6 +127,12 @@ def rms(errors: Sequence[float]) -> float | None:
     return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
 
+def assumed(model: Model, deployment: Deployment) -> dict[str, float]:
+    """The figures of RANGES as they are before any fit."""
+    stated = msgspec.structs.replace(deployment, o_layer=layer_overhead(model, deployment))
+    return {name: float(getattr(stated, name)) for name in RANGES}
+
+
 def tune(
     model: Model,
     deployment: Deployment,
@@ -151,11 +157,10 @@ def tune(
     def predicted(figures: Mapping[str, float], C: float) -> CalibrationPoint:
         return _at(model, msgspec.structs.replace(deployment, **figures), workload, C, cap)
 
-    deployment = msgspec.structs.replace(deployment, o_layer=layer_overhead(model, deployment))
-    assumed = {name: float(getattr(deployment, name)) for name in RANGES}
-    found, kept = _settled(assumed, named, workload.output_tokens, predicted)
+    before = assumed(model, deployment)
+    found, kept = _settled(before, named, workload.output_tokens, predicted)
     unseen = [each for C, each in measured.items() if C not in on]
-    whole = {**assumed, **found}
+    whole = {**before, **found}
     return Calibration(
         model=model.name,
         weight_bytes=weight_bytes(model),

@@ -255,9 +255,7 @@ def panels(map_: Map) -> Panels:
     if len(axes) == 1:
         rows = [[_points(map_, axes[0], plateau=plateau) for plateau in (False, True)]]
     else:
-        lengths = [_only(map_, INPUT), _only(map_, _second(map_))]
-        single = map_.axes if REPEAT in [axis.name for axis in map_.axes] else lengths
-        x, y, *third = [*tokens, *settings] if axes else single
+        x, y, *third = [*tokens, *settings] if axes else _of_one_cell(map_)
         settings_of: list[dict[str, int | str]] = [{axis.name: value} for axis in third[:1] for value in axis.values]
         knees, plateaus = (_cells(map_, x, y, settings_of or [{}], plateau=plateau) for plateau in (False, True))
         rows = [knees, plateaus] if third else [[*knees, *plateaus]]
@@ -268,6 +266,13 @@ def panels(map_: Map) -> Panels:
 def _second(map_: Map) -> str:
     """The axis that stands beside the length of the prompts."""
     return OUTPUT if map_.unit == Unit.OUTPUT_TOKENS else INPUTS
+
+
+def _of_one_cell(map_: Map) -> list[Axis]:
+    """The axes of a map of which none varies: the lengths, or of a comparison its own."""
+    if REPEAT in [axis.name for axis in map_.axes]:
+        return list(map_.axes)
+    return [_only(map_, INPUT), _only(map_, _second(map_))]
 
 
 def _only(map_: Map, name: str) -> Axis:

@@ -178,6 +178,9 @@ def test_images_are_sent_before_load_too_and_their_tokens_count_as_the_server_s(
         if r.path == "/v1/models":
             r.answer(200, MODELS)
             return
+        if not r.path.endswith("/completions"):
+            r.answer(404, b"{}")
+            return
         sent = json.loads(r.body)
         text, *pictures = sent["messages"][0]["content"]
         prompt = len(text["text"].split()) + 5 * len(pictures)
