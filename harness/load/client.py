@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 import time
@@ -104,6 +105,15 @@ class _AnyResponse(ResponseParser):
         self.status, self.headers = status, dict(headers)
 
 
+def _is_address(host: str) -> bool:
+    """Whether a host is one address, so that there is no next one: a race for it may lose a socket when it is cut."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 class SocketClient:
     """Connections to one server, kept for the next request."""
 
@@ -165,7 +175,7 @@ class SocketClient:
                 return _Connection(
                     *await asyncio.open_connection(
                         target.host, target.port, ssl=self._context, server_hostname=name,
-                        happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                        happy_eyeballs_delay=None if _is_address(target.host) else _NEXT_ADDRESS_S,
                     )
                 )  # fmt: skip
         except TimeoutError:
