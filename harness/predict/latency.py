@@ -112,7 +112,7 @@ def meets(found: Latencies, slo: Mapping[str, float]) -> bool:
 
 
 def slo_concurrency(cost: StepCost, workload: MeanLengths, cap: float, slo: Mapping[str, float]) -> float:
-    """The most users in flight whose latencies meet the SLO, evenly spread; 0 where not even one's do."""
+    """The most users in flight whose latencies meet the SLO, where as many meet as usual; 0 where not even one's do."""
 
     def missed(C: float) -> bool:
         return not meets(latencies(steady_state(cost, workload, C, cap), cost, workload, TOGETHER[1]), slo)

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from harness import scenario
+from harness.cli import run_options
 from harness.cli.grouped import Option
 from harness.cli.run import run
+from harness.dialects import DIALECTS
 
 FIELDS = [option for option in run.params if isinstance(option, Option) and option.section is not None]
 KINDS: dict[str, tuple[type, ...]] = {"integer": (int,), "float": (float,), "boolean": (bool,)}
@@ -56,3 +58,8 @@ def test_the_fields_without_an_option_of_their_own_kind_are_known() -> None:
         "dataset", "prefix_caching", "block_size", "scheduling_policy", "reasoning_tokens", "replicas",
         "images", "image_size",
     }  # fmt: skip
+
+
+def test_the_apis_of_the_option_the_scenario_and_the_table_are_the_same() -> None:
+    assert list(run_options.APIS) == list(typing.get_args(scenario.Api))
+    assert set(run_options.APIS) == set(DIALECTS)
