@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.report import document as doc
-from harness.report.format import MISSING, label, ms, number, percent, plain
-from harness.report.headline import is_open
+from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.workload import loads
 from harness.summary import LossPhase, NodeLoss, ReplicaSummary, Summary
 
 _PHASES = "before → during → after the loss; TTFT is that of the replicas that were left"
@@ -27,7 +27,7 @@ def _replicas(summary: Summary) -> doc.Section:
         return doc.Column(head, [text(each) for _, _, each in rows])
 
     columns = [
-        doc.Column("target\nreq/s" if is_open(summary) else "C", [label(level) for level, _, _ in rows]),
+        loads(summary, [level for level, _, _ in rows]),
         doc.Column("replica", [plain(url) for _, url, _ in rows], words=True),
         column("requests", lambda x: number(x.requests)),
         column("errors", lambda x: number(x.errors)),

@@ -29,7 +29,7 @@ def _classes(summary: Summary) -> doc.Section:
         return doc.Column(head, [text(each) for _, _, each in rows])
 
     columns = [
-        _loads(summary, [level for level, _, _ in rows]),
+        loads(summary, [level for level, _, _ in rows]),
         doc.Column("class", [plain(name) for _, name, _ in rows], words=True),
         column("requests", lambda x: number(x.requests)),
         column("errors", lambda x: number(x.errors)),
@@ -71,7 +71,7 @@ def _sessions(summary: Summary) -> doc.Section:
         return doc.Column(head, [text(each) for _, each in rows])
 
     columns = [
-        _loads(summary, [level for level, _ in rows]),
+        loads(summary, [level for level, _ in rows]),
         column("sessions\nin flight", lambda x: number(x.in_flight)),
         doc.Column("requests\nin flight", [number(level.in_flight) for level, _ in rows]),
         column("sessions", lambda x: number(x.sessions)),
@@ -118,5 +118,6 @@ def _side_by_side(lengths: Lengths, figure: Callable[[LengthSpread], float | Non
     return f"{asked} / {number(figure(lengths.realised))}"
 
 
-def _loads(summary: Summary, levels: list[LevelSummary]) -> doc.Column:
+def loads(summary: Summary, levels: list[LevelSummary]) -> doc.Column:
+    """The load of each row: concurrency, or in open loop the target rate."""
     return doc.Column("target\nreq/s" if is_open(summary) else "C", [label(level) for level in levels])
