@@ -223,7 +223,7 @@ def _share(value: float | None) -> str:
 
 def _equal_load(found: Comparison) -> list[Column]:
     """The other figures at every load that all stacks have; several runs of a stack by their mean."""
-    keys = [{(load.load, load.open_loop) for load in stack.loads} for stack in found.stacks]
+    keys = [{(each.load, each.open_loop) for each in stack.loads} for stack in found.stacks]
     common = sorted(set.intersection(*keys)) if keys else []
     rows = [(key, stack) for key in common for stack in found.stacks]
 
