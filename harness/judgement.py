@@ -1,4 +1,4 @@
-"""How results are judged: verdicts on a level or a run, how sure the answer is, which limits are met, which grade.
+"""How results are judged: verdicts on a level or a run, how sure the answer is, which limits are met.
 
 Code decides by these names, never by a message. On disk they are in lower case, and plain text, so that a summary of a
 later version is read too. What each means stands in docs/definitions.md, The answer. Left out: when a verdict is
@@ -125,14 +125,6 @@ class Outcome(enum.StrEnum):
     MISSED = enum.auto()
     UNRESOLVED = enum.auto()
     MET = enum.auto()
-
-
-class GradeName(enum.StrEnum):
-    """How far a level or a run may be relied on, the least first."""
-
-    QUICK = enum.auto()
-    STANDARD = enum.auto()
-    SUBMISSION = enum.auto()
 
 
 AGREES = (0.75, 1.15)  # measured over predicted, from where to where they agree

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import checks, classes, curve, gap, grade, lengths, node_loss, phases, slo
+from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import dip_confirmed, drift, host_bound
@@ -73,7 +73,6 @@ def summarise(run: Result) -> Summary:
         cost=_cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
-        grade=grade.of_run(_counting(levels)),
         phases=phase,
         workload=workload or UNSET,
         checks=checks.of_run(

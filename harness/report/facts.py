@@ -1,4 +1,4 @@
-"""The facts of a run's answer after the headline: limits, phases, prediction, cost, GPUs, the client, the grade."""
+"""The facts of a run's answer after the headline: limits, phases, prediction, cost, GPUs, the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def facts(summary: Summary) -> list[Fact]:
     """The answer, most important first; never empty."""
     out = [*_interrupted(summary), *headline(summary)]
     found = [*_slo(summary), *_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
-    return [*out, *found, *_client(summary), *_grade(summary)]
+    return [*out, *found, *_client(summary)]
 
 
 def _interrupted(summary: Summary) -> list[Fact]:
@@ -187,19 +187,6 @@ def _client(summary: Summary) -> list[Fact]:
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
     return [Fact("Client", value, detail or "ceiling and error unknown: run `knee calibrate client`")]
-
-
-def _grade(summary: Summary) -> list[Fact]:
-    """The run's grade, and what the next one needs."""
-    grade = summary.grade
-    if grade is None:
-        return []
-    spread = f"{grade.repeats} repeats" if grade.repeats > 1 else ""
-    if grade.spread is not None:
-        at = f" at {load(is_open(summary), grade.spread_at)}" if grade.spread_at is not None else ""
-        spread = joined(spread, f"repeats of a level differ by up to {percent(grade.spread)}{at}")
-    missing = f"the next grade needs {', '.join(map(plain, grade.missing))}" if grade.missing else ""
-    return [Fact("Grade", grade.name, joined(spread, missing))]
 
 
 def _utilization(name: str, value: Value | None) -> str:

@@ -18,7 +18,6 @@ from harness.summary import (
     DecodePhase,
     Estimate,
     GpuView,
-    Grade,
     Knees,
     Phases,
     PrefillPhase,
@@ -371,14 +370,6 @@ def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
         in lines
     )
     assert "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request" in lines
-
-
-def test_a_grade_shows_what_the_next_one_needs_and_how_repeats_differ() -> None:
-    grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
-    assert answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
-        "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
-        "the next grade needs 600 s of windows, 3 repeats"
-    )
 
 
 def test_every_decision_of_the_ramp_is_shown_in_order_with_its_end() -> None:
