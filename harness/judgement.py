@@ -69,6 +69,7 @@ class Code(enum.StrEnum):
     DRIFT = enum.auto()
     DIP_CONFIRMED = enum.auto()
     DIP_UNCONFIRMED = enum.auto()
+    ABOVE_PEAK = enum.auto()
     PREFILL_SLOPE_UNKNOWN = enum.auto()
     PREFILL_FLAT = enum.auto()
     PHASE_PLATEAU_NOT_REACHED = enum.auto()

@@ -120,7 +120,7 @@ def _gap(gap: Gap | None) -> list[Fact]:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
-    largest = "small" if gap.largest == Cause.NONE else gap.largest
+    largest = "agrees" if gap.largest == Cause.NONE else gap.largest
     return [Fact("Gap", largest, joined(plain(gap.sentence).rstrip("."), f"factors: {factors}", ", ".join(reached)))]
 
 
