@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three, and every table.")
-def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
+@click.option(
+    "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
+)
+@click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
+def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool, claims: bool) -> None:
     """Make summary and report again from a result folder.
 
     A run that died is read as far as it got.
@@ -40,8 +43,9 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
         summary = summarise(measured)
         output.publish(
-            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet, verbose=verbose
-        )
+            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet,
+            verbose=verbose, with_claims=claims,
+        )  # fmt: skip
 
 
 @click.command()

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.manifest import Manifest, Scenario
-from harness.predict import claims
-from harness.report import charts, checks, fleet, level_table, workload
+from harness.report import charts, checks, claims, fleet, level_table, workload
 from harness.report import document as doc
 from harness.report.facts import details
-from harness.report.format import MISSING, confidence, interval, joined, load, load_of, number, percent, plain
-from harness.report.headline import fastest, headline, hinge_of, is_open, of_curve, state, unit_of, unsettled
+from harness.report.format import confidence, joined, load, number, percent, plain
+from harness.report.headline import headline, hinge_of, is_open, of_curve, state, unit_of, unsettled
 from harness.report.remarks import first_lines, remarks
-from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
+from harness.report.subject import manifest_facts, simulated_words, subject
 from harness.roles import Role, role_of
 from harness.summary import PROVISIONAL, Curve, Knees, RampStep, Summary, Value
 from harness.work import Unit
@@ -26,8 +25,11 @@ FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
-def report(summary: Summary, manifest: Manifest) -> doc.Document:
-    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
+def report(summary: Summary, manifest: Manifest, *, with_claims: bool = False) -> doc.Document:
+    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured.
+
+    `with_claims` has unsourced claims about such a setup beside what was measured.
+    """
     title, subtitle = subject(summary, manifest)
     curve = charts.curve(summary, manifest)
     unit = unit_of(summary)
@@ -49,7 +51,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         doc.Section("All knees", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
         level_table.every(summary, "Every measurement"),
-        doc.Section(CLAIMS, columns=_claims(summary, manifest)),
+        claims.section(summary, manifest) if with_claims else doc.Section(),
         doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario),
     ]
     return doc.Document(
@@ -160,48 +162,6 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
         return load(open_loop, next_load) + (f" #{step.repeat + 1}" if repeats else "")
 
     return [doc.Fact(level(step), plain(step.reason)) for step in summary.ramp]
-
-
-def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
-    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
-
-    The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
-    knows the model and the card, for a simulated run, which measured no card, and where nothing is decoded.
-    """
-    prediction, top = summary.prediction, fastest(summary)
-    if prediction is None or summary.simulated or prediction.simulated or top is None:
-        return []
-    if not unit_of(summary).decodes:
-        return []
-    curve, phases = summary.curve, summary.phases
-    plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
-    single = curve.single_stream_tokens_per_s.value if curve else None
-    price = summary.cost.usd_per_million_output_tokens if summary.cost else None
-    reached = prediction.gap.mbu if prediction.gap else None
-    probed = phases.decode.mbu if phases and phases.decode else None
-    mbu = probed.value if probed else reached.value if reached else None
-    highest = f"{number(top.throughput.mean)} tok/s at {load_of(top)}"
-    figures = {
-        "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
-        "single_stream": "" if single is None else f"{number(single)} tok/s",
-        "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
-        "usd_per_million": "" if price is None else f"${number(price)}",
-    }
-    stack, dtype = str(manifest.server.get("name") or ""), manifest.scenario.hardware.dtype
-    return [
-        (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
-        for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
-    ]
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return number(low) if low == high else interval((low, high))
-
-
-def _claims(summary: Summary, manifest: Manifest) -> list[doc.Column]:
-    """A table of unsourced claims and what was measured."""
-    rows, heads = claim_rows(summary, manifest), ("claim", "claimed", "measured")
-    return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
 
 
 def _indented(scenario: Scenario) -> str:

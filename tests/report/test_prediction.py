@@ -159,6 +159,12 @@ def test_a_file_gets_whole_lines_whatever_the_width() -> None:
     assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
 
 
+def test_unsourced_claims_are_listed_on_request_only() -> None:
+    title = "Unsourced claims about such a setup"
+    assert title in printed(prediction.report(of(), with_claims=True))
+    assert title not in printed(prediction.report(of()))
+
+
 def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
     document = prediction.report(of())
     text = markdown.render(document)

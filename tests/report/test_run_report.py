@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.manifest import Manifest
-from harness.report import facts, headline, remarks, run_report, subject
+from harness.report import claims, facts, headline, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
     Assumptions,
@@ -258,7 +258,7 @@ def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
     known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
     sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
     summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
-    return {quote.split()[0]: (claim, found) for quote, claim, found in run_report.claim_rows(summary, MANIFEST)}
+    return {quote.split()[0]: (claim, found) for quote, claim, found in claims.of_run(summary, MANIFEST)}
 
 
 def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
@@ -278,7 +278,7 @@ def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
 def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
     assert claimed()
     assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
-    assert run_report.claim_rows(simulated(), MANIFEST) == []
+    assert claims.of_run(simulated(), MANIFEST) == []
 
 
 def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
