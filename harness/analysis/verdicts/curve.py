@@ -131,7 +131,7 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     unit = "documents/s" if s.unit == Unit.DOCUMENTS else "tok/s"
     return doubt(
         Code.DRIFT,
-        f"{first.throughput.mean:.4g} {unit}, measured again {s.throughput.mean:.4g} ({change:+.1%})",
+        f"{first.throughput.mean:.4g} {unit} at first, {s.throughput.mean:.4g} when measured again ({change:+.1%})",
         "look for other load, a warming cache or a throttling GPU",
         s.load,
     )
