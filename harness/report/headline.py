@@ -81,8 +81,10 @@ def headline(summary: Summary) -> list[Fact]:
     loads = [level.concurrency for level in valid if level.concurrency is not None]
     by_curve = of_curve(summary.curve, summary.knees, loads, unit=summary.load_unit)
     knee = _limited_knee(summary) if limited(summary) else by_curve
-    last = phases(summary.phases)[:1] or at_the_knee(distinct(valid), summary.knee_concurrency)
-    return [knee, _plateau(summary), *last]
+    of_phase = phases(summary.phases)[:1]
+    if of_phase and not own:
+        return [*of_phase, knee]
+    return [knee, _plateau(summary), *(of_phase or at_the_knee(distinct(valid), summary.knee_concurrency))]
 
 
 def sentence(summary: Summary) -> str:
@@ -141,7 +143,7 @@ def plateau_of(curve: Curve | None) -> Value | None:
 
 def fastest(summary: Summary) -> LevelSummary | None:
     """The level with the highest throughput; an invalid one only where there is no other."""
-    measured = [level for level in summary.levels if level.throughput.mean is not None]
+    measured = [level for level in of_ramp(summary.levels) if level.throughput.mean is not None]
     measured = [level for level in measured if not _invalid(level)] or measured
     return max(measured, key=lambda level: level.throughput.mean or 0.0, default=None)
 

@@ -49,8 +49,10 @@ def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
     unit, open_loop, of_sessions = unit_of(summary), is_open(summary), summary.load_unit == "sessions"
     kind = unit.removesuffix("tokens").strip()
     joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
+    prompts = [number(x.input_tokens_asked) for x in levels]
     return [
         Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
+        *([Column("prompt\ntokens", prompts)] if set(prompts) != {MISSING} else []),
         Column(
             "requests\nin flight" if of_sessions else "in\nflight",
             [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],

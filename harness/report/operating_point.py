@@ -52,8 +52,13 @@ def phases(found: Phases | None) -> list[Fact]:
     if found and found.prefill:
         prefill, slope = found.prefill, found.prefill.seconds_per_token.value
         each = f"{number(slope * 1e6)} µs a prompt token" if slope is not None else ""
-        detail = joined(confidence(prefill.tokens_per_s.ci95), each, _share("MFU", prefill.mfu))
-        out.append(Fact("Prefill", f"{number(prefill.tokens_per_s.value)} prompt tok/s", detail))
+        rate, share = prefill.tokens_per_s, _share("MFU", prefill.mfu)
+        if rate.value is None and each:
+            out.append(Fact("Prefill", each, share))
+        else:
+            out.append(
+                Fact("Prefill", f"{number(rate.value)} prompt tok/s", joined(confidence(rate.ci95), each, share))
+            )
     if found and found.decode:
         decode = found.decode
         alone = f"ITL {time(decode.itl_s)} with one request" if decode.itl_s is not None else ""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.manifest import Manifest
-from harness.report import claims, facts, headline, remarks, run_report, subject
+from harness.report import claims, facts, headline, level_table, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
     Assumptions,
@@ -381,6 +381,14 @@ def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
     assert answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill)))[2] == (
         "Prefill: 21,000 prompt tok/s; 95 % interval 20,500–21,500; 45 µs a prompt token; MFU 0.41 (0.390–0.430)"
     )
+    slope = msgspec.structs.replace(prefill, tokens_per_s=Value(None))
+    lengths = [msgspec.structs.replace(level(1), input_tokens_asked=tokens) for tokens in (512, 1024)]
+    alone = msgspec.structs.replace(full(), levels=lengths, curve=None, knees=Knees(), phases=Phases(prefill=slope))
+    assert answer(alone)[:2] == [
+        "Prefill: 45 µs a prompt token; MFU 0.41 (0.390–0.430)",
+        "Knee: not measurable: no valid level",
+    ]
+    assert list(level_table.by_load(alone).columns[1].cells) == ["512", "1,024"]
     assert answer(msgspec.structs.replace(full(), phases=Phases(decode=decode)))[2] == (
         "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request"
     )
