@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Gravity, rank
 from harness.report.document import Remark
 from harness.report.format import load, plain
@@ -97,14 +98,30 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
     asked = len(set(loads)) > 1 and not limited(summary)  # one level shows no knee, and limits make their own
     curve = unsettled(summary.curve, loads) if asked else []
     settle = [fact for fact in curve if fact.label == "To settle it"]
-    invalid = [each for each in found if each.gravity == Gravity.INVALID or each.code == Code.INCOMPLETE]
+    repeated = _repeated(summary)
+    invalid = [
+        each
+        for each in found
+        if each.code == Code.INCOMPLETE or (each.gravity == Gravity.INVALID and each.code not in repeated)
+    ]
     others = [each for each in found if each not in invalid and each.code not in (*REASONS, *_OF_THE_FIT)]
+    others.sort(key=lambda each: each.gravity == Gravity.INVALID)
     lines = [
         *(Remark(each.gravity, "", "", each.brief, "") for each in invalid),
         *(Remark(Gravity.NOTE, "", "", f"to settle the knee: {fact.text}", "") for fact in settle),
         *(Remark(each.gravity, "", "", each.brief, "") for each in others),
     ]
     return lines[:most]
+
+
+def _repeated(summary: Summary) -> set[str]:
+    """Codes that void only levels of which there is a valid repeat, and so nothing that is shown."""
+    valid = {level.load for level in summary.levels if usable(level, Purpose.ANSWER)}
+    voided: dict[str, set[float | None]] = {}
+    for level in summary.levels:
+        for code in invalid_by(level):
+            voided.setdefault(code, set()).add(level.load)
+    return {code for code, loads in voided.items() if loads <= valid}
 
 
 def _order(verdict: Verdict) -> tuple[bool, int, bool]:

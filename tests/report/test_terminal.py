@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness.manifest import Manifest
 from harness.report import format as fmt
-from harness.report import headline, level_table, operating_point, repeats, run_report, terminal
+from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
 from harness.report.document import Column, Section
 from harness.report.facts import facts
 from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
@@ -112,6 +112,18 @@ def test_a_provisional_knee_comes_with_what_would_settle_it() -> None:
     assert "plateau_not_reached" in printed(provisional(), 100, verbose=True)
     single = msgspec.structs.replace(provisional(), levels=provisional().levels[:1])
     assert "to settle" not in printed(single, 100), "one level was to show no knee"
+
+
+def test_a_level_that_is_void_but_was_repeated_does_not_come_first() -> None:
+    void = level(4, verdicts=[Verdict("stalled", "invalid", "x")])
+    doubtful = level(2, verdicts=[Verdict("drift", "doubt", "x")])
+    summary = msgspec.structs.replace(full(), levels=[void, level(4), doubtful], verdicts=[])
+
+    def gravities(run: Summary) -> list[str]:
+        return [each.gravity for each in remarks.first_lines(run, remarks.remarks(run), 3)]
+
+    assert gravities(summary) == ["doubt", "invalid"]
+    assert gravities(msgspec.structs.replace(summary, levels=[void, doubtful])) == ["invalid", "doubt"]
 
 
 def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
