@@ -55,7 +55,7 @@ def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
     none = Estimate(36.0, None)
     short = window.window_too_short(with_(output_tokens_per_s=none, window_s=5.0))
-    expect(short, "window_too_short", "note", "5 s is 5.0 request times of 1 s", "20")
+    expect(short, "window_too_short", "note", "5 s is 5.0 times as long as a request of 1 s", "20 times")
     correlated = window.window_too_short(with_(output_tokens_per_s=none))
     expect(correlated, "window_too_short", "doubt", "varies too slowly for an interval")
     e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)

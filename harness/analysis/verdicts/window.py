@@ -29,8 +29,8 @@ def window_too_short(s: LevelSummary) -> Verdict | None:
     if s.window_s < _REQUEST_TIMES * request:
         return note(
             Code.WINDOW_TOO_SHORT,
-            f"window of {s.window_s:.3g} s is {s.window_s / request:.1f} request times of {request:.3g} s; "
-            f"an interval needs {_REQUEST_TIMES}",
+            f"the window of {s.window_s:.3g} s is {s.window_s / request:.1f} times as long as a request of "
+            f"{request:.3g} s; an interval needs {_REQUEST_TIMES} times",
             f"hold each level for at least {_REQUEST_TIMES * request:.3g} s",
             s.load,
         )
@@ -50,7 +50,7 @@ def fit_error_assumed(s: LevelSummary) -> Verdict | None:
         Code.FIT_ERROR_ASSUMED,
         f"a window of {s.window_s:.3g} s is too short for an error of its throughput ({share:.1%} by the number of "
         "requests); the fit takes it from the scatter of the levels",
-        "hold each level for at least 4 request times, better 20, for errors of their own",
+        "measure each level for at least 4 times as long as a request takes, better 20 times",
         s.load,
     )
 
