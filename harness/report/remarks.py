@@ -19,7 +19,7 @@ _FEW = 4  # levels that a line names one by one
 # One line each, with a place for the levels; a code that is not here has a message that is as short.
 _BRIEF = {
     Code.ABOVE_PEAK: "a figure of the hardware is wrong: MBU or MFU is above 1",
-    Code.CLIENT_LIMITED: "the load generator sent too late{}: what else runs here?",
+    Code.CLIENT_LIMITED: "the load generator sent late{}: what else runs here?",
     Code.CLIENT_BUSY: "the load generator was short of time{}",
     Code.WORKER_PAUSED: "the load generator stood still{}: what else runs here?",
     Code.PARENT_PAUSED: "Knee's main process stood still{}",
@@ -53,7 +53,7 @@ _BRIEF = {
     Code.TRANSIENT_UNCHECKED: "too short to tell whether it warmed up{}",
     Code.TOO_FEW_SAMPLES: "too few requests for p99{}: measure for longer",
     Code.TOO_FEW_STEPS: "too few engine steps for p99 of ITL{}",
-    Code.DRIFT: "repeats differ by more than their errors{}: other load?",
+    Code.DRIFT: "repeats differ more than by chance{}: other load?",
     Code.DIP_CONFIRMED: "throughput falls past the knee{}",
     Code.DIP_UNCONFIRMED: "throughput may fall past the knee: measure more there",
     Code.PLATEAU_NOT_REACHED: "the plateau is not reached",

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.judgement import Code
 from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
@@ -94,7 +95,7 @@ def test_the_first_screen_has_three_remarks_in_a_line_each_and_says_where_the_ot
     lines = printed(summary, 80).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("invalid  "))
     assert [line.rstrip() for line in lines[start : start + 4]] == [
-        "invalid  the load generator sent too late at C = 64: what else runs here?",
+        "invalid  the load generator sent late at C = 64: what else runs here?",
         "doubt    C = 1, 2: the window held 19 request times, not 20",
         "note     remark 0",
         "2 more remarks: --verbose, or report.md",
@@ -124,6 +125,16 @@ def test_a_level_that_is_void_but_was_repeated_does_not_come_first() -> None:
 
     assert gravities(summary) == ["doubt", "invalid"]
     assert gravities(msgspec.structs.replace(summary, levels=[void, doubtful])) == ["invalid", "doubt"]
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_first_remark_fits_a_line_of_80_columns(code: Code) -> None:
+    summary = msgspec.structs.replace(full(), levels=[], verdicts=[])
+    levels = [msgspec.structs.replace(level(c), verdicts=[Verdict(code, "invalid", "short")]) for c in range(11, 22)]
+    spared = msgspec.structs.replace(summary, levels=[*levels, level(64)])
+    (line,) = [each.brief for each in remarks.remarks(spared)]
+    assert len(f"invalid  {line}") <= 80
+    assert "{" not in line
 
 
 def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
