@@ -42,7 +42,7 @@ def read(text: str) -> traffic.Traffic:
     The file's rates each last until the next time, the last one as long as the one before it; then the first again.
     """
     place = "--traffic"
-    if "(" in text:
+    if "(" in text and not Path(text).exists():
         found = traffic.parse(text, place)
     else:
         with decoding.reading(f"{place} {text}", "a traffic file", f"give a CSV with the header {_HEADER}, or a shape"):
