@@ -190,7 +190,7 @@ def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float 
     1/(kv·(ctx + 1) + t_pre/G), ctx = P + G/2, t_pre = P·prompt + attend·P²/2 (docs/method.md, The steady state).
 
     >>> round(ceiling(Roof(prompt=1e-5, attend=0.0, weights=5e-3, kv=4e-8), 1000, 200))
-    10638
+    10634
     """
     if roof is None or not input_tokens or not output_tokens:
         return None
