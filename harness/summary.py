@@ -204,6 +204,16 @@ class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerView | None
 
 
+class Interference(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
+
+    class_: str = msgspec.field(name="class")  # whose prompts are long
+    prompts: int  # that were read in the window
+    before_s: Spread  # as long before each prompt as it took to read
+    during_s: Spread
+    after_s: Spread
+
+
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None  # None in open loop
     rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
@@ -259,6 +269,8 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     worst_slowdown: float | UnsetType | None = UNSET  # of all classes; likewise
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
+    interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
+    recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]

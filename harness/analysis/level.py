@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, metrics, replicas, sessions, slo, telemetry
+from harness.analysis import classes, interference, metrics, recovery, replicas, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
@@ -163,6 +163,8 @@ def summarise_level(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
+        interference=interference.of_level(table, level) or UNSET,
+        recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
