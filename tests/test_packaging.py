@@ -119,6 +119,11 @@ def test_the_wheel_has_everything_that_a_page_is_made_of() -> None:
     assert assets <= packed
 
 
+def test_the_wheel_says_that_it_is_typed() -> None:
+    packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert "harness/py.typed" in packed
+
+
 def test_the_wheel_has_the_ready_scenarios() -> None:
     packed = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     files = {Path("harness/scenarios", path.name) for path in (ROOT / "scenarios").glob("*.toml")}

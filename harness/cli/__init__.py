@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from harness import __version__
 from harness.terminal import guard
+from harness.version import __version__
 
 # Each verb's module, which has a command of the verb's name, and the first sentence of that command's help.
 VERBS = {
