@@ -20,6 +20,7 @@ from harness.version import __version__
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
+    "export": ("export", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAY_BE_EMPTY = ("error", "error_message", "finish_reason", "token_source", "class", "session_id")
 _LATENCIES = {"ttft": "ttft_s", "ttfat": "ttfat_s", "tpot": "tpot_s", "e2e": "e2e_s", "icl": "icl_max_s"}
-_WHOLE = ("concurrency", "repeat", "requests", "errors", "cancelled")
+_WHOLE = ("concurrency", "repeat", "requests", "errors", "cancelled", "abandoned")
 
 
 def requests(run: Result) -> pandas.DataFrame:
@@ -67,7 +67,9 @@ def levels(summary: Summary) -> pandas.DataFrame:
     """A row a level in the order of measuring; the columns are those of `results.exports.rows`."""
     import pandas as pd
 
-    kinds = dict.fromkeys(rows.NAMES, "float64") | dict.fromkeys(_WHOLE, "Int64") | {"verdicts": "str"}
+    kinds = (
+        dict.fromkeys(rows.NAMES, "float64") | dict.fromkeys(_WHOLE, "Int64") | {"verdicts": "str", "simulated": "bool"}
+    )
     return pd.DataFrame(rows.rows(summary), columns=list(rows.NAMES)).astype(kinds)
 
 

@@ -89,7 +89,7 @@ def test_a_level_s_row_has_the_summary_s_figures_and_nulls_where_it_has_none() -
     assert frame["ttft_p99_s"].dropna().tolist() == [s.ttft_s.p99 for s in whole.levels if s.ttft_s.p99 is not None]
     assert dataframes.levels(empty)["goodput_requests_per_s"].isna().all()
     kinds = {str(kind) for kind in frame.dtypes}
-    assert kinds == {str(kind) for kind in dataframes.levels(empty).dtypes} == {"Int64", "float64", "str"}
+    assert kinds == {str(kind) for kind in dataframes.levels(empty).dtypes} == {"Int64", "float64", "str", "bool"}
 
 
 def test_an_error_of_throughput_that_was_assumed_is_no_measured_one() -> None:

@@ -7,8 +7,8 @@ from harness.summary import Estimate, LevelSummary, Spread, Summary
 Cell = str | int | float | bool | None
 
 PLAIN = (
-    "concurrency", "rate", "repeat", "in_flight", "window_s", "requests", "errors", "cancelled", "error_rate",
-    "input_tokens_mean", "output_tokens_mean",
+    "concurrency", "rate", "repeat", "in_flight", "window_s", "requests", "errors", "cancelled", "abandoned",
+    "error_rate", "input_tokens_mean", "output_tokens_mean",
 )  # fmt: skip
 ESTIMATES = ("output_tokens_per_s", "input_tokens_per_s", "requests_per_s", "documents_per_s")
 MORE = (
@@ -25,17 +25,18 @@ NAMES = (
     *MORE,
     *(f"{name.removesuffix('_s')}_{each}_s" for name in SPREADS for each in STATISTICS),
     "verdicts",
+    "simulated",
 )
 
 
 def rows(summary: Summary) -> list[dict[str, Cell]]:
     """A row a level, in the order of measuring; every row has the same names in the same order."""
-    return [row(level) for level in summary.levels]
+    return [row(level) | {"simulated": summary.simulated} for level in summary.levels]
 
 
 def row(level: LevelSummary) -> dict[str, Cell]:
-    """One level's figures: of an `Estimate` the mean and its 95 % interval, of a `Spread` each statistic."""
-    found: dict[str, Cell] = {name: getattr(level, name) for name in PLAIN}
+    """The figures of one level: of an `Estimate` the mean and its 95 % interval, of a `Spread` each statistic."""
+    found: dict[str, Cell] = {name: getattr(level, name) for name in PLAIN} | {"abandoned": level.abandoned or None}
     for name in ESTIMATES:
         estimate: Estimate = getattr(level, name) or _NONE  # one that is not in the file is false
         low, high = estimate.ci95 or (None, None)
@@ -46,4 +47,4 @@ def row(level: LevelSummary) -> dict[str, Cell]:
     for name in SPREADS:
         spread: Spread = getattr(level, name)
         found |= {f"{name.removesuffix('_s')}_{each}_s": getattr(spread, each) for each in STATISTICS}
-    return found | {"verdicts": " ".join(dict.fromkeys(each.code for each in level.verdicts))}
+    return found | {"verdicts": " ".join(dict.fromkeys(f"{each.level}:{each.code}" for each in level.verdicts))}
