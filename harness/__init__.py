@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from harness.errors import HarnessError as HarnessError
     from harness.library.comparison import compare as compare
+    from harness.library.export import export as export
     from harness.library.fit import fit as fit
     from harness.library.measurement import Measurement as Measurement
     from harness.library.measurement import load as load
@@ -29,6 +30,7 @@ _PLACES = {
     "HarnessError": "harness.errors",
     "Measurement": "harness.library.measurement",
     "compare": "harness.library.comparison",
+    "export": "harness.library.export",
     "fit": "harness.library.fit",
     "load": "harness.library.measurement",
     "predict": "harness.library.prediction",

@@ -29,5 +29,5 @@ def export(folder: str, to: str, out: str | None) -> None:
         if out is None:
             sys.stdout.write(exporting.text(measured, to))
         else:
-            for path in exporting.write(measured, to, out):
+            for path in exporting.export(measured, to, out):
                 print(path, file=sys.stderr)

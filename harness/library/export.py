@@ -10,7 +10,7 @@ import msgspec
 
 from harness import files
 from harness.errors import HarnessError, nearest
-from harness.library.measurement import Measurement
+from harness.library.measurement import Measurement, load
 from harness.manifest import Manifest
 from harness.results.exports import llm_d, table, vllm
 from harness.summary import LevelSummary
@@ -33,9 +33,13 @@ def text(run: Measurement, to: str) -> str:
     return "".join(f"{json_text(msgspec.json.encode(found).decode())}\n" for _, found in _documents(run, to))
 
 
-def write(run: Measurement, to: str, out: str | Path) -> list[Path]:
-    """The files that were written: levels.csv and requests.csv, or a JSON for each level."""
+def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path]:
+    """Write a run, or its folder, for another tool, and return the files: `to` is "csv", "vllm" or "llm-d".
+
+    They are levels.csv and requests.csv, or a JSON for each level. HarnessError where the format cannot have them.
+    """
     _known(to)
+    run = run if isinstance(run, Measurement) else load(run)
     folder = Path(out)
     files.make_folder(folder, way_out="choose another --out")
     made: dict[str, str] = {}

@@ -60,12 +60,6 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Whether the requests lie in the folder; committed results may be without them."""
         return _has_records(self.path)
 
-    def export(self, to: str, out: str | Path) -> list[Path]:
-        """Write files for other tools into a folder, and return them: "csv", "vllm" or "llm-d"."""
-        from harness.library import export
-
-        return export.write(self, to, out)
-
     def plot(self) -> Figure:
         """The curve as a figure of matplotlib: throughput against load with fit, prediction and knees."""
         from harness.report import charts, png

@@ -56,7 +56,7 @@ def test_a_folder_gets_a_file_a_level(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tables_are_levels_and_requests(tmp_path: Path) -> None:
-    made = load(DEMO).export("csv", tmp_path / "out")
+    made = exporting.export(DEMO, "csv", tmp_path / "out")
     assert [path.name for path in made] == ["levels.csv", "requests.csv"]
     with made[1].open(newline="") as file:
         lines = list(csv.DictReader(file))
@@ -78,5 +78,5 @@ def test_what_counts_no_output_tokens_has_no_file_of_that_kind(folder: Path) -> 
 
 def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="did you mean 'vllm'"):
-        load(folder).export("vlm", tmp_path / "out")
+        exporting.export(folder, "vlm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
