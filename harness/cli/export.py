@@ -8,7 +8,7 @@ import click
 
 from harness.cli import output
 
-_FORMATS = ("csv", "vllm", "llm-d")  # of harness.library.export, which is not imported for --help
+_FORMATS = ("csv", "vllm", "llm-d", "otel")  # of harness.library.export, which is not imported for --help
 
 
 @click.command()
@@ -19,7 +19,8 @@ def export(folder: str, to: str, out: str | None) -> None:
     """Write a result in another tool's format.
 
     csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
-    llm-d: llm-d's benchmark report as JSON, a file a level. On stdout a JSON is a line a level.
+    llm-d: llm-d's benchmark report as JSON, a file a level. otel: OpenTelemetry metrics as JSON, one file. On stdout
+    each JSON is a line.
     """
     from harness.library import export as exporting
     from harness.library.measurement import load

@@ -12,31 +12,32 @@ from harness import files
 from harness.errors import HarnessError, nearest
 from harness.library.measurement import Measurement, load
 from harness.manifest import Manifest
-from harness.results.exports import llm_d, table, vllm
+from harness.results.exports import llm_d, otel, table, vllm
 from harness.summary import LevelSummary
 from harness.terminal import json_text
 from harness.work import Unit
 
-CSV, VLLM, LLM_D = "csv", "vllm", "llm-d"
+CSV, VLLM, LLM_D, OTEL = "csv", "vllm", "llm-d", "otel"
 _OF_LEVEL: Mapping[str, Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]] = {
     VLLM: lambda level, manifest, _, simulated: vllm.of_level(level, manifest, simulated=simulated),
     LLM_D: lambda level, manifest, index, simulated: llm_d.of_level(level, manifest, index=index, simulated=simulated),
 }
-FORMATS = (CSV, *_OF_LEVEL)
+FORMATS = (CSV, *_OF_LEVEL, OTEL)
 _LEFT_OUT = ("arrivals_s", "arrival_tokens", "error_message")  # of requests.csv: lists, and text of any length
 
 
 def text(run: Measurement, to: str) -> str:
-    """The levels: a CSV, or JSON with a line a level."""
+    """The levels: a CSV, or JSON with a line a level; OpenTelemetry's metrics are one line."""
     if _known(to) == CSV:
         return table.levels(run.summary)
     return "".join(f"{json_text(msgspec.json.encode(found).decode())}\n" for _, found in _documents(run, to))
 
 
 def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path]:
-    """Write a run, or its folder, for another tool, and return the files: `to` is "csv", "vllm" or "llm-d".
+    """Write a run, or its folder, for another tool, and return the files: `to` is one of FORMATS.
 
-    They are levels.csv and requests.csv, or a JSON for each level. HarnessError where the format cannot have them.
+    They are levels.csv and requests.csv, a JSON for each level, or one of all metrics. HarnessError where the format
+    cannot have them.
     """
     _known(to)
     run = run if isinstance(run, Measurement) else load(run)
@@ -61,8 +62,10 @@ def _known(to: str) -> str:
 
 
 def _documents(run: Measurement, to: str) -> list[tuple[str, dict[str, Any]]]:
-    """(file name, document) of each level that has a throughput."""
+    """(file name, document) of each level that has a throughput; of OpenTelemetry's metrics one of all levels."""
     summary = run.summary
+    if to == OTEL:
+        return [("metrics.otlp.json", otel.of_run(summary, run.manifest))]
     if summary.unit != Unit.OUTPUT_TOKENS:
         fact = f"{to} counts output tokens, and this run {summary.unit}"
         raise HarnessError(fact, place=str(run.path), way_out="give --to csv")

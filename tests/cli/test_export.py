@@ -37,7 +37,7 @@ def test_the_formats_of_the_command_are_those_of_the_library() -> None:
     assert verb._FORMATS == exporting.FORMATS
 
 
-@pytest.mark.parametrize("to", exporting.FORMATS)
+@pytest.mark.parametrize("to", [to for to in exporting.FORMATS if to != exporting.OTEL])
 def test_what_stands_on_stdout_is_read_back_by_fit(to: str, folder: Path) -> None:
     done = CliRunner().invoke(cli, ["export", str(folder), "--to", to])
     assert done.exit_code == 0, done.output
@@ -52,6 +52,13 @@ def test_a_folder_gets_a_file_a_level(folder: Path, tmp_path: Path) -> None:
     assert names[:2] == ["vllm-00-c1.json", "vllm-01-c2.json"]
     assert len(names) == len(full().levels)
     assert json.loads((tmp_path / "out" / names[1]).read_text())["max_concurrency"] == 2
+
+
+def test_opentelemetry_s_metrics_are_one_file(folder: Path, tmp_path: Path) -> None:
+    (made,) = exporting.export(folder, "otel", tmp_path / "out")
+    assert made.name == "metrics.otlp.json"
+    assert list(json.loads(made.read_text())) == ["resourceMetrics"]
+    assert exporting.text(load(folder), "otel").count("\n") == 1
 
 
 @pytest.mark.slow

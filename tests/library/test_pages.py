@@ -73,7 +73,13 @@ def test_the_exports_commands_run_as_shown(place: Path) -> None:
     for command in commands:
         done = CliRunner().invoke(cli, shlex.split(command)[1:])
         assert done.exit_code == 0, done.output
-    assert {path.name for path in (place / "results").iterdir()} == {"first", "tables", "as-vllm", "as-llm-d"}
+    assert {path.name for path in (place / "results").iterdir()} == {
+        "first",
+        "tables",
+        "as-vllm",
+        "as-llm-d",
+        "metrics",
+    }
 
 
 @pytest.mark.slow

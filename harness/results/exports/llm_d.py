@@ -35,7 +35,7 @@ def of_level(level: LevelSummary, manifest: Manifest, *, index: int, simulated: 
 def _run(level: LevelSummary, manifest: Manifest, index: int, *, simulated: bool) -> dict[str, Any]:
     run = uuid.uuid5(uuid.NAMESPACE_OID, f"{manifest.created} {manifest.scenario_digest}")
     verdicts = list(dict.fromkeys(f"{each.level}: {each.code}" for each in level.verdicts))
-    found = {
+    found: dict[str, Any] = {
         "uid": str(uuid.uuid5(run, str(index))),
         "eid": str(run),
         "description": "SIMULATED: no GPU was measured" if simulated else manifest.name,
