@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from harness.version import __version__ as __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; typing itself takes longer to import than all of this
 if TYPE_CHECKING:
     import inspect
+    from typing import Any
 
     from harness.errors import HarnessError as HarnessError
     from harness.library.comparison import compare as compare
