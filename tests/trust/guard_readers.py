@@ -313,6 +313,7 @@ READING: dict[str, list[str]] = {
     "report --json": ["report", "--json", "--quiet", "--no-plots", "DIR"],
     "fit": ["fit", "DIR"],
     "plan": ["plan", "DIR", "--rps", "5", "--price", "2"],
+    "export": ["export", "DIR", "--to", "vllm"],
     "run --resume": ["run", "--resume", "DIR", "--yes"],
     "calibrate model": ["calibrate", "model", "DIR", "--model-config", "llama-3.1-8b", "--gpu", "h100-sxm"],
     "predict --measured": [
@@ -416,10 +417,11 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import report, plan, predict, run, calibrate
+from harness.cli import report, plan, predict, run, calibrate, export
 from harness.analysis import summarise
 from harness.decide import measured
 from harness.experiment import run as _
+from harness.library import export, fit
 from harness.report import live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot
