@@ -22,7 +22,7 @@ VERBS = {
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
     "export": ("export", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
-    "plan": ("plan", "Plan replicas and cost for a demand, from a result folder."),
+    "plan": ("plan", "How many replicas a demand needs, and what they cost."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),
