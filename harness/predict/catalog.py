@@ -179,19 +179,23 @@ def _gpu(row: dict[str, str]) -> Gpu:
     )
 
 
+_TUNED = ("instruct", "thinking")  # words of a name that mean another training of the same architecture
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _FEW = 3  # names that an unknown one is answered with
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
     """The config.json of a model, as a dict: a shipped name, a config.json, or its folder.
 
-    An organisation in front and `-instruct` behind are no difference of architecture.
+    An organisation in front and `-instruct` behind are no difference of architecture; `-fp8` is how it is stored.
 
     >>> model_config("meta-llama/Llama-3.1-8B-Instruct")["num_hidden_layers"]
     32
+    >>> model_config("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")["quantization_config"]["quant_method"]
+    'fp8'
     """
     shipped = _models()
-    short = name.rsplit("/", 1)[-1].lower().removesuffix("-instruct")
+    short = "-".join(word for word in name.rsplit("/", 1)[-1].lower().split("-") if word not in _TUNED)
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
@@ -199,12 +203,24 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
         return _read(path, place)
     if short in shipped:
         return dict(shipped[short])
+    config = shipped.get(short.removesuffix("-fp8"))
+    if config and config.get("quantization_config", _FP8)["quant_method"] == "fp8":
+        return {"quantization_config": _FP8, **config}
     near = difflib.get_close_matches(short, shipped, n=_FEW) or list(shipped)[:_FEW]
     way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {', '.join(near)}"
     raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
+    """A config.json, with the hf_quant_config.json beside it where quantisation is described only there."""
+    config = _decoded(path, place)
+    beside = path.with_name("hf_quant_config.json")
+    if not config.get("quantization_config") and beside.is_file():
+        config["quantization_config"] = {"quant_method": "modelopt", **_decoded(beside, place)}
+    return config
+
+
+def _decoded(path: Path, place: str) -> dict[str, Any]:
     way_out = "give the config.json next to the model's weights"
     with decoding.reading(f"{place} {path}", "a model config", way_out):
         return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
@@ -217,4 +233,6 @@ def models() -> list[str]:
 
 @cache
 def _models() -> dict[str, dict[str, Any]]:
-    return msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
+    """The shipped configs; `same_as` names the one that a config differs from in the fields it has."""
+    found = msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
+    return {name: {**found.get(config.pop("same_as", ""), {}), **config} for name, config in found.items()}

@@ -6,6 +6,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.predict import catalog
 from harness.predict.catalog import gpu, key_of, model_config
+from harness.predict.model import model
 
 
 def test_a_gpu_key_is_found_in_any_case_and_printed_in_lower_case():
@@ -156,6 +157,45 @@ def test_an_unknown_model_names_a_few_and_the_way_by_path(name, like):
     few = message.partition(" like ")[2].split(", ")
     assert len(few) == 3
     assert set(few) <= set(shipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "context"),
+    [
+        ("zai-org/GLM-4.6", "glm-4.5", 202752),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", 163840),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b", 262144),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b", 131072),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b", 131072),
+    ],
+)
+def test_a_later_training_has_the_architecture_of_the_first_and_its_own_context(name, like, context):
+    assert model_config(name) == {**model_config(like), "max_position_embeddings": context}
+
+
+def test_fp8_behind_a_name_is_how_it_is_stored():
+    assert model_config("Qwen3-32B-FP8")["quantization_config"]["quant_method"] == "fp8"
+    assert model_config("DeepSeek-V3.1-FP8") == model_config("DeepSeek-V3.1")  # it comes so
+    with pytest.raises(HarnessError, match="unknown model 'gpt-oss-20b-fp8'"):  # which has 4 bits
+        model_config("gpt-oss-20b-fp8")
+
+
+QUANTISED = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+
+
+def test_quantisation_that_stands_beside_a_config_is_read_with_it(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(model_config("llama-3.1-8b")))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(QUANTISED))
+    for place in (tmp_path, tmp_path / "config.json"):
+        read = model(model_config(str(place)))
+        assert (read.stored.method, read.kv_bits) == ("fp8", 8.0)
+
+
+def test_a_config_that_has_its_own_quantisation_keeps_it(tmp_path):
+    own = model_config("llama-3.1-8b") | {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(QUANTISED))
+    assert model_config(str(tmp_path)) == own
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"'])
