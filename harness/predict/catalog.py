@@ -55,7 +55,9 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     whole, colon, slice_ = key.lower().partition(":")
     known = _gpus()
     if whole not in known:
-        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=nearest(whole, known))
+        several = [each for each in known if each.startswith(f"{whole}-")]  # b200 is b200-sxm, and no gb200
+        way_out = f"did you mean {', '.join(several)}?" if several else nearest(whole, known)
+        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=way_out)
     return _slice(known[whole], slice_, place) if colon else known[whole]
 
 

@@ -39,6 +39,34 @@ def test_a_wrong_gpu_key_names_the_nearest():
 
 
 @pytest.mark.parametrize(
+    ("key", "like"),
+    [("b200", "b200-sxm"), ("v100", "v100-16-sxm, v100-32-sxm"), ("H100", "h100-pcie, h100-sxm, h100-nvl")],
+)
+def test_a_card_without_its_form_names_its_forms_and_no_other_card(key, like):
+    with pytest.raises(HarnessError) as raised:
+        gpu(key)
+    assert str(raised.value) == f"--gpu: unknown GPU {key!r}; did you mean {like}?"
+
+
+@pytest.mark.parametrize(
+    ("key", "memory", "bandwidth", "bf16"),
+    [  # by their data sheets
+        ("t4", 15360 * 2**20, 320e9, 65e12),
+        ("v100-32-sxm", 2**35, 900e9, 125e12),
+        ("a40", 46068 * 2**20, 696e9, 149.7e12),
+        ("a6000", 49140 * 2**20, 768e9, 154.8e12),
+        ("mi250x", 64e9, 1638e9, 191.5e12),  # one of two dies
+        ("mi350x", 288e9, 8e12, 2306.9e12),
+        ("tpu-v7", 192 * 2**30, 7380e9, 2307e12),
+        ("trainium2", 96 * 2**30, 2900e9, 667e12),
+    ],
+)
+def test_cards_have_the_figures_of_their_data_sheets(key, memory, bandwidth, bf16):
+    card = gpu(key)
+    assert (card.memory_bytes, card.bandwidth, card.flops["bf16"]) == (memory, bandwidth, bf16)
+
+
+@pytest.mark.parametrize(
     ("key", "sevenths", "eighths"),
     [
         ("h100-sxm:1g.10gb", 1, 1),
@@ -97,6 +125,10 @@ def test_a_card_that_cannot_be_sliced_says_so():
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 5090", "rtx5090"),
         ("NVIDIA GB10", "dgx-spark"),
+        ("Tesla T4", "t4"),
+        ("Tesla V100-SXM2-32GB", "v100-32-sxm"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA RTX A6000", "a6000"),
     ],
 )
 def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
@@ -107,7 +139,7 @@ def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
 @pytest.mark.parametrize(
     "name",
     [
-        "Tesla T4",
+        "Tesla V100-PCIE-32GB",
         "NVIDIA L40",
         "NVIDIA A100-SXM-64GB",
         "NVIDIA H100",
