@@ -308,7 +308,8 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        head = Section(lines=[_heading(first, made.name, workload)])
+        judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
+        head = Section(lines=[_heading(judged, made.name, workload)])
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 

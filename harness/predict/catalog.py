@@ -12,7 +12,7 @@ import difflib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -67,14 +67,32 @@ def gpus() -> list[Gpu]:
 
 
 def among(gpu: Gpu, n: int) -> Gpu:
-    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins.
+    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins, or none.
 
     >>> among(gpu("h100-pcie"), 2).link, among(gpu("h100-pcie"), 4).link, among(gpu("h100-sxm"), 4).link
     (300000000000.0, 64000000000.0, 450000000000.0)
+    >>> among(gpu("dgx-spark"), 2).link, among(gpu("dgx-spark"), 4).link
+    (25000000000.0, None)
     """
     if gpu.bridged is None or n <= gpu.bridged:
         return gpu
     return msgspec.structs.replace(gpu, link=gpu.pcie)
+
+
+_PUBLISHED = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")  # whose published levels set constants, docs/predict.md
+_OLDER = ("t4", "v100")  # without BF16 and with other kernels than any card with published levels
+Constants = Literal["published", "other cards", "guess"]
+
+
+def constants(gpu: Gpu) -> Constants:
+    """How well MBU, MFU and overheads are known on this card: from its own published levels, those of others, or not.
+
+    >>> constants(gpu("h100-sxm")), constants(gpu("l40s")), constants(gpu("mi300x"))
+    ('published', 'other cards', 'guess')
+    """
+    if gpu.vendor != "NVIDIA" or gpu.certainty == "measured" or gpu.key.startswith(_OLDER):
+        return "guess"
+    return "published" if gpu.key.startswith(_PUBLISHED) else "other cards"
 
 
 def doubts(gpu: Gpu) -> list[str]:
@@ -84,9 +102,11 @@ def doubts(gpu: Gpu) -> list[str]:
         return [f"{gpu.key}: {gpu.source}", f"{gpu.key}: overheads were fitted on NVIDIA cards, here they are a guess"]
     if gpu.vendor != "NVIDIA":
         out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
+    elif constants(gpu) == "guess":
+        out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on newer cards, here they are a guess")
     if gpu.certainty in ("medium", "low"):
         out.append(f"{gpu.key}: its data-sheet figures are of {gpu.certainty} certainty ({gpu.source})")
-    if gpu.bridged and gpu.link == gpu.pcie:
+    if gpu.bridged and gpu.link and gpu.link == gpu.pcie:
         out.append(f"{gpu.key}: a bridge joins {gpu.bridged} of them, more are counted at the speed of PCIe")
     return out
 

@@ -293,7 +293,8 @@ def test_every_card_is_ranked_and_misfits_say_why() -> None:
     assert "the cheapest tokens first" in fit
     assert "does not fit" in misfits
     choices = json.loads(knee("--model", "llama-3.1-70b", "--gpu", "all", "--json").output)
-    prices = [each["usd_per_million"] for each in choices if not each["why_not"] and each["usd_per_million"]]
+    known = [each for each in choices if not each["why_not"] and each["constants"] != "guess"]
+    prices = [each["usd_per_million_slow"] for each in known if each["usd_per_million_slow"]]
     assert prices == sorted(prices)
     assert len(prices) > 5
 
