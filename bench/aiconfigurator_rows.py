@@ -49,7 +49,7 @@ def estimate(row: dict[str, Any]) -> list[float] | None:
             **experts,
             **_CONVERTED.get(key, {}),
         )
-    except Exception as error:  # whatever it raises, it has no answer
+    except Exception as error:  # noqa: BLE001 - whatever it raises, it has no answer
         print(f"{key} on {row['gpu']}, {row['engine']}: {str(error)[:200]}", file=sys.stderr)
         return None
     ttft, itl = float(found.ttft) / 1e3, float(found.tpot) / 1e3
