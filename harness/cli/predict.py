@@ -255,14 +255,17 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     if flags["calibration"] is None:
         return found
     from harness.experiment import hardware
-    from harness.predict.calibrated import calibrated
+    from harness.predict.calibrated import calibrated, doubts
 
     profile = hardware.calibration(flags["calibration"])
     made, where, mean = questions.setup(question)
     both = calibrated(
         made, where, question.mixture or mean, question.levels, profile, slo=question.slo or None, price=question.price
     )
-    return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
+    notes = [*found.prediction.notes, *doubts(profile, question.levels)]
+    return msgspec.structs.replace(
+        found, prediction=msgspec.structs.replace(found.prediction, calibrated=both, notes=notes)
+    )
 
 
 def _stepped(

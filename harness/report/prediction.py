@@ -308,6 +308,7 @@ def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     """What was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
+    from harness.predict.calibrated import doubts  # which reports of other things start without
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
@@ -322,9 +323,13 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     sections = [
         Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
         *_errors(found),
-        Section("Notes", lines=[plain(note) for note in found.notes]),
+        Section("Notes", lines=[plain(note) for note in (*found.notes, *doubts(found, _unseen(found)))]),
     ]
     return Document(sections=sections)
+
+
+def _unseen(found: Calibration) -> list[float]:
+    return list(dict.fromkeys(row.concurrency for row in found.errors_unseen))
 
 
 def _errors(found: Calibration) -> list[Section]:
