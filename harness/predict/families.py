@@ -187,11 +187,8 @@ def blocks(config: Mapping[str, Any], name: str) -> list[Block]:
 
 
 def _block(config: Mapping[str, Any], listed: Any, name: str) -> Block:
-    parts = [listed.get(each) if isinstance(listed, Mapping) else None for each in ("attention", "ffn")]
-    if not all(isinstance(each, Mapping) for each in parts):
-        raise refused("block_configs", "a layer without attention and ffn", name)
-    attention, ffn = parts
-    for part, field in itertools.product(parts, ("replace_with_linear", "sparsify", "window_length")):
+    attention, ffn = _part(listed, "attention", name), _part(listed, "ffn", name)
+    for part, field in itertools.product((attention, ffn), ("replace_with_linear", "sparsify", "window_length")):
         if part.get(field):
             raise refused(f"block_configs.{field}", str(part[field])[:40], name)
     n_q, h, kv_heads, width = figure(config, "num_attention_heads", name), figure(config, "hidden_size", name), 0, 0
@@ -203,6 +200,13 @@ def _block(config: Mapping[str, Any], listed: Any, name: str) -> Block:
             raise refused("block_configs.ffn_mult", str(mult)[:40], name)
         width = math.ceil(int(2 * mult * h / 3) / 256) * 256
     return Block(kv_heads, width)
+
+
+def _part(listed: Any, field: str, name: str) -> Mapping[str, Any]:
+    part = listed.get(field) if isinstance(listed, Mapping) else None
+    if not isinstance(part, Mapping):
+        raise refused("block_configs", f"a layer without {field}", name)
+    return part
 
 
 _WIDEST = 100  # times the hidden size: more is a slip of the pen
