@@ -19,6 +19,7 @@ from harness.terminal import guard
 # Each verb's module, which has a command of the verb's name, and the first sentence of that command's help.
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
+    "check": ("check", "Hold results against thresholds: met, missed or unresolved."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
     "fit": ("report", "Fit the curve to measured points."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
