@@ -314,6 +314,7 @@ READING: dict[str, list[str]] = {
     "fit": ["fit", "DIR"],
     "check": ["check", "DIR", "-t", "plateau >= 1", "-t", "ttft_p90@1 < 1h", "--format", "github"],
     "check --baseline": ["check", "DIR", "--baseline", str(SOUND), "-t", "single_stream >= 0.01*baseline"],
+    "list": ["list", "DIR"],
     "run --resume": ["run", "--resume", "DIR", "--yes"],
     "calibrate model": ["calibrate", "model", "DIR", "--model-config", "llama-3.1-8b", "--gpu", "h100-sxm"],
     "predict --measured": [
@@ -408,12 +409,12 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import report, predict, run, calibrate, check
+from harness.cli import report, predict, run, calibrate, check, listing
 from harness.analysis import summarise
-from harness.decide import measured
+from harness.decide import listing, measured
 from harness.decide.check import decision
 from harness.experiment import run as _
-from harness.report import check, live, map_png, page, prediction, roofs, run_report, terminal
+from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot
 for line in sys.stdin:
