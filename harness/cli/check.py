@@ -72,7 +72,7 @@ def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[T
     if file is not None:
         with decoding.reading(file, "a file of thresholds", "write one a line, like plateau >= 1500"):
             text = decoding.content(Path(file)).decode()
-        wanted += [(found, file) for found in expression.lines(text, file)]
+        wanted += expression.lines(text, file)
     if not wanted:
         way_out = "give -t 'plateau >= 1500' or --thresholds FILE"
         raise HarnessError("no threshold is given", place=file or "knee check", way_out=way_out)

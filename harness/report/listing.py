@@ -16,6 +16,7 @@ from harness.report.format import MISSING, interval, number, plain
 from harness.terminal import cut
 
 _TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
+_SIMULATED = "some of these were answered by the simulated endpoint"
 _DAY = 86_400.0
 _LABELS = 6  # at most, on the axis of time
 
@@ -23,7 +24,7 @@ _LABELS = 6  # at most, on the axis of time
 def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
     """A row for each folder, with the figure of that name; where not `whole`, as much as fits on a terminal."""
     rows = found.results
-    simulated = "some of these were answered by the simulated endpoint" if any(each.simulated for each in rows) else ""
+    simulated = _SIMULATED if any(each.simulated for each in rows) else ""
     scale, words = _shown(name, unit, rows)
     figures = [_quantity(each.figure, "at least", scale, words) if each.figure else MISSING for each in rows]
     columns = [
@@ -56,37 +57,43 @@ def index(found: Listing, name: str, unit: str) -> Document:
 
 
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
-    """A figure of every run against when it was begun; runs of one model are one series."""
+    """A figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
     scale, words = _shown(name, unit, rows)
-    models: dict[str, list[Datum]] = {}
-    times = []
+    tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(_TONES), strict=False))
+    points: dict[tuple[str | None, bool], list[Datum]] = {}
     for each in rows:
-        when, value = each.time, each.figure.value if each.figure else None
-        if when is None or value is None or each.figure is None:
-            continue
-        low, high = each.figure.ci95 or (None, None)
-        ends = (low * scale, high * scale) if low is not None and high is not None else (value * scale, value * scale)
-        times.append(when.timestamp())
-        hover = (f"{number(value * scale)} {words}".strip(), _date(each), plain(each.place))
-        datum = Datum(when.timestamp(), value * scale, max(0.0, ends[0]), ends[1], hover=hover)
-        models.setdefault(plain(each.model or "unnamed model"), []).append(datum)
+        if each.time is not None and each.figure is not None and each.figure.value is not None:
+            points.setdefault((each.model, bool(each.figure.why)), []).append(_datum(each, each.figure, scale, words))
     series = [
-        Series(name=cut(model, 40), tone=tone, points=points, marker="dot")
-        for tone, (model, points) in zip(itertools.cycle(_TONES), models.items(), strict=False)
+        Series(
+            name=cut(plain(model or "unnamed model"), 40) + (", provisional" if unsure else ""),
+            tone=tones[model],
+            points=own,
+            marker="ring" if unsure else "dot",
+        )
+        for (model, unsure), own in points.items()
     ]
-    tops = [point.high or point.y for each in series for point in each.points]
-    begin, end = min(times, default=0.0), max(times, default=_DAY)
+    every = [point for each in series for point in each.points]
+    begin, end = min((each.x for each in every), default=0.0), max((each.x for each in every), default=_DAY)
     room = max(0.04 * (end - begin), 60.0)
+    top = max((point.high or point.y for point in every), default=0.0)
     return Chart(
         name="over-time",
         title=plain(name),
+        simulated=_SIMULATED if any(each.simulated for each in rows) else "",
         x=Scale(label="begun (UTC)", ends=(begin - room, end + room), ticks=_ticks(begin, end)),
-        y=Scale(
-            label=f"{plain(name)}, {words}" if words else plain(name), ends=(0.0, 1.1 * max(tops, default=1.0) or 1)
-        ),
+        y=Scale(label=f"{plain(name)}, {words}" if words else plain(name), ends=(0.0, 1.1 * top or 1.0)),
         series=series,
         missing="" if series else "no run has this figure and a date",
     )
+
+
+def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
+    """A run as a point; without an interval its whiskers have no length, since all of a series have some or none."""
+    value, (low, high) = (figure.value or 0.0) * scale, figure.ci95 or (None, None)
+    ends = (max(0.0, low * scale), high * scale) if low is not None and high is not None else (value, value)
+    hover = (f"{number(value)} {words}".strip(), _date(each), plain(each.place), plain(figure.why))
+    return Datum(each.time.timestamp() if each.time else 0.0, value, *ends, hover=[line for line in hover if line])
 
 
 def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:

@@ -52,6 +52,13 @@ def test_thresholds_of_a_file_join_those_of_the_command(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_wrong_name_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "thresholds.txt"
+    file.write_text("knee >= 8\nplatau >= 3\n")
+    done = knee(folder(tmp_path / "a"), "--thresholds", str(file))
+    assert f"{file}:2: unknown figure 'platau'" in done.stderr
+
+
 def test_repeats_against_a_baseline(tmp_path: Path) -> None:
     new = [folder(tmp_path / f"new-{i}", 0.9 + i / 1000) for i in range(3)]
     old = [word for i in range(3) for word in ("--baseline", folder(tmp_path / f"old-{i}", 1 + i / 1000))]

@@ -115,7 +115,7 @@ def test_what_is_no_threshold_is_one_line_with_the_way_out(text: str, words: str
 
 def test_a_file_has_one_a_line_and_its_mistakes_their_line() -> None:
     found = expression.lines("# speed\n\nplateau >= 1500 # tok/s\nknee >= 8\n", "t.txt")
-    assert [each.text for each in found] == ["plateau >= 1500", "knee >= 8"]
+    assert [(each.text, at) for each, at in found] == [("plateau >= 1500", "t.txt:3"), ("knee >= 8", "t.txt:4")]
     with pytest.raises(HarnessError, match=r"^t.txt:2: 'x' is no threshold"):
         expression.lines("knee >= 8\nx", "t.txt")
 

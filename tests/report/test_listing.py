@@ -46,6 +46,15 @@ def test_a_figure_over_time_has_a_point_for_each_run_that_has_it_and_a_date() ->
     assert all(begin < at < end for at, _ in chart.x.ticks)
 
 
+def test_what_is_provisional_is_a_ring_of_the_same_tone() -> None:
+    rows = [ROWS[0], entry("e", "2026-03-02T00:00:00+00:00", 0.1, figure=Quantity(0.1, None, "provisional: too few"))]
+    sure, unsure = report.over_time(rows, "plateau", "/s").series
+    assert (sure.marker, unsure.marker, unsure.name) == ("dot", "ring", "m, provisional")
+    assert sure.tone == unsure.tone
+    assert unsure.points[0].hover[-1] == "provisional: too few"
+    assert (unsure.points[0].low, unsure.points[0].high) == (0.1, 0.1)
+
+
 def test_no_point_is_said_in_the_chart() -> None:
     assert report.over_time([], "plateau", "/s").missing == "no run has this figure and a date"
 

@@ -350,6 +350,7 @@ def stretched(factor: Any) -> Callable[[Path], None]:
 PREDICT = ["predict", "--gpu", "h100-sxm", "--model", "FILE"]
 FIT, POINTS = ["fit", "FILE"], "concurrency,output_tokens_per_s\n"
 PRINT = ["run", "FILE", "--print-scenario"]
+CHECK = ["check", str(SOUND), "--thresholds", "FILE"]
 CALIBRATED = ["predict", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--calibration", "FILE"]
 FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "config: empty": (PREDICT, text(""), "not a model config"),
@@ -385,6 +386,14 @@ FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "scenario: 8 MB": (PRINT, text("# " + "x" * (8 << 20)), "longer than"),
     "calibration: null": (CALIBRATED, text("null"), "not a calibration"),
     "calibration: nested deep": (CALIBRATED, text(deep(100_000)), "nested too deep"),
+    "thresholds: empty": (CHECK, text("# none\n"), "no threshold is given"),
+    "thresholds: no text": (CHECK, text(b"knee >= \xff"), "not a file of thresholds"),
+    "thresholds: a line of 1 MB": (CHECK, text("knee >= " + "9" * (1 << 20)), "at most 200 characters"),
+    "thresholds: 400,000 of them": (CHECK, text("knee>=1\n" * 400_000), "400,000 thresholds"),
+    "thresholds: 8 MB": (CHECK, text("# " + "x" * (8 << 20)), "longer than"),
+    "thresholds: a pipe": (CHECK, lambda path: os.mkfifo(path), "is a FIFO, not a file"),
+    "thresholds: code": (CHECK, text("knee >= __import__('os').system('x')"), "is not a number"),
+    "thresholds: steers a terminal": (CHECK, text("kn\x1b[2Jee >= 1"), "unknown figure 'kn\\x1b[2Jee'"),
     "points: a field of 1 MB": (FIT, text(POINTS + "1" * (1 << 20)), "not a CSV"),
     "points: 10^400": (FIT, text(f"{POINTS}1{'0' * 400},5"), "not a number above 0"),
     "points: 1e308": (FIT, text(POINTS + "1e308,1e308\n" * 8), "not a number above 0"),

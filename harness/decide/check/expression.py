@@ -27,6 +27,7 @@ ALL: Final = "all"  # levels that every run has, against a baseline
 PASS: Final = "pass"
 SECONDS, SHARE, PER_SECOND, NUMBER = "s", "%", "/s", ""  # what a bound counts
 MOST = 200  # characters
+_MOST_LINES = 1_000  # thresholds of a file
 _TIMES = ("us", "µs", "ms", "s", "m", "min", "h")
 _RATES = ("tok/s", "req/s", "/s")
 _BASELINE = "baseline"
@@ -90,14 +91,17 @@ def subject(text: str, place: str) -> Subject:
     return Subject(figure=name, at=load, open_loop=open_loop)
 
 
-def lines(text: str, place: str) -> list[Threshold]:
-    """The thresholds of a file: one a line, "#" begins a comment.
+def lines(text: str, place: str) -> list[tuple[Threshold, str]]:
+    """The thresholds of a file, one a line, each with its place; "#" begins a comment.
 
-    >>> [found.text for found in lines("# speed\\nplateau >= 1500  # tok/s\\n\\n", "thresholds.txt")]
-    ['plateau >= 1500']
+    >>> [(found.text, at) for found, at in lines("# speed\\nplateau >= 1500  # tok/s\\n\\n", "thresholds.txt")]
+    [('plateau >= 1500', 'thresholds.txt:2')]
     """
     numbered = [(i, line.partition("#")[0].strip()) for i, line in enumerate(text.splitlines(), 1)]
-    return [parse(line, f"{place}:{i}") for i, line in numbered if line]
+    found = [(i, line) for i, line in numbered if line]
+    if len(found) > _MOST_LINES:
+        raise HarnessError(f"{len(found):,} thresholds", place=place, way_out=f"give at most {_MOST_LINES:,}")
+    return [(parse(line, f"{place}:{i}"), f"{place}:{i}") for i, line in found]
 
 
 def _level(text: str, place: str) -> tuple[float | Literal["knee", "all"], bool]:

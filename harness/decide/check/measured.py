@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from harness.analysis import curve, slo
 from harness.analysis.validity import Purpose, usable
@@ -47,7 +48,9 @@ def _repeat(summary: Summary, repeat: int) -> Summary:
     """One repeat of a run, with a curve and knees of its own."""
     levels = [level for level in summary.levels if level.repeat == repeat]
     of_ramp = [level for level in levels if level.input_tokens_asked is None]
-    fit = curve.fit(curve.points_of(of_ramp)) if summary.curve else None
+    points = [point for point in curve.points_of(of_ramp) if runs.within_reason(point)]
+    with np.errstate(all="ignore"):  # a stored summary may hold errors that no measurement has
+        fit = curve.fit(points) if summary.curve else None
     knees = msgspec.structs.replace(
         fit.knees if fit else summary.knees, slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
