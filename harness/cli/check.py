@@ -57,10 +57,19 @@ def check(
     from harness.judgement import Outcome
 
     wanted = _wanted(threshold, thresholds, baseline=bool(baseline))
-    sides = [[run for place in places for run in measured.read(place)] for places in (folder, baseline)]
+    sides = [[run for place in _each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
     found = decision.check(wanted, *sides)
     _publish(found, "json" if as_json else form, junit, markdown, quiet=quiet)
     sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
+
+
+def _each_once(places: Sequence[str]) -> Sequence[str]:
+    """The folders of a side; one that is given twice would count as its own repeat."""
+    known = [Path(place).resolve() for place in places]
+    for place, own in zip(places, known, strict=True):
+        if known.count(own) > 1:
+            raise HarnessError("is given twice", place=place, way_out="give each folder once")
+    return places
 
 
 def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[Threshold]:

@@ -90,7 +90,7 @@ def _shown(each: Decision, value: float) -> tuple[float, str]:
         case expression.SHARE:
             return 100.0, "%"
         case expression.PER_SECOND:
-            return 1.0, unit_words(each.figure)
+            return 1.0, each.per_s or unit_words(each.figure)
         case _:
             return 1.0, ""
 

@@ -68,6 +68,12 @@ def test_repeats_against_a_baseline(tmp_path: Path) -> None:
     assert knee(*new, *old, "-t", "output_tokens_per_s@knee >= 0.85*baseline").exit_code == 0
 
 
+def test_a_folder_is_not_its_own_repeat(tmp_path: Path) -> None:
+    a = folder(tmp_path / "a")
+    done = knee(a, f"{a}/../a", "-t", "knee >= 8")
+    assert (done.exit_code, done.stderr) == (1, f"error: {a}: is given twice; give each folder once\n")
+
+
 def test_other_work_is_not_compared(tmp_path: Path) -> None:
     a, b = folder(tmp_path / "a"), folder(tmp_path / "b", tokens=250.0)
     done = knee(a, "--baseline", b, "-t", "plateau >= 0.5*baseline")

@@ -264,6 +264,7 @@ def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:
     good = Attainment("ttft_p99=2s", 0.99, 500, 500, 1.0, wilson(500, 500), "met")
     level = msgspec.structs.replace(level, slo=[good])
     assert outcome("ttft_p99@8 < 2s", [measured(of_levels(level))]).outcome == "unresolved"
+    assert outcome("ttft_p99@8 > 2s", [measured(of_levels(level))]).outcome == "unresolved"
 
 
 def test_an_invalid_run_decides_nothing() -> None:

@@ -6,12 +6,14 @@ import doctest
 import re
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from harness.decide.check.decision import Decision, Report, check
 from harness.decide.check.expression import parse
 from harness.report import check as report
 from harness.report import markdown
+from tests.builders import summaries
 from tests.decide.test_check import measured, repeats
 
 # What Jenkins' junit-10.xsd allows: the attributes an element must have, those it may, and its children.
@@ -104,6 +106,12 @@ def test_a_baseline_is_shown_as_a_ratio() -> None:
     assert report.measured(decision) == (
         "1.000 × the baseline (95 % interval 0.978–1.023): 1,000 tok/s against 1,000 tok/s at C = 8"
     )
+
+
+def test_where_documents_count_a_plateau_is_of_documents() -> None:
+    run = measured(msgspec.structs.replace(summaries.full(), unit="documents"))
+    (decision,) = check([parse("plateau >= 1")], [run]).decisions
+    assert report.measured(decision) == "1,853 documents/s (95 % interval 1,839–1,868)"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
 from harness.errors import HarnessError
 from harness.judgement import Gravity, Outcome
-from harness.summary import Attainment, LevelSummary
+from harness.summary import Attainment, LevelSummary, Summary
+from harness.work import Unit
 
 FORMAT = 1
 _ROUNDED = 1e-9  # of a share
@@ -41,6 +42,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # an Outcome
     figure: str
     unit: str  # s, %, /s or "": shares are of 1
+    per_s: str = ""  # of the run's throughput, where it is not output tokens that count
     at: float | None = None  # load of the level
     open_loop: bool = False  # `at` is a rate
     value: float | None = None
@@ -105,6 +107,7 @@ def decide(wanted: Threshold, under: Conditions) -> Decision:
         outcome=Outcome.UNRESOLVED,
         figure=wanted.figure,
         unit=figures.must_fit(wanted),
+        per_s=_per_s(wanted.figure, under.runs[0].summary),
         bound=wanted.bound,
         factor=wanted.factor,
     )
@@ -128,6 +131,11 @@ def decide(wanted: Threshold, under: Conditions) -> Decision:
         if wanted.figure in figures.PERCENTILES and wanted.bound is not None:
             return _by_attainment(made, wanted, under.runs)
     return _by_ratio(made, wanted, under) if relative else _by_interval(made, wanted, under.runs)
+
+
+def _per_s(figure: str, summary: Summary) -> str:
+    counted = Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS
+    return counted.per_s if figure in ("plateau", "single_stream") and not counted.decodes else ""
 
 
 def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: float) -> Outcome:
@@ -271,7 +279,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
     outcome = next((each for each in Outcome if each == pooled.outcome), Outcome.UNRESOLVED)
     outcome = swapped.get(outcome, outcome) if wanted.least else outcome
-    if not sound and outcome is not Outcome.MISSED:
+    if not sound and pooled.outcome != Outcome.MISSED:
         return _unresolved(made, _void([level for _, level in judge]))
     if outcome is Outcome.UNRESOLVED:
         needed = slo.enough(pooled)
