@@ -58,7 +58,9 @@ def trial(kind: str, noise: Noise, rng: np.random.Generator) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return compare.main(arguments, LEAST, trial, repeats=4)
+    options = compare.parser()
+    options.add_argument("--repeats", type=int, default=4)
+    return compare.count(options.parse_args(arguments), LEAST, trial)
 
 
 if __name__ == "__main__":

@@ -109,20 +109,22 @@ def compared(one: TrueCurve, other: TrueCurve, levels: list[int], noise: Noise, 
     return pair
 
 
-def main(
-    arguments: list[str] | None = None,
-    least: dict[str, tuple[str, int]] = LEAST,
-    trial: Callable[[str, Noise, np.random.Generator], bool] = trial,
-    repeats: int = 3,
-) -> int:
-    """Draw as many of each kind as are asked for, and count those of which the right thing is said."""
+def parser() -> argparse.ArgumentParser:
+    """The options, less how many runs a side has."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run-noise", type=float, default=0.007)
     parser.add_argument("--level-noise", type=float, default=0.01)
-    parser.add_argument("--repeats", type=int, default=repeats)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def count(
+    options: argparse.Namespace,
+    least: dict[str, tuple[str, int]],
+    trial: Callable[[str, Noise, np.random.Generator], bool],
+) -> int:
+    """Draw as many of each kind as are asked for, and count those of which the right thing is said."""
     noise = Noise(options.run_noise, options.level_noise, options.repeats)
     met = True
     for i, (kind, (due, fewest)) in enumerate(least.items()):
@@ -135,6 +137,12 @@ def main(
             flush=True,
         )
     return 0 if met else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser()
+    options.add_argument("--repeats", type=int, default=3)
+    return count(options.parse_args(arguments), LEAST, trial)
 
 
 if __name__ == "__main__":
