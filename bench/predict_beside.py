@@ -29,7 +29,10 @@ class Answer(NamedTuple):
 
 
 def beside(found: Sequence[Level], python: str) -> list[Answer | None]:
-    """Its answer to each level, by the interpreter of its environment; None where it has none. Ten minutes or so."""
+    """Its answer to each level, by the interpreter of its environment; None where it has none.
+
+    Its tables are slow to load.
+    """
     got = subprocess.run(  # the operator's own interpreter
         [python, str(_ROWS)], input=json.dumps([question(level) for level in found]), capture_output=True, text=True
     )
