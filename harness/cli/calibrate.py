@@ -85,6 +85,8 @@ def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **fl
     from harness.report import prediction, terminal
 
     file = Path(measured)
+    if not file.exists():
+        raise HarnessError("no such result folder or CSV", place=measured, way_out="give the --out of a run")
     path = Path(out) if out else file.with_suffix(".calibration.json") if file.is_file() else file / "calibration.json"
     where = files.named(path) if out else path
     files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # before the work that takes time

@@ -196,7 +196,7 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
             "error: command line: it is used with gpu = host only at $.hardware.host_cpus",
         ),
         (["sim", "--calibration", "none.json"], "error: none.json: No such file or directory"),
-        (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder"),
+        (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder or CSV"),
         (["report", "nowhere"], "error: nowhere: no such result folder"),
     ],
 )
