@@ -66,7 +66,7 @@ def read(table: Any, place: str) -> Any:
     units.convert(found.get("cancel"), "after_s", units.seconds, f"{place}.cancel")
     slo = found.get("slo")
     for name in slo if isinstance(slo, dict) else ():
-        units.convert(slo, name, units.seconds, f"{place}.slo")
+        units.convert(slo, name, units.limit, f"{place}.slo")
     return found
 
 

@@ -220,7 +220,7 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
-    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
+    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
 ]  # fmt: skip
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
@@ -247,7 +247,10 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
         tree["target"] = fleet.read(tree["target"])
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
-    for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count), (_LENGTHS, classes.length)):
+    limits += [("ramp", "max_ttft")]
+    for paths, convert in (
+        (_SECONDS, units.seconds), (limits, units.limit), (_COUNTS, units.count), (_LENGTHS, classes.length),
+    ):  # fmt: skip
         for table, key in paths:
             units.convert(tree.get(table), key, convert, f"{place}: $.{table}")
     if isinstance(tree.get("class"), dict):
