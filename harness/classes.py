@@ -24,9 +24,9 @@ AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Requests that their users give up: a share of them, after a time or after some tokens of the answer."""
 
-    share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]
-    after_s: Annotated[float, above_0("write it like '2s'")] | None = None
-    after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None
+    share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]  # of them
+    after_s: Annotated[float, above_0("write it like '2s'")] | None = None  # from the send
+    after_tokens: Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)] | None = None  # of the answer
 
 
 class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,13 +35,13 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     A table with `models` in place of `model`, and `zipf`, is a class for each of them (`of_models`).
     """
 
-    name: str
+    name: str  # as reports have it
     share: Annotated[float, bound("a share is not negative", "give 0 or more", ge=0)] = 1.0  # relative to the others'
-    input: PromptLength = 512
-    output: AnswerLength = 128
+    input: PromptLength = 512  # tokens of a prompt
+    output: AnswerLength = 128  # tokens of an answer
     model: str = ""  # or the name of an adapter; "": the run's
     priority: int | None = None  # as the server orders it; None: not sent
-    slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS; empty: the run's
+    slo: dict[str, float] = {}  # limits as [slo] has them; empty: the run's
     cancel: Cancel | None = None
     structured: bool = False  # whether an answer must keep a given form
 
@@ -66,7 +66,7 @@ def read(table: Any, place: str) -> Any:
     units.convert(found.get("cancel"), "after_s", units.seconds, f"{place}.cancel")
     slo = found.get("slo")
     for name in slo if isinstance(slo, dict) else ():
-        units.convert(slo, name, units.seconds, f"{place}.slo")
+        units.convert(slo, name, units.limit, f"{place}.slo")
     return found
 
 

@@ -53,5 +53,7 @@ def path(scenario: str, *, or_campaign: bool = False) -> Path:
         return CAMPAIGNS / f"{scenario}.toml"
     known = [each.stem for each in sorted(FOLDER.glob("*.toml"))]
     if scenario not in known:
-        raise HarnessError("neither a file nor a ready scenario", place=scenario, way_out=nearest(scenario, known))
+        near = nearest(scenario, known)
+        way_out = near if near.endswith("?") else "`knee run --list` has the ready ones; addresses begin with http://"
+        raise HarnessError("neither a file nor a ready scenario", place=scenario, way_out=way_out)
     return FOLDER / f"{scenario}.toml"

@@ -33,7 +33,7 @@ Pause = Annotated[float, _PAUSE] | str  # seconds
 class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What prompts begin with, in front of their own tokens."""
 
-    tokens: Annotated[int, above_0("give 1 or more")]
+    tokens: Annotated[int, above_0("give 1 or more")]  # of each prefix
     pool: Annotated[int, above_0("give 1 or more")] = 1  # different ones
     share: Annotated[float, _SHARE] = 1.0  # of the requests that have one
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
@@ -42,7 +42,7 @@ class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user's turns; the answers' length is the workload's."""
 
-    turns: Length
+    turns: Length  # of each session
     user_tokens: Length  # of each message
     think: Pause = 0.0  # from the end of an answer to the next message
     history: Literal["live", "scripted"] = "live"  # whose answers it holds: the server's own, or texts of their length
@@ -52,10 +52,10 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One kind of request of a task; its lengths stand in place of the workload's."""
 
-    name: str
+    name: str  # for `after`
     after: list[str] = []  # nodes that it waits for; it goes on with the conversation of the first
     input_tokens: Length | None = None  # of its own message
-    output_tokens: Length | None = None
+    output_tokens: Length | None = None  # of its answer
     pause: Pause = 0.0  # from the end of the last that it waits for: a tool's time
     fan_out: Annotated[int, above_0("give 1 or more")] = 1  # how many of it are sent at once
     fresh: bool = False  # begins a conversation of its own, as a sub-agent does

@@ -32,6 +32,7 @@ _LEVEL, _RATE = ("a level is at least 1", "write [1, 2, 4, 8]"), ("a rate is abo
 _PER_MTOK = "not two or three prices", "write it like 0.15,0.60 or 0.15,0.60,0.075"
 
 Natural = Annotated[int, bound("it must be 1 or more", "give 1 or more", ge=1)]
+NotNegative = Annotated[int, bound("it is not negative", "give 0 or more", ge=0)]
 Levels = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound(*_LEVEL, min_length=1)]
 Rates = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], bound(*_RATE, min_length=1)]
 Prices = Annotated[list[Annotated[float, msgspec.Meta(ge=0)]], bound(*_PER_MTOK, min_length=2, max_length=3)]
@@ -154,9 +155,9 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ramp for every combination of these: a level map. What is empty stays as the scenario has it."""
 
-    input_tokens: Axis = []
-    output_tokens: Axis = []
-    inputs: Axis | UnsetType = UNSET
+    input_tokens: Axis = []  # lengths of the prompts
+    output_tokens: Axis = []  # lengths of the answers
+    inputs: Axis | UnsetType = UNSET  # texts of a request
     max_num_seqs: Axis = []  # a setting of the server, so of `sim:` alone; others are named by `urls`
     urls: dict[str, str] = {}  # a server for each setting, by its name
 
@@ -165,13 +166,13 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The embedded simulated endpoint, for `url = "sim:"`."""
 
     profile: str = "llama-3.1-8b/h100-sxm"
-    max_num_seqs: Natural = 16
+    max_num_seqs: Natural = 16  # requests that run at once
     speed: Annotated[float, above_0("1 is the hardware's own")] = 1.0  # its clock runs this much faster than that
     # UNSET, not a value: so the digest of a scenario without them stays what it was before there were any.
     prefix_caching: bool | UnsetType = UNSET  # else as engines do: on where prompts begin alike
     block_size: Natural | UnsetType = UNSET  # tokens of a KV block; else 16
-    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # else by arrival
-    reasoning_tokens: Annotated[int, bound("it is not negative", "give 0 or more", ge=0)] | UnsetType = UNSET
+    scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # which request goes first; else by arrival
+    reasoning_tokens: NotNegative | UnsetType = UNSET  # before an answer
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
 
 
@@ -220,7 +221,7 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
-    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "max_ttft"),
+    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
 ]  # fmt: skip
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
@@ -247,7 +248,10 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
         tree["target"] = fleet.read(tree["target"])
     slo = tree.get("slo")
     limits = [("slo", name) for name in slo] if isinstance(slo, dict) else []  # also of names that `check` refuses
-    for paths, convert in ((_SECONDS + limits, units.seconds), (_COUNTS, units.count), (_LENGTHS, classes.length)):
+    limits += [("ramp", "max_ttft")]
+    for paths, convert in (
+        (_SECONDS, units.seconds), (limits, units.limit), (_COUNTS, units.count), (_LENGTHS, classes.length),
+    ):  # fmt: skip
         for table, key in paths:
             units.convert(tree.get(table), key, convert, f"{place}: $.{table}")
     if isinstance(tree.get("class"), dict):

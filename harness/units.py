@@ -27,7 +27,8 @@ LIMITS: dict[str, tuple[str, float | None]] = {  # of an SLO, by name: the figur
 BEYOND = 1e15  # seconds, tokens, requests: nothing that can be measured has so many
 _MOST_CPUS = 65_536  # of any machine
 _LEAST_SD = 1e-6  # tokens: less is none
-_AS_LENGTHS = "write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
+_LENGTHS = "512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'"
+_AS_LENGTHS = f"write it like {_LENGTHS}"
 N = TypeVar("N", int, float)
 
 
@@ -50,6 +51,18 @@ def seconds(text: str | float, place: str = "") -> float:
     if isinstance(text, int | float):
         return float(text)
     return _scaled(text, _SECONDS, "a duration", place, "'50ms', '2s' or '5m'")
+
+
+def limit(text: str | float, place: str = "") -> float:
+    """A limit of a latency in seconds. Its text has a unit, for other tools take bare numbers for milliseconds.
+
+    >>> limit("50ms"), limit(2)
+    (0.05, 2.0)
+    """
+    value, bare = seconds(text, place), str(text).strip()
+    if isinstance(text, str) and value and not bare[-1:].isalpha():
+        raise HarnessError(f"{text!r} has no unit", place=place, way_out=f"write {bare}ms or {bare}s")
+    return value
 
 
 def number(text: str, place: str = "") -> float:
@@ -118,6 +131,7 @@ def lengths(text: str | int, place: str = "") -> dict[str, Any]:
     elif ":" in body:
         made = {"kind": "empirical"} | _weighted(body, place)
     else:
+        _scaled(body, _COUNTS, "a length", place, _LENGTHS)
         made = {"kind": "fixed", "tokens": _length(body, place)}
     if bounded:
         made |= _range(bounds, place)
@@ -198,7 +212,13 @@ def levels(text: str, place: str = "--levels") -> list[int]:
     >>> levels("1,2,4,1k")
     [1, 2, 4, 1000]
     """
-    found = _each(text, count, place, "level", "of at least 1", "'1,2,4,8'")
+    example = "'1,2,4,8'"
+
+    def level(part: str, place: str) -> int:
+        _scaled(part, _COUNTS, "a count", place, example)
+        return count(part, place)
+
+    found = _each(text, level, place, "level", "of at least 1", example)
     if max(found) > MOST_STREAMS:
         fact = f"{max(found):,} requests in flight are more than the {MOST_STREAMS:,} that a machine can hold"
         raise HarnessError(fact, place=place, way_out=f"give {MOST_STREAMS:,} or less")
@@ -230,6 +250,9 @@ def rates(text: str, place: str = "--rate") -> list[float]:
     example = "'5' or '5,10,20'"
 
     def rate(part: str, place: str) -> float:
+        if part.lower() in ("inf", "infinity"):
+            fact = "all requests at once have no rate"
+            raise HarnessError(fact, place=place, way_out="give --levels 64 to keep 64 in flight")
         return _scaled(part, _COUNTS, "a rate", place, example)
 
     return _each(text, rate, place, "rate", "above 0", example)
@@ -251,7 +274,7 @@ def slo(text: str, place: str = "--slo") -> dict[str, float]:
     >>> slo("ttft_p99=2s,itl_p99=50ms,e2e=10s")
     {'ttft_p99': 2.0, 'itl_p99': 0.05, 'e2e': 10.0}
     """
-    return _limits(text.split(","), "=", seconds, place, "'ttft_p99=2s,e2e=10s'")
+    return _limits(text.split(","), "=", limit, place, "'ttft_p99=2s,e2e=10s'")
 
 
 def goodput(text: str, place: str = "--goodput") -> dict[str, float]:

@@ -54,7 +54,10 @@ def test_its_text_and_its_data_are_read_back_to_the_same(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("-5", "x: '-5' is not a count; write it like '128' or '1.5k'"),
+        (
+            "-5",
+            "x: '-5' is not a length; write it like 512, '512±64', '100..900', 'lognormal(512,300)' or '512:9,32k:1'",
+        ),
         ("-5..10", "x: '-5' is not a count; write it like '128' or '1.5k'"),
         ("-5±2", "x: '-5' is not a number of tokens; write it like '512±64'"),
         (0, "x: a length of 0 tokens is below 1; give 1 or more"),

@@ -107,7 +107,8 @@ def test_a_scenario_without_these_tables_has_the_digest_that_it_had_before_there
         ),
         (
             NODE + "input_tokens = 'no'",
-            "$.workload.node[0].input_tokens: 'no' is not a count; write it like '128' or '1.5k'",
+            "$.workload.node[0].input_tokens: 'no' is not a length; write it like 512, '512±64', '100..900', "
+            "'lognormal(512,300)' or '512:9,32k:1'",
         ),
         (
             SESSION + '[workload.dataset]\npath = "x.jsonl"',

@@ -48,7 +48,7 @@ def test_levels_and_rates_keep_their_order_and_forgive_spaces() -> None:
 
 
 def test_limits_are_seconds_by_name_in_the_order_given() -> None:
-    assert list(units.slo("ttft_p99=2s, itl_p99=50ms,e2e=10").items()) == [
+    assert list(units.slo("ttft_p99=2s, itl_p99=50ms,e2e=10s").items()) == [
         ("ttft_p99", 2.0),
         ("itl_p99", 0.05),
         ("e2e", 10.0),
@@ -80,7 +80,8 @@ def test_goodput_is_the_same_limits_in_milliseconds_under_the_names_that_people_
         ),
         ("ttft", "--slo: 'ttft' has no '='; write it like 'ttft_p99=2s,e2e=10s'"),
         ("ttft=0", "--slo: 'ttft=0' is no limit above 0; write it like 'ttft_p99=2s,e2e=10s'"),
-        ("ttft=1,e2e=9,ttft=2", "--slo: 'ttft' is limited twice; write each limit once"),
+        ("ttft=200", "--slo: '200' has no unit; write 200ms or 200s"),
+        ("ttft=1s,e2e=9s,ttft=2s", "--slo: 'ttft' is limited twice; write each limit once"),
         ("ttft=soon", "--slo: 'soon' is not a duration; write it like '50ms', '2s' or '5m'"),
         (",", "--slo: no limit is given; write it like 'ttft_p99=2s,e2e=10s'"),
     ],

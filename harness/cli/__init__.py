@@ -22,6 +22,7 @@ VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
     "check": ("check", "Hold results against thresholds: met, missed or unresolved."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
+    "completion": ("completion", "Print the completion of commands for a shell."),
     "export": ("export", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
     "list": ("listing", "List result folders, a line each."),
@@ -35,11 +36,13 @@ VERBS = {
 
 
 class _Verbs(click.Group):
-    """Prints an operator's mistake as one line; everything else that is raised is a bug and shows itself."""
+    """Prints an operator's mistake or a wrong usage as one line; what else is raised is a bug and shows itself."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         try:
             return super().make_context(*arguments, **more)
+        except click.UsageError as error:
+            sys.exit(_misused(error))
         except KeyboardInterrupt:  # which click would make a status of 1 of
             sys.exit(130)
 
@@ -50,6 +53,11 @@ class _Verbs(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else verb(name), rest
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs with their whole first sentences."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help or "") for name, command in self.commands.items()])
+
     def invoke(self, ctx: click.Context) -> Any:
         from harness.errors import HarnessError
 
@@ -58,8 +66,21 @@ class _Verbs(click.Group):
         except HarnessError as error:
             print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
             ctx.exit(1)
+        except click.UsageError as error:
+            ctx.exit(_misused(error))
         except KeyboardInterrupt:  # before any load: once levels run, the run itself takes Ctrl-C
             ctx.exit(130)
+
+
+def _misused(error: click.UsageError) -> int:
+    """Print wrong usage as one line, or the help where no more than that was asked for; the exit status."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+    else:
+        from harness.cli.usage import one_line
+
+        print(f"error: {' '.join(one_line(error).split())}", file=sys.stderr)
+    return error.exit_code
 
 
 def verb(name: str) -> click.Command:
@@ -70,6 +91,7 @@ def verb(name: str) -> click.Command:
 
 
 @click.group(
+    "knee",
     cls=_Verbs,
     commands={name: click.Command(name, help=line) for name, (_, line) in VERBS.items()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -2,60 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness import units
+from harness.cli.grouped import F, Spec, option, under
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.predict.catalog import Gpu
 
-Command = Callable[..., Any]
-
-_MODEL = (
-    click.option("--model-config", "--model", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
-    click.option("--hub", is_flag=True, help="Look that name up at the hub; needs a network."),
-    click.option("--dtype", default="auto", help="Weights as the server loads them: fp8, int8, int4, mxfp4, nvfp4."),
-    click.option("--kv-dtype", default="auto", help="KV cache of the server, like fp8."),
-)
-# By the names of predict.deployment.Deployment.
-_FIGURES = (
-    click.option("--gpus", type=int, help="How many GPUs serve; default tp · pp · dp."),
-    click.option("--tp", type=int, help="GPUs that share every matrix (tensor parallel)."),
-    click.option("--pp", type=int, help="Stages of layers (pipeline parallel)."),
-    click.option("--dp", type=int, help="Replicas side by side (data parallel)."),
-    click.option("--ep", type=int, help="GPUs that hold whole experts (expert parallel)."),
-    click.option(
-        "--max-num-seqs",
-        type=int,
-        help="Running requests of one replica, at most; default 1024 on large NVIDIA cards, else 256.",
+_HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
+    (
+        "Model and card",
+        option("--model-config", "--model", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
+        option("--hub", is_flag=True, help="Look that name up at the hub; needs a network."),
+        option("--dtype", default="auto", metavar="TYPE", help="Weights as served: fp8, int8, int4, mxfp4, nvfp4."),
+        option("--kv-dtype", default="auto", metavar="TYPE", help="KV cache of the server, like fp8."),
+        option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
+        option("--host-cpus", metavar="0,1", help="Cores of this machine that serve; default all."),
     ),
-    click.option("--max-num-batched-tokens", type=int, help="Tokens of one step, at most."),
-    click.option("--gpu-memory-utilization", type=float, metavar="SHARE", help="Memory for the engine; default 0.9."),
-    click.option("--kv-tokens", type=int, help="KV cache of one replica, where the server publishes it."),
-    click.option("--prefix-hit", type=float, metavar="SHARE", help="Share of prompt tokens whose KV is cached."),
-    click.option("--fused", type=float, metavar="SHARE", help="Share of steps in which prefill and decode run as one."),
-    click.option("--acceptance", type=float, metavar="SHARE", help="Speculative decoding: share of drafts accepted."),
-    click.option("--draft-tokens", type=int, help="Speculative decoding: tokens drafted in a step."),
-    click.option("--draft-time", "draft_s", metavar="TIME", help="Speculative decoding: time to draft one token."),
-    click.option("--mbu", type=float, metavar="SHARE", help="Share of the bandwidth that is reached; default 0.8."),
-    click.option("--mfu", type=float, metavar="SHARE", help="Share of the FLOP/s that is reached; default by card."),
-    click.option(
-        "--layer-overhead",
-        "o_layer",
-        metavar="TIME",
-        help="Overhead of a layer in a step; default 32us, with experts 50us, with latent attention 70us.",
+    (  # by the names of predict.deployment.Deployment, as are the shares and times below
+        "How it is served",
+        option("--gpus", type=click.IntRange(1), metavar="N", help="How many GPUs serve; default tp · pp · dp."),
+        option("--tp", type=click.IntRange(1), metavar="N", help="GPUs that share every matrix (tensor parallel)."),
+        option("--pp", type=click.IntRange(1), metavar="N", help="Stages of layers (pipeline parallel)."),
+        option("--dp", type=click.IntRange(1), metavar="N", help="Replicas side by side (data parallel)."),
+        option("--ep", type=click.IntRange(1), metavar="N", help="GPUs that hold whole experts (expert parallel)."),
+        option(
+            "--max-num-seqs",
+            type=int,
+            metavar="N",
+            help="Running requests of one replica, at most; default 1024 on large NVIDIA cards, else 256.",
+        ),
+        option("--max-num-batched-tokens", type=int, metavar="N", help="Tokens of one step, at most."),
+        option("--gpu-memory-utilization", type=float, metavar="SHARE", help="Memory for the engine; default 0.9."),
+        option("--kv-tokens", type=int, metavar="N", help="KV cache of one replica, where the server publishes it."),
+        option("--prefix-hit", type=float, metavar="SHARE", help="Share of prompt tokens whose KV is cached."),
+        option("--fused", type=float, metavar="SHARE", help="Share of steps in which prefill and decode run as one."),
+        option("--acceptance", type=float, metavar="SHARE", help="Speculative decoding: share of drafts accepted."),
+        option("--draft-tokens", type=int, metavar="N", help="Speculative decoding: tokens drafted in a step."),
+        option("--draft-time", "draft_s", metavar="TIME", help="Speculative decoding: time to draft one token."),
     ),
-    click.option("--step-overhead", "o_step", metavar="TIME", help="Overhead of a step; default 126us."),
-    click.option("--request-overhead", "o_req", metavar="TIME", help="Overhead of a request in a step; default 4.4us."),
-    click.option("--weight-bytes", type=float, metavar="BYTES", help="Size of the weights in memory."),
-)
-_CARD = (
-    click.option("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
-    click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve; default all."),
+    (
+        "What is assumed of it",
+        option("--mbu", type=float, metavar="SHARE", help="Share of the bandwidth that is reached; default 0.8."),
+        option("--mfu", type=float, metavar="SHARE", help="Share of the FLOP/s that is reached; default by card."),
+        option(
+            "--layer-overhead",
+            "o_layer",
+            metavar="TIME",
+            help="Overhead of a layer in a step; default 32us, with experts 50us, with latent attention 70us.",
+        ),
+        option("--step-overhead", "o_step", metavar="TIME", help="Overhead of a step; default 126us."),
+        option("--request-overhead", "o_req", metavar="TIME", help="Overhead of a request in a step; default 4.4us."),
+        option("--weight-bytes", type=float, metavar="BYTES", help="Size of the weights in memory."),
+    ),
 )
 _FIELDS = (
     "gpus", "tp", "pp", "dp", "ep", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_tokens",
@@ -79,10 +83,10 @@ _RATIOS = {
 }
 
 
-def options(command: Command) -> Command:
+def options(command: F) -> F:
     """Give a command all of these options."""
-    for option in reversed((*_MODEL, *_CARD, *_FIGURES)):
-        command = option(command)
+    for heading, *specs in reversed(_HEADINGS):
+        command = under(heading, *specs)(command)
     return command
 
 

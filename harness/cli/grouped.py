@@ -1,4 +1,4 @@
-"""A command whose --help lists its options under headings, and options that set a field of the scenario."""
+"""Commands whose --help has examples first and options under headings, and options that set a field of the scenario."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import click
+
+from harness.cli import familiar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,13 +57,36 @@ def under(heading: str, *specs: Spec) -> Callable[[F], F]:
 
 
 class Grouped(click.Command):
-    """Lists its options under their headings in the order of their definition; --help ends the last list."""
+    """Lists its options under their headings in the order of their definition; --help ends the last list.
+
+    Options of other load generators are taken for ours where they mean the same (`familiar`).
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The values of all parameters into the context, as click has it."""
+        known = {name for param in self.params for name in param.opts}
+        typed = list(args)
+        while True:
+            try:
+                return super().parse_args(ctx, list(typed))
+            except click.NoSuchOption as error:
+                found = familiar.ours(typed, error.option_name, known)
+                if found is None:
+                    raise
+                typed = found
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples stand before the options, of which there are many."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+        self.format_options(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options for each heading."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            heading = param.heading if isinstance(param, Option) else next(reversed(rows), "")
+            heading = param.heading if isinstance(param, Option) else next(reversed(rows), "Options")
             if isinstance(param, click.Option) and (line := param.get_help_record(ctx)) is not None:
                 rows.setdefault(heading, []).append(line)
         for heading, lines in rows.items():

@@ -10,6 +10,7 @@ import click
 
 from harness import units
 from harness.cli import deployed, output
+from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 from harness.terminal import console
 
@@ -24,35 +25,46 @@ if TYPE_CHECKING:
     from harness.traffic import Traffic
 
 
+_EXAMPLES = """\b
+Examples:
+  knee predict --model llama-3.1-8b --gpu h100-sxm --input-tokens 1k --output-tokens 200
+  knee predict --model meta-llama/Llama-3.1-70B-Instruct --gpu "NVIDIA H100 80GB HBM3" --tp 4 --dtype fp8
+  knee predict --model qwen3-32b --gpu all --slo ttft_p99=2s,itl=50ms --rank cost"""
 _ELSEWHERE = "give a place to write to by --plot"
 _SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=_EXAMPLES)
 @click.argument("scenario", required=False)
 @deployed.options
-@click.option("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512.")
-@click.option("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128.")
-@click.option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256.")
-@click.option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, compared with the means.")
-@click.option("--price", type=float, metavar="USD", help="Per GPU and hour.")
-@click.option("--simulate", is_flag=True, help="Also simulate the levels step by step, by the data sheet.")
-@click.option(
-    "--rate", "--request-rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."
+@under(
+    "Workload",
+    option("--input-tokens", metavar="N", help="Prompt length in tokens; default 512."),
+    option("--output-tokens", metavar="N", help="Answer length in tokens; default 128."),
+    option("--levels", metavar="1,2,4", help="Users in flight; default 1 to 256."),
+    option("--simulate", is_flag=True, help="Also simulate the levels step by step, by the data sheet."),
+    option("--rate", metavar="R[,R…]", help="Of --simulate: requests per second, in place of levels."),
+    option("--arrivals", metavar="KIND", help="Of --rate, as `knee run` has them; default poisson."),
 )
-@click.option("--arrivals", metavar="KIND", help="Of --rate, as `knee run` has them; default poisson.")
-@click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction.")
-@click.option(
-    "--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."
+@under(
+    "Answer",
+    option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, compared with the means."),
+    option("--price", type=float, metavar="USD", help="Per GPU and hour."),
+    option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost."),
+    option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus."),
+    option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp."),
+    option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
+    option("--measured", metavar="DIR", multiple=True, help="Result folder that replaces the prediction of its card."),
+    option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked."),
 )
-@click.option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost.")
-@click.option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked.")
-@click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
-@click.option("--claims", is_flag=True, help="Also list unsourced claims about such a setup.")
-@click.option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus.")
-@click.option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp.")
-@click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
+@under(
+    "Output",
+    option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too."),
+    option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout."),
+    option("--claims", is_flag=True, help="Also list unsourced claims about such a setup."),
+    option("--list", "listed", type=click.Choice(["models", "gpus"]), help="List what is known by name and stop."),
+    option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed."),
+)
 def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     """Predict the whole curve from a model's config and a GPU's name.
 
@@ -60,16 +72,18 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
 
     --gpu takes a key, a MIG slice of it (h100-sxm:3g.40gb), some of them after commas, all, or host for this machine.
     """
+    if flags["listed"] is not None:
+        _list(flags["listed"])
+        return
     if golden:
         _golden(as_json=flags["as_json"])
         return
     _check_arrivals(flags)
     resolved = _scenario(scenario, flags)
-    for option in ("model_config", "gpu"):
-        flags[option] = flags[option] or getattr(resolved.hardware, option)
-    for option, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
-        if flags[option] is None:
-            raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
+    for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
+        flags[name] = flags[name] or getattr(resolved.hardware, name)
+        if flags[name] is None:
+            raise click.UsageError(f"no {flag}; name a model and a card, or --gpu all: `knee predict --list gpus`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
     if flags["prefill_gpus"] is not None or flags["decode_gpus"] is not None:
@@ -78,6 +92,18 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
         _choose(resolved, flags)
     else:
         _one(resolved, flags)
+
+
+def _list(what: str) -> None:
+    """The models or the GPUs that are known, one a line; a GPU with its memory and its names in nvidia-smi."""
+    from harness.predict import catalog
+
+    if what == "models":
+        print(*catalog.models(), sep="\n")
+        return
+    for card in catalog.gpus():
+        names = ", ".join(catalog.driver_names(card.key))
+        print(f"{card.key:18}{card.memory_bytes / 2**30:5.0f} GiB  {names}".rstrip())
 
 
 def _check_arrivals(flags: Mapping[str, Any]) -> None:
@@ -91,8 +117,11 @@ def _scenario(path: str | None, flags: Mapping[str, Any]) -> Scenario:
     import msgspec
 
     from harness import classes, ready, scenario
+    from harness.predict import catalog
     from harness.workload import representative
 
+    if path and not Path(path).exists() and catalog.is_model(path):
+        raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
     found = scenario.load(str(ready.path(path))) if path else scenario.Scenario()
     if not representative.predictable(found):
         fact = "the prompts of sessions and graphs grow with every answer"
@@ -223,9 +252,9 @@ def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, severa
     )
 
 
-def _stored(option: str, of_file: str | None) -> str:
+def _stored(typed: str, of_file: str | None) -> str:
     """How weights or the cache are stored: what the file says, unless an option does."""
-    return of_file or option if option == "auto" else option
+    return of_file or typed if typed == "auto" else typed
 
 
 def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:

@@ -28,21 +28,30 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  knee run --url http://127.0.0.1:8000
-  knee run --url http://127.0.0.1:8000 --levels 1,2,4,8,16,32 --level-seconds 10s
-  knee run --url http://127.0.0.1:8000 --gpu h100-sxm --model-config llama-3.1-8b
-  knee run --url http://127.0.0.1:8000 --slo ttft_p99=2s,itl_p99=50ms --max-seconds 5m
-  knee run chat --url http://127.0.0.1:8000"""
+  knee run http://127.0.0.1:8000
+  knee run http://127.0.0.1:8000 --slo ttft_p99=2s,itl_p99=50ms --max-seconds 5m
+  knee run http://127.0.0.1:8000 --levels 1,8,64 --level-seconds 30s
+  knee run http://127.0.0.1:8000 --gpu h100-sxm --model-config llama-3.1-8b
+  knee run chat http://127.0.0.1:8000"""
+
+
+def _ready(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Completes the name of a ready scenario."""
+    return [each.name for each in ready.scenarios() if each.name.startswith(incomplete)]
+
+
+# The options of fields that have another name.
+_NAMED = {"rates": "rate", "search_rate": "rate", "urls": "url", "headers": "header", "exporters": "exporter"}
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
-@click.argument("scenario", nargs=-1, metavar="[SCENARIO]")
+@click.argument("scenario", nargs=-1, metavar="[SCENARIO] [URL]", shell_complete=_ready)
 @options
 def run(scenario: tuple[str, ...], **flags: Any) -> None:
     """Measure an endpoint and write a result folder.
 
-    The load rises from level to level of concurrency, and the curve is fitted to the levels. SCENARIO is a TOML file,
-    or the name of a ready scenario.
+    The load rises from level to level of concurrency until the knee is found. SCENARIO is a TOML file, or the name of
+    a ready scenario (--list). Options of vllm bench, GuideLLM and AIPerf are taken where they mean the same.
     """
     if flags["list_ready"]:
         _list_ready()
@@ -63,7 +72,8 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
             _print_requests(resolved, units.count(flags["print_requests"], "--print-requests"))
             return
         if resolved.target.url is None:
-            raise click.UsageError("no endpoint: give --url http://host:8000, or --url sim: for the simulated one")
+            raise click.UsageError("no endpoint; give http://host:8000, or --url sim: for the simulated one")
+        _must_agree(resolved, flags)
     consent.must_be_allowed(resolved, {*typed_variables(flags), *flags["allow_env"]}, os.environ, source)
     agreed = consent.Agreed(
         yes=flags["yes"],
@@ -75,6 +85,25 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
     if resolved.sweep == scenarios.Sweep():
         sys.exit(_measure(resolved, agreed, flags))
     sys.exit(measure_map(resolved, agreed, flags).status)
+
+
+def _must_agree(resolved: Scenario, flags: dict[str, Any]) -> None:
+    """HarnessError where an option has no effect beside the others; a note where it may be taken for another."""
+    ramp, most = resolved.ramp, flags["max_concurrency"]
+    for flag in ("profile", "speed"):
+        if flags[flag] is not None and resolved.target.url != "sim:":
+            raise HarnessError(
+                "it is of the simulated endpoint", place=f"--{flag}", way_out="leave it out, or --url sim:"
+            )
+    if most is None or ramp.level_rates is not None or ramp.search_rate:
+        return
+    if ramp.levels is not None:
+        fact = "it bounds a search, and --levels leaves nothing to search"
+        raise HarnessError(fact, place="--max-concurrency", way_out="leave one of them out")
+    if not flags["quiet"]:
+        click.echo(
+            f"note: --max-concurrency {most} bounds the search; --levels {most} holds {most} in flight", err=True
+        )
 
 
 def _list_ready() -> None:
@@ -182,15 +211,25 @@ def typed_variables(flags: dict[str, Any]) -> set[str]:
 
 
 def _one(arguments: tuple[str, ...], flags: dict[str, Any]) -> str | None:
-    """The scenario among the arguments; the limits of --goodput need no quotes, as in other tools."""
+    """The scenario among the arguments; addresses among them are --url's, limits --goodput's, as in other tools."""
     paths = list(arguments)
     if flags["goodput"] is not None:
-        limits = [each for each in paths if ":" in each]
-        paths = [each for each in paths if ":" not in each]
+        limits = [each for each in paths if ":" in each and not _is_address(each)]
+        paths = [each for each in paths if each not in limits]
         flags["goodput"] = " ".join([flags["goodput"], *limits])
+    urls = [each for each in paths if _is_address(each) or ":" in each]
+    if urls and flags["url"]:
+        raise click.UsageError(f"--url and an address without it: {', '.join(urls)}; write all of them as --url")
+    flags["url"] = flags["url"] or tuple(each if _is_address(each) else f"http://{each}" for each in urls)
+    paths = [each for each in paths if each not in urls]
     if len(paths) > 1:
-        raise click.UsageError(f"more than one scenario: {', '.join(paths)}")
+        raise click.UsageError(f"more than one scenario: {', '.join(paths)}; give one, and options with --")
     return paths[0] if paths else None
+
+
+def _is_address(text: str) -> bool:
+    """Whether an argument is an address by its scheme; others with a colon are host:port, or limits."""
+    return "://" in text or text.startswith(("sim:", "unix:", "http:", "https:"))
 
 
 def must_stand_alone() -> None:
@@ -243,7 +282,23 @@ def laid_over(found: Scenario | None, flags: dict[str, Any], params: Sequence[cl
         tree.setdefault("target", {})["headers"] = headers
     if tree.get("target", {}).get("url") == "sim:" and "max_num_seqs" in values:
         tree.setdefault("sim", {})["max_num_seqs"] = values["max_num_seqs"]
-    return scenarios.build(tree, place=place)
+    try:
+        return scenarios.build(tree, place=place)
+    except HarnessError as error:
+        raise _by_flag(error, values, params) from None
+
+
+def _by_flag(error: HarnessError, values: dict[str, Any], params: Sequence[click.Parameter]) -> HarnessError:
+    """The same mistake by the option that made it, where that was typed, in place of the scenario's path."""
+    fact, at, path = error.fact.rpartition(" at $.")
+    if not at:
+        fact, (_, at, path) = error.fact, error.place.rpartition(": $.")
+    field = path.rpartition(".")[2]
+    named = _NAMED.get(field, field)
+    for param in params:
+        if at and param.name == named and named in values and values[named] is not False and values[named] != ():
+            return HarnessError(fact, place=param.opts[0], way_out=error.way_out)
+    return error
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -259,6 +314,11 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         ramp["search_rate"] = True
     elif "rate" in values:
         ramp["rates"] = units.rates(values["rate"])
+    if "burstiness" in values:
+        if "arrivals" in values:
+            fact = "--arrivals says how requests come, and so does this"
+            raise HarnessError(fact, place="--burstiness", way_out="leave one of them out")
+        ramp["arrivals"] = f"gamma({values['burstiness']:g})"
     if values["slo_fail"]:
         ramp["slo_fail"] = True
     if "workers" in values:

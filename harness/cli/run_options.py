@@ -33,18 +33,31 @@ APIS = (
 )
 _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
-        "Target",
+        "Common options",
         option(
             "--url",
-            "--base-url",
             multiple=True,
             metavar="URL",
-            help="Endpoint, like http://host:8000; 'sim:' is the embedded simulated one. Several: replicas of one.",
+            help="Endpoint, like http://host:8000; 'sim:' is the simulated one. Several: replicas of one.",
             with_resume=True,
         ),
-        target("--model", help="Model name; needed only if the server has several."),
-        target("--api", type=click.Choice(APIS), help="Endpoint dialect; default chat."),
+        target("--model", metavar="NAME", help="Model name; needed only if the server has several."),
         target("--api-key-env", metavar="VAR", help="Environment variable that holds the API key."),
+        workload("--input-tokens", metavar="N", help="Prompt length in tokens; default 512."),
+        workload("--output-tokens", metavar="N", help="Answer length in tokens; default 128."),
+        option(
+            "--levels", metavar="1,2,4", help="Requests in flight, level by level; default: until the knee is found."
+        ),
+        option("--rate", metavar="R[,R…]", help="Requests per second instead; auto seeks the most within --slo."),
+        option(
+            "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee."
+        ),
+        ramp("--max-seconds", metavar="TIME", help="End the run after this long."),
+        option("--out", metavar="DIR", help="Result folder; default results/NAME-TIME."),
+    ),
+    (
+        "Endpoint",
+        target("--api", type=click.Choice(APIS), metavar="NAME", help=f"One of {', '.join(APIS)}; default chat."),
         option(
             "--header",
             "header",
@@ -56,6 +69,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         option("--extra-body", metavar="JSON", help="Fields added to every request."),
         target("--request-timeout", metavar="TIME", help="Deadline of one request; default 600s."),
         target("--max-rps", type=float, metavar="R", help="Quota of the endpoint, requests per second."),
+        target("--stream/--no-stream", default=None, help="Whether answers come piece by piece; default: they do."),
         target("--ca-file", metavar="PEM", help="Authorities to trust in place of the system's."),
         target("--insecure", is_flag=True, default=None, help="Take any certificate; the result says so."),
         target(
@@ -76,16 +90,12 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ),
         target("--session-header", metavar="NAME", help="Send each session's id in this header, for a gateway."),
         target("--traceparent", is_flag=True, default=None, help="Send a W3C trace id, another with each request."),
-        target("--stream/--no-stream", default=None, help="Whether answers come piece by piece; default: they do."),
         target("--metrics-url", metavar="URL", help="The server's Prometheus page; default /metrics on its host."),
         option("--exporter", multiple=True, metavar="URL", help="Page of a DCGM or node exporter of what serves."),
         option("--server-meta", multiple=True, metavar="K=V", help="Facts about the server for the manifest."),
     ),
     (
         "Workload",
-        workload("--input-tokens", "--random-input-len", metavar="N", help="Prompt length in tokens; default 512."),
-        workload("--inputs", metavar="N", help="Texts of a request of embeddings, rerank or score; default 1."),
-        workload("--output-tokens", "--random-output-len", metavar="N", help="Answer length in tokens; default 128."),
         option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),
         workload("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; default: words, counted by the server."),
@@ -95,14 +105,18 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
             help="Run the code that the tokenizer's folder brings.",
             with_resume=True,
         ),
-        workload("--seed", type=int, help="Seed of the prompts; default: a new one each run."),
+        workload("--inputs", metavar="N", help="Texts of a request of embeddings, rerank or score; default 1."),
+        workload("--seed", type=int, metavar="N", help="Seed of the prompts; default: a new one each run."),
     ),
     (
-        "Ramp",
-        option("--levels", metavar="1,2,4", help="Concurrency levels to measure."),
-        option(
-            "--rate", "--request-rate", metavar="R[,R…]", help="Open loop: requests per second; auto seeks the SLO's."
+        "Load",
+        ramp(
+            "--max-concurrency", metavar="N", help="Bound of the search without --levels, and of --rate; default 1024."
         ),
+        ramp("--quick", is_flag=True, default=None, help="End the search at its first answer."),
+        ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the answer needs."),
+        ramp("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02."),
+        ramp("--repeat", metavar="N", help="Measure all levels N times."),
         ramp(
             "--arrivals",
             metavar="KIND",
@@ -110,12 +124,12 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
             "R is the mean: series(0s:10,60s:40), wave(period=60s,low=5,high=20), "
             "spike(period=120s,for=10s,low=5,high=50); trace, trace(speed=2): the times of --dataset.",
         ),
-        ramp("--max-concurrency", metavar="N", help="Highest level to try without --levels; default 1024."),
-        ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the ramp needs."),
-        ramp("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02."),
-        ramp("--quick", is_flag=True, default=None, help="End the ramp at its first answer."),
-        ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
-        ramp("--repeat", metavar="N", help="Measure the whole ramp N times."),
+        option(
+            "--burstiness",
+            type=click.FloatRange(0.001),
+            metavar="K",
+            help="As vLLM has it: the same as --arrivals 'gamma(K)'.",
+        ),
         ramp(
             "--start",
             type=click.Choice(["staggered", "burst", "batch"]),
@@ -123,29 +137,30 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ),
         ramp("--think", metavar="TIME", help="Pause of a slot behind each answer, like 2s or 500ms..5s."),
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
+        ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
     ),
     (
         "Limits",
-        option(
-            "--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl_p99=50ms,e2e=10s; finds the SLO knee."
-        ),
-        option("--goodput", metavar="NAME:MS …", help="The same limits as vLLM writes them: 'ttft:500 tpot:50'."),
+        option("--goodput", metavar="NAME:MS …", help="The limits of --slo as vLLM writes them: 'ttft:500 tpot:50'."),
         option("--slo-fail", is_flag=True, help="Exit status 99 where the SLO is missed."),
         ramp("--max-ttft", metavar="TIME", help="Measure no level above one whose TTFT p99 exceeds this."),
-        ramp("--max-seconds", metavar="TIME", help="End the ramp after this long."),
-        ramp("--max-requests", metavar="N", help="End the ramp after N requests."),
-        ramp("--max-dollars", type=float, metavar="USD", help="End the ramp at this cost, by the prices below."),
+        ramp("--max-requests", metavar="N", help="End the run after N requests."),
+        ramp("--max-dollars", type=float, metavar="USD", help="End the run at this cost, by the prices below."),
     ),
     (
-        "Hardware, for the prediction and the cost",
+        "Prediction and cost",
         hardware("--gpu", metavar="KEY|host", help="GPU of the server, like h100-sxm; host measures this machine."),
-        hardware("--gpus", type=int, help="How many GPUs serve."),
-        hardware("--tp", type=int, help="GPUs that share a replica, where several serve."),
+        hardware("--gpus", type=int, metavar="N", help="How many GPUs serve."),
+        hardware("--tp", type=int, metavar="N", help="GPUs that share a replica, where several serve."),
         hardware("--model-config", metavar="PATH|NAME", help="config.json, model folder or shipped name."),
-        hardware("--dtype", help="Weights as the server loads them, like fp8; default as they are stored."),
-        hardware("--kv-dtype", help="KV cache of the server, like fp8."),
-        hardware("--max-num-seqs", type=int, help="The server's limit of running requests (also of 'sim:')."),
+        hardware(
+            "--dtype", metavar="TYPE", help="Weights as the server loads them, like fp8; default as they are stored."
+        ),
+        hardware("--kv-dtype", metavar="TYPE", help="KV cache of the server, like fp8."),
+        hardware(
+            "--max-num-seqs", type=int, metavar="N", help="The server's limit of running requests (also of 'sim:')."
+        ),
         hardware("--calibration", metavar="FILE", help="Profile of `knee calibrate model`, for a second prediction."),
         option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host; default all."),
         hardware("--price", type=float, metavar="USD", help="Per GPU and hour."),
@@ -154,12 +169,10 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
     (
         "Simulated endpoint",
         sim("--profile", metavar="MODEL/GPU", help="What 'sim:' stands for; default llama-3.1-8b/h100-sxm."),
-        sim("--speed", type=float, help="How many times faster than real time 'sim:' runs; default 1."),
+        sim("--speed", type=float, metavar="X", help="How many times faster than real time 'sim:' runs; default 1."),
     ),
     (
         "Output",
-        option("--out", metavar="DIR", help="Result folder; default results/NAME-TIME."),
-        option("--resume", metavar="DIR", help="Continue a run that ended early, with its own scenario."),
         option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.", with_resume=True),
         option("--quiet", is_flag=True, help="No progress and no table.", with_resume=True),
         option(
@@ -169,6 +182,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
             with_resume=True,
         ),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),
+        option("--resume", metavar="DIR", help="Continue a run that ended early, with its own scenario."),
         option("--list", "list_ready", is_flag=True, help="List the ready scenarios with their questions and stop."),
         option("--print-scenario", is_flag=True, help="Print the resolved scenario as TOML and stop."),
         option("--print-requests", metavar="N", help="Print the first N requests as JSON lines and stop."),

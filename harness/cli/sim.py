@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import deployed
+from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -15,34 +16,41 @@ if TYPE_CHECKING:
 
     from harness.sim.profile import Profile
 
+_EXAMPLES = """\b
+Examples:
+  knee sim
+  knee sim --model-config qwen3-8b --gpu l40s --max-num-seqs 64
+  knee sim --speed 10 --outage 30s..32s"""
 
-@click.command()
-@click.option("--profile", metavar="MODEL/GPU", help="Default llama-3.1-8b/h100-sxm, with --max-num-seqs 16.")
+
+@click.command(cls=Grouped, epilog=_EXAMPLES)
+@under(
+    "Server",
+    option("--host", default="127.0.0.1", show_default=True),
+    option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."),
+    option("--profile", metavar="MODEL/GPU", help="Default llama-3.1-8b/h100-sxm, with --max-num-seqs 16."),
+    option("--speed", default=1.0, show_default=True, type=float, help="How many times faster than real time it runs."),
+    option("--prefix-caching", is_flag=True, help="Keep KV blocks for prompts that begin alike."),
+    option("--block-size", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a KV block."),
+    option(
+        "--scheduling-policy",
+        default="fcfs",
+        show_default=True,
+        type=click.Choice(["fcfs", "priority"]),
+        help="Which request goes first: by arrival, or the lowest `priority` in its body.",
+    ),
+    option("--reasoning-tokens", default=0, type=click.IntRange(0), help="Reasoning before each answer to a chat."),
+    option("--log", metavar="FILE", help="Log the time of every token."),
+    option(
+        "--outage",
+        "outages",
+        multiple=True,
+        metavar="FROM..TO[,K]",
+        help="Do not answer in this time after the start, like 10s..12s; with K: take K times as long.",
+    ),
+    option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was."),
+)
 @deployed.options
-@click.option("--calibration", metavar="FILE", help="Profile of `knee calibrate model`: as fast as that server was.")
-@click.option("--prefix-caching", is_flag=True, help="Keep KV blocks for prompts that begin alike.")
-@click.option("--block-size", default=16, show_default=True, type=click.IntRange(1), help="Tokens of a KV block.")
-@click.option(
-    "--scheduling-policy",
-    default="fcfs",
-    show_default=True,
-    type=click.Choice(["fcfs", "priority"]),
-    help="Which request goes first: by arrival, or the lowest `priority` in its body.",
-)
-@click.option("--reasoning-tokens", default=0, type=click.IntRange(0), help="Reasoning before each answer to a chat.")
-@click.option(
-    "--speed", default=1.0, show_default=True, type=float, help="How many times faster than real time it runs."
-)
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--log", metavar="FILE", help="Log the time of every token.")
-@click.option(
-    "--outage",
-    "outages",
-    multiple=True,
-    metavar="FROM..TO[,K]",
-    help="Do not answer in this time after the start, like 10s..12s; with K: take K times as long.",
-)
 def sim(
     profile: str | None,
     calibration: str | None,

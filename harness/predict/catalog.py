@@ -45,15 +45,15 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu(key: str, place: str = "--gpu") -> Gpu:
-    """The GPU of that key, in any case; behind a colon a MIG slice of it.
+    """The GPU of that key, in any case, or of the name that nvidia-smi has; behind a colon a MIG slice of it.
 
-    >>> gpu("H100-SXM").key, gpu("h100-sxm").bandwidth
+    >>> gpu("H100-SXM").key, gpu("NVIDIA H100 80GB HBM3").bandwidth
     ('h100-sxm', 3350000000000.0)
     >>> gpu("h100-sxm:3g.40gb").bandwidth  # four of eight memory slices
     1675000000000.0
     """
     whole, colon, slice_ = key.lower().partition(":")
-    known = _gpus()
+    known, whole = _gpus(), key_of(whole) or whole
     if whole not in known:
         several = [each for each in known if each.startswith(f"{whole}-")]  # b200 is b200-sxm, and no gb200
         way_out = f"did you mean {', '.join(several)}?" if several else nearest(whole, known)
@@ -150,6 +150,15 @@ def key_of(name: str) -> str | None:
     return _nvml_names().get(name.lower().removeprefix("nvidia "))
 
 
+def driver_names(key: str) -> list[str]:
+    """The names by which `key_of` knows a card, as its driver writes them.
+
+    >>> driver_names("h100-sxm")
+    ['H100 80GB HBM3']
+    """
+    return next(row["nvml_names"].split("|") for row in _rows() if row["key"].lower() == key)
+
+
 def driver_figures(key: str) -> dict[str, float | None]:
     """What the driver of that card should report, by the names of `observe.gpu`; None where the table has no figure.
 
@@ -201,23 +210,31 @@ def _gpu(row: dict[str, str]) -> Gpu:
     )
 
 
-_TUNED = ("instruct", "thinking")  # words of a name that mean another training of the same architecture
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _FEW = 3  # names that an unknown one is answered with
+# What names of tuned checkpoints have besides the model's: no difference of architecture. So has a month, like 2507.
+_TUNED = {"instruct", "it", "chat", "thinking", "hf", "base", "meta", "nvidia", "bf16", "v0.1", "v0.2", "v0.3"}
+_SHORTENED = {  # names at the hub that are longer than ours, without the above
+    "llama-4-scout-17b-16e": "llama-4-scout",
+    "llama-4-maverick-17b-128e": "llama-4-maverick",
+    "mistral-large": "mistral-large-2",
+}
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
     """The config.json of a model, as a dict: a shipped name, a config.json, or its folder.
 
-    An organisation in front and `-instruct` behind are no difference of architecture; `-fp8` is how it is stored.
+    A name may be the hub's, with its organisation and what says how the model was tuned; `-fp8` is how it is stored.
 
     >>> model_config("meta-llama/Llama-3.1-8B-Instruct")["num_hidden_layers"]
     32
+    >>> model_config("mistralai/Mistral-Nemo-Instruct-2407") == model_config("mistral-nemo")
+    True
     >>> model_config("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")["quantization_config"]["quant_method"]
     'fp8'
     """
     shipped = _models()
-    short = "-".join(word for word in name.rsplit("/", 1)[-1].lower().split("-") if word not in _TUNED)
+    short = _short(name)
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
@@ -231,6 +248,19 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
     near = difflib.get_close_matches(short, shipped, n=_FEW) or list(shipped)[:_FEW]
     way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {', '.join(near)}"
     raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
+
+
+def _short(name: str) -> str:
+    """Our name of a model at the hub, if it is one of ours.
+
+    >>> _short("Qwen/Qwen3-30B-A3B-Instruct-2507"), _short("BAAI/bge-large-en-v1.5")
+    ('qwen3-30b-a3b', 'bge-large-en-v1.5')
+    """
+    bare = name.rsplit("/", 1)[-1].lower()
+    if bare in _models():
+        return bare
+    words = [word for word in bare.split("-") if word not in _TUNED and not (word.isdecimal() and len(word) == 4)]
+    return _SHORTENED.get("-".join(words), "-".join(words))
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
@@ -251,6 +281,11 @@ def _decoded(path: Path, place: str) -> dict[str, Any]:
 def models() -> list[str]:
     """The names of the models that are shipped."""
     return list(_models())
+
+
+def is_model(name: str) -> bool:
+    """Whether that is the name of a shipped model, also as the hub has it."""
+    return _short(name).removesuffix("-fp8") in _models()
 
 
 @cache

@@ -65,7 +65,7 @@ def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
     text = knee("run", "--help").output
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "Target:", "Workload:", "Ramp:", "Limits:", "Hardware, for the prediction and the cost:", "Simulated endpoint:",
+        "Common options:", "Endpoint:", "Workload:", "Load:", "Limits:", "Prediction and cost:", "Simulated endpoint:",
         "Output:",
     ]  # fmt: skip
     options = [option for option in verb("run").params if isinstance(option, click.Option)]
@@ -74,7 +74,8 @@ def test_the_options_of_a_run_stand_under_headings_each_once() -> None:
             sum(line.strip().startswith((option.opts[0] + " ", option.opts[0] + ",")) for line in text.splitlines())
             == 1
         )
-    examples = [line.strip() for line in text.partition("Examples:")[2].splitlines() if line.strip()]
+    shown = text.partition("Examples:")[2].partition("Common options:")[0]
+    examples = [line.strip() for line in shown.splitlines() if line.strip()]
     assert len(examples) == 5
     for example in examples:
         got = knee(*shlex.split(example)[1:], "--print-scenario")
@@ -164,14 +165,14 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         (["run", "--url", "ftp://x"], "error: ftp://x: not an http address; write it like http://host:8000"),
         (["run", "--url", "http://127.0.0.1:1"], "error: http://127.0.0.1:1: nothing answers there"),
         (["run", "--url", "x", "--levels", "1,x"], "error: --levels: 'x' is not a count"),
-        (["run", "--url", "x", "--level-seconds", "soon"], "error: command line: $.ramp.level_seconds: 'soon' is not"),
+        (["run", "--url", "x", "--level-seconds", "soon"], "error: --level-seconds: 'soon' is not a duration"),
         (["run", "--url", "x", "--extra-body", "{"], "error: --extra-body: not JSON"),
         (["run", "--url", "x", "--header", "sk-1"], "error: --header: not a name and a value; write it like 'Name: v"),
         (["run", "sk-1", "--header", "X-Key:"], "error: --header: not a name and a value"),
-        (["run", "--url", "http://me:pa/ss@h"], "error: command line: an address with a key in it would be stored"),
+        (["run", "--url", "http://me:pa/ss@h"], "error: --url: an address with a key in it would be stored"),
         (
             ["run", "--url", "http://h", "--api-key-env", "sk-1"],
-            "error: command line: it is not the name of a variable",
+            "error: --api-key-env: it is not the name of a variable",
         ),
         (
             ["run", "--url", "http://h", "--api-key-env", "abc1"],
@@ -179,21 +180,21 @@ def test_what_a_prediction_needs_is_in_the_scenario() -> None:
         ),
         (
             ["run", "--url", "x", "--max-dollars", "5"],
-            "error: command line: no price to count by at $.ramp.max_dollars",
+            "error: --max-dollars: no price to count by; give --price",
         ),
-        (["run", "--url", "x", "--price-per-mtok", "1"], "error: command line: not two or three prices"),
+        (["run", "--url", "x", "--price-per-mtok", "1"], "error: --price-per-mtok: not two or three prices"),
         (["run", "--url", "x", "--price-per-mtok", "a,b"], "error: --price-per-mtok: 'a,b' is not a list of prices"),
         (
             ["run", "--url", "x", "--output-tokens", "0"],
-            "error: command line: $.workload.output_tokens: a length of 0 tokens is below 1",
+            "error: --output-tokens: a length of 0 tokens is below 1",
         ),
         (["run", "--url", "sim:", "--profile", "nope"], "error: --profile: 'nope' is not MODEL/GPU"),
         (["run", "--url", "sim:", "--profile", "llama-3.1-8b/h1000-sxm"], "error: --profile: unknown GPU 'h1000-sxm'"),
-        (["run", "--url", "x", "--tp", "0"], "error: command line: it must be 1 or more at $.hardware.tp"),
+        (["run", "--url", "x", "--tp", "0"], "error: --tp: it must be 1 or more"),
         (["run", "--url", "x", "--host-cpus", "a"], "error: --host-cpus: 'a' is no list of processors"),
         (
             ["run", "--url", "x", "--gpu", "l4", "--host-cpus", "0"],
-            "error: command line: it is used with gpu = host only at $.hardware.host_cpus",
+            "error: --host-cpus: it is used with gpu = host only",
         ),
         (["sim", "--calibration", "none.json"], "error: none.json: No such file or directory"),
         (["calibrate", "model", "nowhere"], "error: nowhere: no such result folder or CSV"),

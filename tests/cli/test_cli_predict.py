@@ -497,7 +497,7 @@ def test_a_scenario_that_names_no_card_is_a_usage_error(tmp_path: Path) -> None:
         (("--gpu", "h1000", "--model", "llama-3.1-8b"), "error: --gpu: unknown GPU 'h1000'"),
         (("--gpu", "h100-sxm", "--model", "lama-3.1-8b"), "error: --model-config: unknown model 'lama-3.1-8b'"),
         ((*CHAT, "--tp", "3"), "error: --tp: 3 GPUs cannot share the 32 heads of llama-3.1-8b"),
-        ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a count"),
+        ((*CHAT, "--output-tokens", "x"), "error: --output-tokens: 'x' is not a length"),
         ((*CHAT, "--input-tokens", "0"), "error: --input-tokens: a length of 0 tokens is below 1"),
         ((*CHAT, "--mbu", "0"), "error: --mbu: 0 is not above 0"),
         ((*CHAT, "--price", "-1"), "error: --price: a price is a number from 0 on"),

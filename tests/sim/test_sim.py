@@ -903,7 +903,6 @@ def test_a_calibration_makes_it_as_slow_as_that_server_was(chosen, calibration):
         (["--model-config", "llama-3.1-70b"], "--gpu: llama-3.1-70b (141 GB of weights) does not fit on one h100-sxm"),
         (["--gpu", "h1000"], "--gpu: unknown GPU 'h1000'"),
         (["--dtype", "int3"], "--dtype: unknown precision 'int3'"),
-        (["--tp", "0"], "--tp, --pp, --dp, --ep: a split into less than 1 part"),
         (["--tp", "3"], "--tp: 3 GPUs cannot share the 32 heads"),
         (["--max-num-seqs", "0"], "--max-num-seqs: "),
         (["--kv-tokens", "15"], "--kv-tokens: its KV cache is smaller than a block of 16 tokens"),

@@ -1,0 +1,317 @@
+"""docs/reference.md from the code: keys of a scenario, options, verdicts, exit statuses, names of other tools.
+
+    python scripts/reference.py          # writes it; a test compares
+
+A key's meaning is the help of its option, else the comment beside its field. A verdict's cause is that of
+docs/definitions.md, and what to do is the advice that the code prints, with "…" for what differs from run to run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from harness import classes, dataset, reuse, scenario
+from harness.cli import familiar, verb
+from harness.cli.grouped import Option
+from harness.judgement import Code
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference.md"
+DEFINITIONS = ROOT / "docs" / "definitions.md"
+
+TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
+    ("target", scenario.Target, "The endpoint."),
+    ("workload", scenario.WorkloadSpec, "What is asked. [workloads.md](workloads.md) shows each table in use."),
+    ("workload.dataset", dataset.DatasetSpec, "Requests from a file."),
+    ("workload.prefix", reuse.PrefixSpec, "What prompts begin with."),
+    ("workload.session", reuse.SessionSpec, "Users who take turns."),
+    ("[workload.node]", reuse.NodeSpec, "One request of an agent's task."),
+    ("[class]", classes.ClassSpec, "One kind of request among others."),
+    ("class.cancel", classes.Cancel, "Users of a class who give up."),
+    ("ramp", scenario.Ramp, "The load and its bounds."),
+    ("hardware", scenario.Hardware, "What serves, for the prediction and the cost."),
+    ("sweep", scenario.Sweep, "A knee for every combination: a level map."),
+    ("sim", scenario.Sim, 'The simulated endpoint, `url = "sim:"`.'),
+]
+# Options of fields with another name, and fields that a run writes for itself.
+_NAMED = {"rates": "--rate", "search_rate": "--rate", "urls": "--url", "headers": "--header", "exporters": "--exporter"}
+_WRITTEN = {("workload.dataset", name) for name in ("requests", "skipped", "input_tokens", "output_tokens")}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "# Reference",
+            "",
+            "Written by `scripts/reference` from the code. [guide.md](guide.md) is where to begin,",
+            "[definitions.md](definitions.md) says what every word, file and field means.",
+            "",
+            "- [Scenario](#scenario): every key of a TOML file, with its option",
+            "- [Options of other tools](#options-of-other-tools)",
+            "- [Verdicts](#verdicts): cause and remedy of each",
+            "- [Exit statuses](#exit-statuses)",
+            "- [Metrics](#metrics)",
+            "",
+            *_scenario(),
+            *_familiar(),
+            *_verdicts(),
+            *_copied("Exit statuses"),
+            "## Metrics",
+            "",
+            "| what | where |",
+            "|---|---|",
+            "| TTFT, ITL, TPOT, E2E and the other times | [definitions](definitions.md#times-of-a-request) |",
+            "| every field of `summary.json` | [definitions](definitions.md#summaryjson), as a schema "
+            "[summary.schema.json](summary.schema.json) |",
+            "| every column of `requests.parquet` | [definitions](definitions.md#columns-of-requestsparquet) |",
+            "| what is read from vLLM, SGLang, TGI, llama.cpp, Triton and exporters | "
+            "[server-metrics.md](server-metrics.md) |",
+            "| formulas and statistical rules | [method.md](method.md) |",
+            "",
+        ]
+    )
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    heads = list(heads)
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+# ---- scenario -----------------------------------------------------------------------------------------------
+
+
+def _scenario() -> list[str]:
+    lines = [
+        "## Scenario",
+        "",
+        "`knee run FILE.toml` reads it, `--print-scenario` prints it. An option lies over its key. Times are seconds",
+        'or texts like `"500ms"`. Counts may be `"1.5k"`. A dash: no default, or no option.',
+        "",
+        '`name = "run"` names the result folder. `[slo]` holds limits by name, like `ttft_p99 = "2s"` (`--slo`).',
+        "",
+    ]
+    for name, kind, what in TABLES:
+        rows = list(_keys(name, kind))
+        lines += [f"### `[{name}]`", "", what, "", *_table(("key", "option", "default", "meaning"), rows)]
+    return lines
+
+
+def _keys(table: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, str]]:
+    """(key, option, default, meaning) of each field that a file may have."""
+    comments = dict(_comments(kind))
+    for field in msgspec.structs.fields(kind):
+        if (table, field.encode_name) in _WRITTEN:
+            continue
+        option = _option(table, field.encode_name)
+        meaning = (option.help if option else "") or comments.get(field.encode_name, "")
+        if issubclass(_inner(field.type), msgspec.Struct):
+            meaning = meaning or "a table, below"
+        flag = f"`{option.opts[0]}`" if option else "–"
+        yield f"`{field.encode_name}`", flag, _default(field), _cell(meaning or "–")
+
+
+def _option(table: str, key: str) -> Option | None:
+    """The option of `knee run` that sets the key."""
+    flag = _NAMED.get(key, f"--{key.replace('_', '-')}")
+    for param in verb("run").params:
+        if isinstance(param, Option) and flag in param.opts and param.section in (table, None):
+            return param if param.section == table or _own(table, key) else None
+    return None
+
+
+def _own(table: str, key: str) -> bool:
+    """Whether a key is set by an option with a text of its own, and not one of another table by the same name."""
+    return (table, key) in {
+        ("target", "url"), ("target", "urls"), ("target", "headers"), ("target", "extra_body"),
+        ("target", "exporters"), ("target", "server_meta"), ("workload", "dataset"), ("ramp", "levels"),
+        ("ramp", "rates"), ("ramp", "search_rate"), ("ramp", "slo_fail"), ("ramp", "workers"),
+        ("hardware", "host_cpus"), ("hardware", "price_per_mtok"), ("workload.dataset", "skip_broken"),
+    }  # fmt: skip
+
+
+def _inner(kind: typing.Any) -> type:
+    """The struct that a field's type holds, else any type."""
+    for each in (
+        kind,
+        *typing.get_args(kind),
+        *(part for arg in typing.get_args(kind) for part in typing.get_args(arg)),
+    ):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            return each
+    return object
+
+
+def _default(field: typing.Any) -> str:
+    if field.default_factory is not msgspec.NODEFAULT or field.default in (msgspec.NODEFAULT, msgspec.UNSET, None, ""):
+        return "–"
+    return f"`{msgspec.json.encode(field.default).decode()}`"
+
+
+def _comments(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+    """(field, the comment at the end of its line), without what is said of Python's own values."""
+    module = Path(str(sys.modules[kind.__module__].__file__)).read_text()
+    body = module.partition(f"class {kind.__name__}(")[2].partition("\n\n\n")[0]
+    for name, comment in re.findall(r"^    (\w+): .*?  # (.*)$", body, re.MULTILINE):
+        yield name, re.sub(r"^(None|UNSET): |[;,] (None|UNSET|\"\"): .*$", "", comment)
+
+
+# ---- other tools --------------------------------------------------------------------------------------------
+
+
+def _familiar() -> list[str]:
+    same = [(f"`{ours}`", ", ".join(f"`{name}`" for name in names)) for ours, names in familiar.ALIASES.items()]
+    other = [(", ".join(f"`{n}`" for n in names), _cell(way_out)) for names, way_out in familiar.ELSEWHERE.items()]
+    return [
+        "## Options of other tools",
+        "",
+        "These are taken as they are typed for vllm bench, SGLang, GuideLLM, AIPerf, LLMPerf, k6, wrk and hey.",
+        "",
+        *_table(("option", "the same"), same),
+        "These have no equal. The error says what to type.",
+        "",
+        *_table(("of other tools", "here"), other),
+    ]
+
+
+# ---- verdicts -----------------------------------------------------------------------------------------------
+
+
+def _verdicts() -> list[str]:
+    found = dict[str, list[str]]()
+    for file in sorted((ROOT / "harness").rglob("*.py")):
+        for code, texts in _calls(ast.parse(file.read_text())):
+            found.setdefault(code, []).extend(texts)
+    rows = []
+    for level, codes, cause in _causes():
+        for code, own in zip(codes, _parts(cause, len(codes)), strict=True):
+            advice = "; or ".join(dict.fromkeys(found.get(code, [])))
+            rows.append((f"`{code}`", level, _cell(own), _cell(advice) or "–"))
+    return [
+        "## Verdicts",
+        "",
+        "A note says something about the figures. A doubt: read them with care. An invalid voids its level or run.",
+        'What to do is what the program prints; "…" differs from run to run.',
+        "",
+        *_table(("verdict", "level", "cause", "what to do"), rows),
+    ]
+
+
+def _causes() -> Iterator[tuple[str, list[str], str]]:
+    """(level, codes, what they say) of each row of the table in definitions.md."""
+    table = DEFINITIONS.read_text().partition("### Verdicts")[2].partition("###")[0]
+    for row in table.splitlines():
+        if row.startswith("| `") and "`code`" not in row:
+            _, codes, level, says, *_ = (cell.strip() for cell in row.split("|"))
+            yield level, re.findall(r"`([a-z0-9_…]+)`", codes), says
+
+
+def _parts(text: str, n: int) -> list[str]:
+    """What a row says of each of its codes."""
+    parts = [part.strip() for part in text.split(";")]
+    return parts if len(parts) == n else [text] * n
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    """Each verdict that a module makes: its code, and what its advice may be."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for function in functions.values():
+        for call in ast.walk(function):
+            if not isinstance(call, ast.Call) or len(call.args) < 3 or ast.unparse(call.args[0])[:5] != "Code.":
+                continue
+            code, advice = Code[ast.unparse(call.args[0]).removeprefix("Code.")], call.args[2]
+            if isinstance(advice, ast.Name):
+                advice = _latest(function, advice) or advice
+            yield str(code), _texts(advice, function, functions)
+
+
+def _texts(node: ast.AST, function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> list[str]:
+    """The texts that an expression of a function may be."""
+
+    def of(part: ast.AST) -> list[str]:
+        return _texts(part, function, functions)
+
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text] if text else []
+        case ast.JoinedStr():
+            parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+            text = "".join(map(str, parts))
+            return [] if text.startswith("…") else [text]
+        case ast.IfExp():
+            return of(node.body) + of(node.orelse)
+        case ast.Subscript(value=ast.Call(func=ast.Name(id=name)), slice=ast.Constant(value=int(i))):
+            return _returned(functions[name], i, functions) if name in functions else []
+        case ast.Name():
+            return [
+                text for value, i in _assigned(function, node.id) for text in _of_value(value, i, function, functions)
+            ]
+    return []
+
+
+def _latest(function: ast.FunctionDef, name: ast.Name) -> ast.expr | None:
+    """What was assigned to the name last among the statements that its use stands with; None: in a branch of them."""
+    found = None
+    for node in ast.walk(function):
+        for body in (getattr(node, part, []) for part in ("body", "orelse")):
+            if isinstance(body, list) and any(each.lineno <= name.lineno <= (each.end_lineno or 0) for each in body):
+                before = [each for each in body if isinstance(each, ast.Assign) and each.lineno < name.lineno]
+                own = [each.value for each in before if ast.unparse(each.targets[0]) == name.id]
+                found = own[-1] if own else None  # `walk` comes from outside to inside
+    return found
+
+
+def _assigned(function: ast.FunctionDef, name: str) -> Iterator[tuple[ast.expr, int | None]]:
+    """What a name of a function is assigned: the value, and which element of it."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    yield node.value, None
+                elif isinstance(target, ast.Tuple):
+                    for i, each in enumerate(target.elts):
+                        if isinstance(each, ast.Name) and each.id == name:
+                            yield node.value, i
+
+
+def _of_value(
+    value: ast.expr, i: int | None, function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]
+) -> list[str]:
+    if i is None:
+        return _texts(value, function, functions)
+    if isinstance(value, ast.Tuple):
+        return _texts(value.elts[i], function, functions)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in functions:
+        return _returned(functions[value.func.id], i, functions)
+    return []
+
+
+def _returned(function: ast.FunctionDef, i: int, functions: dict[str, ast.FunctionDef]) -> list[str]:
+    """The texts of one element of what a function returns."""
+    found = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    tuples = sorted((value for value in found if isinstance(value, ast.Tuple)), key=lambda value: value.lineno)
+    return [text for value in tuples for text in _texts(value.elts[i], function, functions)]
+
+
+# ---- the rest -----------------------------------------------------------------------------------------------
+
+
+def _copied(heading: str) -> list[str]:
+    """A section of definitions.md, so that the reference is whole."""
+    body = DEFINITIONS.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [f"## {heading}", *body.rstrip().splitlines(), ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

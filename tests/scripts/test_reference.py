@@ -1,0 +1,67 @@
+"""docs/reference.md is what the code says, and every link of the pages that a stranger reads first leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.judgement import Code
+from tests.test_packaging import script
+
+ROOT = Path(__file__).parent.parent.parent
+reference = script("reference")
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert reference.PAGE.read_text() == reference.page(), "run scripts/reference"
+
+
+def test_every_verdict_has_a_cause_and_a_remedy() -> None:
+    table = reference.page().partition("## Verdicts")[2].partition("\n## ")[0]
+    rows = [[cell.strip(" `") for cell in row.split("|")] for row in table.splitlines() if row.startswith("| `")]
+    assert {row[1] for row in rows} == {"said_…" if code is Code.ERROR_MESSAGE else str(code) for code in Code}
+    assert all(cause for _, _, _, cause, *_ in rows)
+    assert {row[2] for row in rows if row[4] == "–"} <= {"note"}, "a doubt or an invalid can be mended"
+
+
+def test_every_key_has_a_meaning() -> None:
+    scenario = reference.page().partition("## Scenario")[2].partition("\n## ")[0]
+    rows = [row.split("|") for row in scenario.splitlines() if row.startswith("| `")]
+    assert len(rows) > 80
+    assert [row[1].strip() for row in rows if row[4].strip() in ("", "–")] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('return note(Code.A, "m", "see it" if x else f"hold it {n} s", at)', ["see it", "hold it … s"]),
+        ('advice = "one"\n  f(advice)\n  advice = "two"\n  return doubt(Code.A, "m", advice)', ["two"]),
+        ('if x: why, advice = "", "one"\n  else: advice = "two"\n  return doubt(Code.A, "m", advice)', ["one", "two"]),
+        ('return invalid(Code.A, "m", g()[1])', ["more", "less"]),
+        ('return note(Code.A, "m")', []),
+    ],
+)  # fmt: skip
+def test_advice_is_read_from_the_code(source: str, found: list[str]) -> None:
+    module = f"def f():\n  {source}\ndef g():\n  if x: return 'a', 'more'\n  return '', 'less'\n"
+    module = module.replace("Code.A", "Code.DRIFT")
+    tree = reference.ast.parse(module)
+    assert [text for _, texts in reference._calls(tree) for text in texts] == found
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/reference.md"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", page.read_text()))
+    assert links
+    for link in links:
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in anchors, link
