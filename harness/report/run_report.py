@@ -12,7 +12,7 @@ import msgspec
 from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest, Scenario
 from harness.predict import claims
-from harness.report import charts, checks, fleet, workload
+from harness.report import charts, checks, fleet, quality, workload
 from harness.report import document as doc
 from harness.report.facts import facts
 from harness.report.format import (
@@ -56,6 +56,7 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         doc.Section("Latency against load", charts=latencies),
         _levels(summary, "Levels"),
         *workload.sections(summary),
+        quality.section(summary),
         checks.section(summary),
         *fleet.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
@@ -87,7 +88,9 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
     sections = [
         _levels(summary),
-        *([*workload.sections(summary), *fleet.sections(summary), checks.section(summary)] if verbose else ()),
+        *(workload.sections(summary) if verbose else ()),
+        quality.section(summary),
+        *([*fleet.sections(summary), checks.section(summary)] if verbose else ()),
         doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
         doc.Section(remarks=first, note=rest if first else ""),
     ]
@@ -132,6 +135,7 @@ def knee_facts(
         ("half_point", knees.half_point, load, "half of the plateau"),
         ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
         ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
+        ("quality", knees.quality or None, load, "the knee, below every load at which answers changed"),
         ("peak", knees.peak, load, "lowest load with the highest throughput"),
         ("plateau", curve.plateau_tokens_per_s, per_s, f"{'output' if unit.decodes else unit} at and past the hinge"),
         ("asymptote", curve.asymptote_tokens_per_s, per_s, "limit of the rising branch without any cap"),
