@@ -23,6 +23,7 @@ REFUSED = 3  # exit status
 @click.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="[NAME=]DIR|FILE…")
 @click.option("--vary", metavar="NAME,…", help="What may differ: engine, precision, kv-dtype, tp, max-num-seqs, start.")
+@click.option("--answers", is_flag=True, help="Rank only stacks whose canaries' answers are unchanged and as right.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
 @click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png there.")
@@ -32,6 +33,7 @@ REFUSED = 3  # exit status
 def compare(
     stacks: tuple[str, ...],
     vary: str | None,
+    answers: bool,
     force: bool,
     scenarios: str | None,
     out: str | None,
@@ -51,7 +53,7 @@ def compare(
 
     allowed = fairness.varied(vary)
     names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
-    found = comparison.by_workload(_runs(stacks), names, vary=allowed, forced=force)
+    found = comparison.by_workload(_runs(stacks), names, vary=allowed, forced=force, answers=answers)
     _publish(found, out, plots=not no_plots, as_json=as_json, quiet=quiet)
     if any(each.refused for each in found.workloads):
         sys.exit(REFUSED)
