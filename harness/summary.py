@@ -286,7 +286,6 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
-    grade: str = "quick"  # quick | standard | submission (docs/method.md, Grades)
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
@@ -520,16 +519,6 @@ class RampStep(msgspec.Struct, frozen=True):
     repeat: int = 0
 
 
-class Grade(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the run may be relied on, as MLPerf grades runs, and what the next grade would need."""
-
-    name: str  # quick | standard | submission
-    missing: list[str]  # what the next grade needs; empty at the highest
-    repeats: int  # how often the least repeated level that counts was measured
-    spread: float | None  # largest relative difference between repeats of one level; None without repeats
-    spread_at: int | float | None = None
-
-
 class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):
     """From the prefill probe: one output token over growing prompts."""
 
@@ -654,7 +643,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost | None
     client: ClientSummary
     ramp: list[RampStep] = []
-    grade: Grade | None = None
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level

@@ -13,14 +13,16 @@ from typing import Any
 
 import click
 
-from harness import __version__
 from harness.terminal import guard
+from harness.version import __version__
 
 # Each verb's module, which has a command of the verb's name, and the first sentence of that command's help.
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
+    "export": ("export", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
+    "plan": ("plan", "Plan replicas and cost for a demand, from a result folder."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),

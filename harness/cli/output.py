@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
-def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: bool) -> Document:
+def write_reports(
+    folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, with_claims: bool = False
+) -> Document:
     """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
     from harness import files
     from harness.report import markdown, run_report
@@ -29,7 +31,7 @@ def write_reports(folder: Path, summary: Summary, manifest: Manifest, *, plots: 
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    document = run_report.report(summary, manifest)
+    document = run_report.report(summary, manifest, with_claims=with_claims)
     files.write(folder / "report.md", markdown.render(document))
     return document
 
@@ -54,12 +56,20 @@ def must_be_files(folder: Path, *, plots: bool) -> None:
 
 
 def publish(
-    folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, as_json: bool, quiet: bool, verbose: bool
+    folder: Path,
+    summary: Summary,
+    manifest: Manifest,
+    *,
+    plots: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    with_claims: bool = False,
 ) -> None:
     """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
     from harness.results.folder import SUMMARY
 
-    document = write_reports(folder, summary, manifest, plots=plots)
+    document = write_reports(folder, summary, manifest, plots=plots, with_claims=with_claims)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     with closed_stdout_ignored():

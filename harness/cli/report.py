@@ -12,8 +12,7 @@ from harness.cli import output
 from harness.terminal import console
 
 if TYPE_CHECKING:
-    from harness.analysis.curve import Point
-    from harness.work import Unit
+    from harness.library.fit import Measured
 
 
 @click.command()
@@ -21,8 +20,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three, and every table.")
-def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool) -> None:
+@click.option(
+    "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
+)
+@click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
+def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool, claims: bool) -> None:
     """Make summary and report again from a result folder.
 
     A run that died is read as far as it got.
@@ -40,8 +42,9 @@ def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, 
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
         summary = summarise(measured)
         output.publish(
-            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet, verbose=verbose
-        )
+            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet,
+            verbose=verbose, with_claims=claims,
+        )  # fmt: skip
 
 
 @click.command()
@@ -58,38 +61,24 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     import msgspec
 
     from harness.analysis import curve
+    from harness.library import fit as fitting
     from harness.report import run_report, terminal
 
-    measured, unit, about = _points(source)
-    found = curve.fit(measured, seed=seed)
+    measured = _of_stdin() if source == "-" else fitting.read(source)
+    found = curve.fit(measured.points, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        loads = [point.concurrency for point in measured]
-        document = run_report.fit(found.curve, found.knees, loads, unit, about)
+        loads = [point.concurrency for point in measured.points]
+        document = run_report.fit(found.curve, found.knees, loads, measured.unit, measured.about)
         terminal.show(document, console(stderr=False))
 
 
-def _points(source: str) -> tuple[list[Point], Unit, str]:
-    """The points to fit, what they count, and what another tool's file lacks: a folder's levels, or those of a file."""
-    from harness.analysis import curve
-    from harness.work import Unit
-
-    if source != "-" and Path(source).is_dir():
-        from harness.analysis.summarise import summarise
-        from harness.results.result import Result
-
-        summary = summarise(Result.open(source))
-        return curve.points_of([s for s in summary.levels if s.throughput.mean]), Unit(summary.unit), ""
+def _of_stdin() -> Measured:
     from harness import decoding
+    from harness.library import fit as fitting
     from harness.results.foreign import formats
 
-    if source == "-":
-        with decoding.reading("stdin", "text", "give a result folder or a file"):
-            data = decoding.bounded(sys.stdin.buffer)
-        found = formats.of_bytes(data, "stdin")
-    else:
-        found = formats.read(source)
-    levels = formats.closed_loop(found, "stdin" if source == "-" else source)
-    about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
-    return [curve.Point(C, level.in_flight, X, level.se) for C, X, level in levels], Unit.OUTPUT_TOKENS, about
+    with decoding.reading("stdin", "text", "give a result folder or a file"):
+        data = decoding.bounded(sys.stdin.buffer)
+    return fitting.of_foreign(formats.of_bytes(data, "stdin"), "stdin")

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
-import harness
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis import phases
@@ -27,6 +26,7 @@ from harness.observe.cards import Cards
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
+from harness.version import __version__
 from harness.work import Unit
 from harness.workload import hit_rate, image, representative, shape
 from harness.workload.request import Request
@@ -72,7 +72,7 @@ async def first(
         name=scenario.name,
         created=created,
         command=command,
-        harness_version=harness.__version__,
+        harness_version=__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         workload=_workload(scenario, launch),
@@ -143,7 +143,7 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
     if found is None:
-        return None, "the client's ceiling and error are not known here: run `knee calibrate client` once"
+        return None, "this client was never calibrated: run `knee calibrate client` once"
     why = calibrate.stale(found)
     if why is not None:
         return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"

@@ -40,11 +40,16 @@ Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 
 
 def draw(chart: Chart) -> bytes:
-    """The chart with its title, its answer and its legend."""
-    figure = paper((9, 5.4))
+    """The chart as a PNG."""
+    return encoded(figure(chart))
+
+
+def figure(chart: Chart) -> Any:
+    """The chart with its title, its answer and its legend, as a figure of matplotlib."""
+    drawn = paper((9, 5.4))
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
     place = (0.085, 0.13, 0.745 if margin else 0.885, 0.64 if chart.answer else 0.665)
-    axes = figure.add_axes(place)
+    axes = drawn.add_axes(place)
     entries = fill(axes, chart)
     _margin(axes, chart)
     if chart.missing:
@@ -63,9 +68,9 @@ def draw(chart: Chart) -> bytes:
             rotation=18, ha="center", va="center", zorder=0,
         )  # fmt: skip
     right = place[0] + place[2]
-    figure.text(right, 0.018, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
-    head(figure, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
-    return encoded(figure)
+    drawn.text(right, 0.018, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
+    head(drawn, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
+    return drawn
 
 
 def paper(inches: tuple[float, float]) -> Any:

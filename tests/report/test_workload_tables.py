@@ -8,7 +8,7 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
-from harness.report import charts, facts, headline, markdown, run_report, subject, workload
+from harness.report import charts, facts, headline, level_table, markdown, run_report, subject, workload
 from harness.report import document as doc
 from harness.summary import (
     Attainment,
@@ -54,7 +54,7 @@ def cells(section: doc.Section) -> dict[str, list[str]]:
 
 def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
     run = differing()
-    heads = {column.head: column.cells for column in run_report.level_columns(run)}
+    heads = {column.head: column.cells for column in level_table.columns(run, run.levels)}
     assert (heads["sessions"], heads["requests\nin flight"]) == (["8"], ["5.5"])
     assert charts.curve(run, MANIFEST).x.label == charts.latency(run, "ttft").x.label == "sessions"
     assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
