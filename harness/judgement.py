@@ -53,6 +53,7 @@ class Code(enum.StrEnum):
     TOKEN_COUNTS_DISAGREE = enum.auto()
     LENGTHS_OFF = enum.auto()
     SYNTHETIC_TEXT = enum.auto()
+    ANSWERS_CHANGED = enum.auto()
     # by the length and the steadiness of its window
     WINDOW_TOO_SHORT = enum.auto()
     FIT_ERROR_ASSUMED = enum.auto()

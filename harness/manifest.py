@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from harness import classes, recipe, scenario
+from harness import classes, quality, recipe, scenario
 from harness.record import FORMAT
 from harness.summary import Prediction, RampStep
 
@@ -69,6 +69,10 @@ class Sim(scenario.Sim, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The simulated endpoint."""
 
 
+class QualitySpec(quality.QualitySpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Which answers were compared."""
+
+
 class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The scenario that a folder was begun with, without its secrets."""
 
@@ -80,6 +84,7 @@ class Scenario(scenario.Scenario, frozen=True, kw_only=True, forbid_unknown_fiel
     slo: dict[str, Amount] = msgspec.field(default_factory=dict)
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
+    quality: QualitySpec | UnsetType = UNSET
 
     @classmethod
     def of(cls, shown: scenario.Scenario) -> Scenario:
@@ -127,6 +132,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     images: Count | UnsetType = UNSET  # in each request
     image_bytes: Count | UnsetType = UNSET  # of these together, as PNG
     sampling: Sampling | UnsetType = UNSET
+
+
+class CanaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one answer to a canary; fields as in `Record`."""
+
+    canary: Natural
+    error: str = ""
+    finish_reason: str = ""
+    differs_at: Natural | None = None
+    flaw: str = ""
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+class UnloadedAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """The canaries' answers before the load, one request in flight."""
+
+    digests: list[str]  # of the first answer to each; "": it failed
+    answers: list[CanaryAnswer]  # in the order in which they came
+    prompts_digest: str = ""  # of prompts and of what is expected of their answers
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,6 +405,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     prediction: Prediction | None = None  # made before any load
     roof: Roof | None = None
     stack: StackStart | UnsetType = UNSET  # where `knee stacks run` started the server
+    quality: UnloadedAnswers | UnsetType = UNSET  # where the scenario has canaries
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over

@@ -67,6 +67,10 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     merged: int = 0  # token-carrying events that shared one read, and so one stamp, with another
     tls_s: float | None = None  # TLS handshake when this request had to open its connection
     lumped: int = 0  # of the merged ones, those that the server sent together: the read that brought them was in time
+    canary: int | None = None  # which prompt of [quality] it had; None: a request of the load
+    differs_at: int | None = None  # words after which its answer leaves that of an unloaded server; None: nowhere
+    flaw: str = ""  # what is wrong with its text (`workload.answers`); "": nothing
+    score: float | None = None  # of an answer that has one expected, 0 or 1
 
 
 class LevelNote(enum.StrEnum):

@@ -20,11 +20,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from harness import classes, dataset, decoding, fleet, images, reuse, secrecy, traffic, units
+from harness import classes, dataset, decoding, fleet, images, quality, reuse, secrecy, traffic, units
 from harness.bounds import Must, above_0, bound, located
 from harness.classes import AnswerLength, ClassSpec, PromptLength
 from harness.dataset import DatasetSpec
 from harness.errors import HarnessError
+from harness.quality import QualitySpec
 from harness.reuse import NodeSpec, Pause, PrefixSpec, SessionSpec
 from harness.work import PREFILL_ONLY
 
@@ -40,6 +41,7 @@ HalfWidth = Annotated[float, bound("a half-width is above 0, at most 0.5", "writ
 Latency = Annotated[float, bound("a bound is above 0", "write it like '2s' or '500ms'", gt=0)]
 Price = Annotated[float, bound("a price is not negative", "give USD per GPU and hour", ge=0)]
 Workers = Annotated[int, bound("it must be 1 or more", "give 1 or more, or 'auto'", ge=1)]
+Share = Annotated[float, bound("a share is from 0 to 1", "write 0.02 for 2 %", ge=0, le=1)]
 Inputs = Annotated[int, bound("a request has 1 to 10,000 texts", "give as many", ge=1, le=10_000)]
 Axis = Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], bound("a value is at least 1", "write [128, 512, 2048]")]
 
@@ -174,6 +176,8 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scheduling_policy: Literal["fcfs", "priority"] | UnsetType = UNSET  # which request goes first; else by arrival
     reasoning_tokens: NotNegative | UnsetType = UNSET  # before an answer
     replicas: Natural | UnsetType = UNSET  # GPUs that serve side by side; else one
+    corrupt_share: Share | UnsetType = UNSET  # of its answers that are other words; else none
+    corrupt_above: Natural | UnsetType = UNSET  # requests in flight, only above which; else at any
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -186,6 +190,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slo: dict[str, float] = {}  # limits in seconds, by a name of units.LIMITS
     sweep: Sweep = Sweep()
     sim: Sim = Sim()
+    quality: QualitySpec | UnsetType = UNSET
 
     @property
     def decodes(self) -> bool:
@@ -315,6 +320,9 @@ def check(scenario: Scenario, *, place: str) -> None:
     _check_sweep(scenario, must)
     _check_sizes(scenario, must)
     _check_inputs(scenario, must)
+    if scenario.quality is not UNSET:
+        tasks, probed = scenario.has_tasks, ramp.probe is not None
+        quality.check(decodes=scenario.decodes, tasks=tasks, probe=probed, must=must)
 
 
 def _check_target(scenario: Scenario, must: Must) -> None:
@@ -550,6 +558,8 @@ def carried(scenario: Scenario) -> list[str]:
         found.append("a field of extra_body")
     if scenario.workload.dataset:
         found.append(f"the requests of {scenario.workload.dataset.path}")
+    if scenario.quality and scenario.quality.file:
+        found.append(f"the prompts of {scenario.quality.file}")
     return list(dict.fromkeys(found))
 
 

@@ -204,6 +204,19 @@ class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerView | None
 
 
+class AnswerQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers to canaries: against the first ones of an unloaded server, and against what is expected of them."""
+
+    answers: int  # that did not fail
+    compared: int  # of these, with a first answer to the same prompt
+    agreement: Estimate  # share of them whose words are those of the first
+    differs_at: float | None = None  # words that the others begin with like the first, median
+    flaws: dict[str, int] = {}  # answers that are empty, no UTF-8, or repeat themselves
+    finish_reasons: dict[str, int] = {}
+    accuracy: Estimate | UnsetType = UNSET  # of those with an expected answer; not in the file without any
+    detectable: float | None = None  # smallest share of changed answers that would have been found
+
+
 class Interference(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
 
@@ -272,6 +285,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
+    quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
@@ -348,6 +362,7 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it
     peak: Value | None = None
     slo_rate: Value | None = None  # likewise in open loop, requests per second
+    quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
 
 
 class Band(msgspec.Struct, frozen=True):
@@ -632,6 +647,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level
     node_losses: list[NodeLoss] | UnsetType = UNSET  # not in the file where no replica was lost
+    unloaded_quality: AnswerQuality | UnsetType = UNSET  # of the canaries before the load; not in the file without any
 
     @property
     def load_unit(self) -> str:

@@ -1,8 +1,8 @@
 """One level's summary from the records (docs/definitions.md, levels[]).
 
 Throughput counts tokens by their arrival inside the window, those of every request; latencies are those of the requests
-that began in the window and succeeded. Left out: prefill tok/s (it needs a probe of its own), and whether an SLO is met
-(`slo`).
+that began in the window and succeeded. Canaries are load, and counted as such; lengths, latencies and goodput are of
+the other requests. Left out: prefill tok/s (it needs a probe of its own), and whether an SLO is met (`slo`).
 """
 
 from __future__ import annotations
@@ -103,11 +103,12 @@ class _Requests(msgspec.Struct, frozen=True):
     """The requests that began in the window."""
 
     began: Bools  # shape [requests], like the next two
-    good: Bools  # those that succeeded: latencies are theirs
+    good: Bools  # those that succeeded, but for canaries: latencies are theirs
     failed: Bools
     figures: dict[str, Floats]  # of the good ones
     lag: Floats  # of the good ones, from schedule to send
     counted: int  # without what we cut
+    judged: int  # of these, those whose latencies count
     output_tokens: Floats  # of every request, by usage, else as many as have an arrival
     usage_tokens: float  # of the good ones whose usage came
     unplaced_tokens: float  # of these, without an arrival
@@ -117,7 +118,7 @@ class _Requests(msgspec.Struct, frozen=True):
 
 def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests:
     began = began_in(table, level)
-    good = began & table.ok
+    good = began & table.ok & ~table.canary
     with_arrival = placed_tokens(table)
     known = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[known].sum())
@@ -129,6 +130,7 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
         figures=of_good,
         lag=(table.sent - table.scheduled)[good],
         counted=int((began & ~table.cut).sum()),
+        judged=int((began & ~table.cut & ~table.canary).sum()),
         output_tokens=np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens),
         usage_tokens=usage,
         unplaced_tokens=usage - float(with_arrival[known].sum()),
@@ -199,7 +201,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     done = table.ok & (table.done >= start) & (table.done < end)
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
-    answered = firsts & table.ok & ~np.isnan(table.input_tokens)
+    answered = firsts & table.ok & ~table.canary & ~np.isnan(table.input_tokens)
     answer_s = spread((table.last - table.first)[requests.good]).mean
     se, assumed = fit_error(arrival, tokens, start, end, request_s, int(done.sum()), answer_s)
     counted = _Rates(
@@ -311,7 +313,7 @@ def _summary(
         lag_s=spread(requests.lag),
         goodput_requests_per_s=float(met.sum()) / T if met is not None else None,
         goodput_tokens_per_s=float(requests.output_tokens[good][met].sum()) / T if met is not None else None,
-        slo_met_fraction=float(met.sum()) / requests.counted if met is not None and requests.counted else None,
+        slo_met_fraction=float(met.sum()) / requests.judged if met is not None and requests.judged else None,
         tokens_per_chunk=chunks.tokens_per_chunk,
         server=None,
         client=ClientView(),

@@ -77,6 +77,7 @@ def compared(scenario: Scenario, table: Table, levels: Sequence[Level]) -> Workl
     began = np.zeros(len(table.ok), dtype=np.bool_)
     for level in levels:
         began |= began_in(table, level)
+    began &= ~table.canary
     prefix = (workload.prefix.tokens, workload.prefix.share) if workload.prefix else (0, 0.0)
     total, shares = int(began.sum()), sum(spec.share for spec in specs)
 

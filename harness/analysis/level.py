@@ -159,9 +159,10 @@ def summarise_level(
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
     limited = quota_limited(made, telemetry.quota_left(samples, window))
     more = filter(None, [replicas.uneven(made, facts.balance), limited])
+    judged = table.only(~table.canary) if table.canary.any() else table
     return msgspec.structs.replace(
         made,
-        slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
+        slo=classes.attainments(facts.limits, facts.class_limits, judged, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
         interference=interference.of_level(table, level) or UNSET,
         recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,

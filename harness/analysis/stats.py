@@ -77,7 +77,7 @@ def _t_above(t: float, nu: float) -> float:
     return incomplete_beta(nu / 2, 0.5, nu / (nu + t * t)) / 2
 
 
-def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float] | None:
+def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
     """Wilson's score interval of a proportion (Wilson 1927); None without trials.
 
     >>> [round(end, 4) for end in wilson(8, 10)]

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, slo
+from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, quality, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.curve import above_peak, dip_confirmed, drift, host_bound
@@ -46,6 +46,10 @@ def summarise(run: Result) -> Summary:
     finished = [level for level in run.levels if level.finished and level.window_end_s is not None]
     levels = [summarise_level(run.records, table, run.samples, level, facts) for level in finished]
     levels = classes.with_slowdowns(levels)
+    answers = quality.of_run(run.manifest.quality, run.records, finished) if run.manifest.quality else None
+    if answers is not None:
+        pairs = zip(levels, answers.levels, strict=True)
+        levels = [msgspec.structs.replace(level, quality=each) for level, each in pairs]
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
@@ -66,6 +70,9 @@ def summarise(run: Result) -> Summary:
         quota_plateau(fitted, of_ramp),
     ]
     knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
+    if answers is not None:
+        knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))
+        found += quality.verdicts(answers)
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
@@ -91,6 +98,7 @@ def summarise(run: Result) -> Summary:
         )
         or UNSET,
         node_losses=losses or UNSET,
+        unloaded_quality=answers.unloaded if answers is not None else UNSET,
     )
 
 

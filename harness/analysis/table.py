@@ -39,6 +39,7 @@ class Table(msgspec.Struct, frozen=True):
     ok: Bools
     cancelled: Bools  # cut at the run's end
     abandoned: Bools  # given up because the workload wants it
+    canary: Bools  # of [quality], and so not of the workload
     error: tuple[str, ...]
     class_: tuple[str, ...]  # "": none
     session: tuple[str, ...]  # its id; "": none
@@ -85,6 +86,7 @@ class Table(msgspec.Struct, frozen=True):
             ok=np.array([r.error == "" for r in records], dtype=np.bool_),
             cancelled=np.array([r.error == CANCELLED for r in records], dtype=np.bool_),
             abandoned=np.array([r.error == ABANDONED for r in records], dtype=np.bool_),
+            canary=np.array([r.canary is not None for r in records], dtype=np.bool_),
             error=tuple([r.error for r in records]),
             class_=tuple([r.class_ for r in records]),
             session=tuple([r.session_id for r in records]),

@@ -20,6 +20,7 @@ REFUSED = 3  # exit status
 @click.command()
 @click.argument("stacks", nargs=-1, required=True, metavar="[NAME=]DIR|FILE…")
 @click.option("--vary", metavar="NAME,…", help="What may differ: engine, precision, kv-dtype, tp, max-num-seqs, start.")
+@click.option("--answers", is_flag=True, help="Rank only stacks whose canaries' answers are unchanged and as right.")
 @click.option("--force", is_flag=True, help="Rank although what must be alike is not; the report says so.")
 @click.option("--scenarios", metavar="NAME,…", help="Compare under each of these scenarios: who wins where.")
 @click.option("--out", metavar="DIR", help="Write comparison.json, .md, .html and .png there.")
@@ -29,6 +30,7 @@ REFUSED = 3  # exit status
 def compare(
     stacks: tuple[str, ...],
     vary: str | None,
+    answers: bool,
     force: bool,
     scenarios: str | None,
     out: str | None,
@@ -47,7 +49,7 @@ def compare(
     from harness.library import comparison
 
     names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
-    found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names)
+    found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers)
     _publish(found, out, plots=not no_plots, as_json=as_json, quiet=quiet)
     if any(each.refused for each in found.workloads):
         sys.exit(REFUSED)

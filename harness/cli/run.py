@@ -338,4 +338,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
         target["exporters"] = list(values["exporter"])
     if values["server_meta"]:
         target["server_meta"] = option_values.facts(values["server_meta"])
-    return {"ramp": ramp, "hardware": hardware, "target": target, "workload": workload}
+    found = {"ramp": ramp, "hardware": hardware, "target": target, "workload": workload}
+    if values.get("canaries") or "questions" in values:
+        found["quality"] = {"file": values["questions"]} if "questions" in values else {}
+    return found

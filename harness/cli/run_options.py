@@ -98,6 +98,8 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         "Workload",
         option("--dataset", metavar="FILE", help="Requests or lengths from a file, a trace or a result folder."),
         option("--skip-broken", is_flag=True, help="Leave out what of the dataset cannot be read, and count it."),
+        option("--canaries", is_flag=True, help="Check that answers under load are those of an unloaded server."),
+        option("--questions", metavar="FILE", help="Canaries from a file, as JSON lines, with their right answers."),
         workload("--tokenizer", metavar="PATH|ID", help="Makes prompts exact; default: words, counted by the server."),
         option(
             "--trust-remote-code",

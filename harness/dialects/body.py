@@ -59,6 +59,8 @@ class PromptEncoder:
             messages = _messages(prompt) if isinstance(prompt, str) else prompt
             fields = self._fields(request.class_, request.output_tokens)
             fields |= self._prompt(messages, request.tools or ())
+            if request.canary is not None:
+                fields = _natural(fields)
             if request.images:
                 fields["messages"] = [*messages[:-1], _with_images(messages[-1], request.images)]
             return _json(fields)
@@ -85,6 +87,18 @@ class PromptEncoder:
             both = name in _SETTINGS and isinstance(value, dict)
             fields[name] = fields.get(name, {}) | value if both else value
         return fields
+
+
+def _natural(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that ends where the model ends it, at temperature 0, whatever the operator's are."""
+    found = {name: value for name, value in fields.items() if name != "ignore_eos"}
+    if "temperature" in found:
+        found["temperature"] = 0.0
+    if isinstance(settings := found.get("options"), dict):
+        found["options"] = _natural(settings)
+    if isinstance(settings := found.get("parameters"), dict):  # TGI's, which refuse 0 and take the likeliest without
+        found["parameters"] = {name: value for name, value in settings.items() if name != "temperature"}
+    return found
 
 
 def _with_images(message: Message, images: Sequence[str]) -> dict[str, Any]:

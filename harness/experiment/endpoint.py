@@ -11,10 +11,12 @@ import msgspec
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
 from harness.load.transport import Target
+from harness.manifest import UnloadedAnswers
 from harness.scenario import Scenario
 from harness.work import Unit
 from harness.workload import probe, shape, tasks
 from harness.workload import source as sources
+from harness.workload.canaries import Canary
 from harness.workload.source import PromptWords, Source
 from harness.workload.tasks import Tasks
 
@@ -140,6 +142,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     extra_body: dict[str, Any] = {}  # for the wire only: it may hold secrets
     secrets: tuple[str, ...] = ()  # to be removed from texts of the server
+    canaries: tuple[Canary, ...] = ()  # with their first answers' digests
+    unloaded: UnloadedAnswers | None = None  # what the canaries were answered before the load
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
     replicas: tuple[Launch, ...] = ()  # what the checks of each of several found, this one's first
 
@@ -170,7 +174,7 @@ def source(scenario: Scenario, launch: Launch) -> Source | Tasks:
         tokens_per_word=launch.tokens_per_word,
         exact=launch.exact_words,
     )
-    return sources.of(scenario, words, launch.rows)
+    return sources.of(scenario, words, launch.rows, launch.canaries)
 
 
 def class_fields(scenario: Scenario) -> dict[str, dict[str, Any]]:

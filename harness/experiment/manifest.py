@@ -95,6 +95,7 @@ async def first(
         machine=found.machine,
         prediction=made,
         roof=phases.roof(*deployed) if deployed else None,
+        quality=launch.unloaded or UNSET,
         sessions=[Session(created=created, command=command)],
     )
 

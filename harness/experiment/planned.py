@@ -14,7 +14,7 @@ import msgspec
 
 from harness import traffic
 from harness.scenario import Scenario
-from harness.workload import probe, shape, tasks
+from harness.workload import canary_file, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
@@ -45,11 +45,13 @@ def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
     if scenario.has_tasks:
         yield from _of_tasks(scenario, rows)
         return
-    source = sources.of(scenario, sources.PromptWords(), rows)
+    canaries = canary_file.read(scenario.quality) if scenario.quality else ()
+    source = sources.of(scenario, sources.PromptWords(), rows, canaries)
     mean = shape.of(scenario).mean().input_tokens
     for number, due_s in enumerate(_due(scenario, source)):
         request = source.request(number)
-        yield _planned(request, mean if request.input_tokens is None else request.input_tokens, due_s)
+        known = request.input_tokens is not None or request.canary is not None
+        yield _planned(request, request.input_tokens if known else mean, due_s)
 
 
 def _of_tasks(scenario: Scenario, rows: str) -> Iterator[Planned]:
@@ -63,7 +65,7 @@ def _of_tasks(scenario: Scenario, rows: str) -> Iterator[Planned]:
             yield _planned(script.request(task, node, {}), input_tokens, None)
 
 
-def _planned(request: Request, input_tokens: float, due_s: float | None) -> Planned:
+def _planned(request: Request, input_tokens: float | None, due_s: float | None) -> Planned:
     return Planned(
         number=request.number,
         class_=request.class_,

@@ -218,6 +218,7 @@ async def _run(
         gpus = await opening if opening is not None else None
         try:
             await _planned(setup, launch, foreign)
+            launch = await _with_canaries(setup, launch)
             return await _measure(setup, launch, profile, workers, placed, gpus, signals)
         finally:
             if gpus is not None:
@@ -249,6 +250,18 @@ async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) ->
         return
     for line in plan:
         setup.view.note(line)
+
+
+async def _with_canaries(setup: _Setup, launch: Launch) -> Launch:
+    """The launch with the canaries' answers before the load: asked now, or by the session before."""
+    spec = setup.scenario.quality
+    if not spec:
+        return launch
+    from harness.experiment import canaries
+
+    if setup.manifest is not None and setup.manifest.quality:
+        return canaries.known(spec, launch, setup.manifest.quality)
+    return await canaries.asked(spec, setup.scenario.target, launch, setup.view.note)
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -260,7 +260,7 @@ class Driver:
 
     async def _sent(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
-        decoding = self._decoder(self._placer, keep_text=keep_text)
+        decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None)
         cancel, timeout_s = built.cancel, self._plan.request_timeout_s
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
@@ -268,7 +268,7 @@ class Driver:
             exchange = Exchange(built.id, decoding)
         if cancel is not None and cancel.after_s is not None:
             timeout_s = min(timeout_s, cancel.after_s)
-        running = Running(exchange, level, due, built.class_, built.session, built.turn)
+        running = Running(exchange, level, due, built.class_, built.session, built.turn, built.canary)
         self._in_flight[built.id] = running
         self._begun_in_run += 1
         try:

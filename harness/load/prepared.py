@@ -35,6 +35,7 @@ class Built(msgspec.Struct, frozen=True, gc=False):
     cancel: Cancel | None
     session: str
     turn: int
+    canary: int | None
 
 
 class Prepared:
@@ -97,11 +98,14 @@ class Prepared:
     def build(self, request: Request) -> Built:
         """The bytes of a request."""
         plan = self._plan
-        if self._images is not None:
+        if self._images is not None and request.canary is None:
             request = msgspec.structs.replace(request, images=self._images.of(request.number))
         request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
         data = self._transport.request(request_id, self._encode(request), request.session)
-        return Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
+        return Built(
+            request_id, request.number, data, request.class_, request.cancel, request.session, request.turn,
+            request.canary,
+        )  # fmt: skip
 
     async def fill(self) -> None:
         """Keep the next requests built, for as long as the worker runs."""

@@ -10,6 +10,7 @@ from harness.load.messages import BeginLevel, Plan
 from harness.load.transport import Exchange
 from harness.record import Record
 from harness.secrecy import plain, redact
+from harness.workload.canaries import Canaries, judge
 
 _LONGEST_MESSAGE = 200  # characters of an error's message
 
@@ -23,6 +24,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     class_: str
     session: str
     turn: int
+    canary: int | None
 
 
 def record(running: Running, plan: Plan) -> Record:
@@ -33,7 +35,7 @@ def record(running: Running, plan: Plan) -> Record:
         return (stamp - origin) * 1e-9 if stamp else None
 
     arrivals = decoded.arrivals
-    return Record(
+    made = Record(
         request_id=exchange.request_id,
         level=running.level.index,
         repeat=running.level.repeat,
@@ -66,6 +68,16 @@ def record(running: Running, plan: Plan) -> Record:
         merged=decoded.merged,
         lumped=decoded.merged - exchange.merged_late,
     )
+    return made if running.canary is None else _of_canary(made, running.canary, decoded.text, plan)
+
+
+def _of_canary(made: Record, canary: int, text: str, plan: Plan) -> Record:
+    """The record of a canary, with what is kept of its answer."""
+    assert isinstance(plan.source, Canaries)
+    if made.error:
+        return msgspec.structs.replace(made, canary=canary)
+    found = judge(plan.source.canaries[canary], text)
+    return msgspec.structs.replace(made, canary=canary, differs_at=found.differs_at, flaw=found.flaw, score=found.score)
 
 
 def _first_words(message: str, plan: Plan) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.manifest import Manifest, Scenario
-from harness.report import charts, checks, claims, fleet, level_table, workload
+from harness.report import charts, checks, claims, fleet, level_table, quality, workload
 from harness.report import document as doc
 from harness.report.facts import details
 from harness.report.format import confidence, joined, load, number, percent, plain
@@ -44,6 +44,7 @@ def report(summary: Summary, manifest: Manifest, *, with_claims: bool = False) -
         doc.Section("Latency against load", charts=latencies),
         level_table.by_load(summary, "Levels"),
         *workload.sections(summary),
+        quality.section(summary),
         checks.section(summary),
         *fleet.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
@@ -71,7 +72,11 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
-    first = [doc.Section(facts=headline(summary), answer=True), level_table.by_load(summary)]
+    first = [
+        doc.Section(facts=headline(summary), answer=True),
+        level_table.by_load(summary),
+        quality.section(summary),
+    ]
     if verbose:
         tables = [*workload.sections(summary), *fleet.sections(summary), checks.section(summary)]
         knees = knee_facts(summary.curve, summary.knees, unit_of(summary), summary.load_unit) if summary.curve else []
@@ -131,6 +136,7 @@ def knee_facts(
         ("half_point", knees.half_point, load, "half of the plateau"),
         ("slo", knees.slo, load, "highest load that meets the limits, up to the lowest that misses them"),
         ("slo_rate", knees.slo_rate, "requests/s", "the same for requests sent at a fixed rate"),
+        ("quality", knees.quality or None, load, "the knee, below every load at which answers changed"),
         ("peak", knees.peak, load, "lowest load with the highest throughput"),
         ("plateau", curve.plateau_tokens_per_s, per_s, f"{'output' if unit.decodes else unit} at and past the hinge"),
         ("asymptote", curve.asymptote_tokens_per_s, per_s, "limit of the rising branch without any cap"),

@@ -30,7 +30,8 @@ PLAIN = [
     ("last_token_s", "float64"), ("done_s", "float64"), ("input_tokens", "int64"), ("cached_tokens", "int64"),
     ("output_tokens", "int64"), ("reasoning_tokens", "int64"), ("token_source", "string"), ("status", "int32"),
     ("error", "string"), ("error_message", "string"), ("finish_reason", "string"), ("bytes_received", "int64"),
-    ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"),
+    ("merged", "int32"), ("tls_s", "float64"), ("lumped", "int32"), ("canary", "int32"), ("differs_at", "int32"),
+    ("flaw", "string"), ("score", "float64"),
 ]  # fmt: skip
 _LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element: int32>"}
 _SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}

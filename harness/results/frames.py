@@ -216,13 +216,15 @@ def _sound(record: Record, levels: Collection[int]) -> bool:
     )  # fmt: skip
     counts = (
         r.repeat, r.concurrency, r.worker, r.turn, r.status, r.merged, r.lumped, r.input_tokens, r.cached_tokens,
-        r.output_tokens, r.reasoning_tokens,
+        r.output_tokens, r.reasoning_tokens, r.canary, r.differs_at,
     )  # fmt: skip
     if r.level not in levels or not 0 <= r.bytes_received < 1 << 62:
         return False
     if not all(each is None or -LATEST_S < each < LATEST_S for each in times):
         return False
     if not all(each is None or 0 <= each <= _MOST for each in counts):
+        return False
+    if r.score is not None and not 0 <= r.score <= 1:
         return False
     chunks, odd = divmod(len(r.arrivals), 8)
     return not odd and len(r.tokens) in (0, 4 * chunks)

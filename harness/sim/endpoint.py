@@ -32,6 +32,7 @@ from harness.sim.connection import (
     response_head,
     stream_head,
 )
+from harness.sim.corruption import corrupted
 from harness.sim.encoder import ENCODE, AnswerWriter, Encoding
 from harness.sim.events import PlainWriter
 from harness.sim.outage import Outages, reset
@@ -294,6 +295,7 @@ class Endpoint:
         if isinstance(generation, Encoding):
             answer, texts = AnswerWriter(generation, name, self.profile, created), generation.texts
         else:
+            generation = corrupted(generation, self.profile, self._issued, len(self._jobs) + 1)
             answer = writer(generation, name, self.profile.model_name, created)
         job = Job(self._issued, name, generation, answer, connection)
         request = SimulatedRequest(

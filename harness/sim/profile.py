@@ -38,6 +38,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="model", tag_field=
     api_key: str | None = None  # guards /v1/*
     reasoning_tokens: int = 0  # with which an answer to a chat begins
     outages: tuple[Outage, ...] = ()
+    corrupt_share: float = 0.0  # of the answers that are other words than they should be
+    corrupt_above: int = 0  # requests in flight, only above which
 
     @property
     def model_name(self) -> str:
@@ -117,7 +119,7 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
     2
     """
     own: dict[str, Any] = {"block_size": sim.block_size, "scheduling_policy": sim.scheduling_policy, "dp": sim.replicas}
-    return profile(
+    made = profile(
         sim.profile,
         max_num_seqs=sim.max_num_seqs,
         speed=sim.speed,
@@ -125,6 +127,8 @@ def embedded(sim: Sim, *, prefix_caching: bool = False) -> Profile:
         prefix_caching=prefix_caching if sim.prefix_caching is UNSET else sim.prefix_caching,
         **{name: value for name, value in own.items() if value is not UNSET},
     )
+    share, above = sim.corrupt_share or 0.0, sim.corrupt_above or 0
+    return msgspec.structs.replace(made, corrupt_share=share, corrupt_above=above)
 
 
 def served(

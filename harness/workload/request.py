@@ -32,6 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     )
     images: tuple[str, ...] = ()  # PNG as base64, behind the text of its last message
     class_: str = ""
+    canary: int | None = None  # which prompt of [quality] it is: its answer ends where the model ends it
     cancel: Cancel | None = None  # when it is given up; None: it is not
     session: str = ""
     turn: int = 0  # of its session

@@ -9,6 +9,7 @@ import msgspec
 from harness.distribution import parse
 from harness.scenario import Scenario
 from harness.workload import inputs, prefix, shape
+from harness.workload.canaries import Canaries, Canary, among
 from harness.workload.inputs import Inputs
 from harness.workload.mixed import Mixed
 from harness.workload.rows import Rows
@@ -16,7 +17,9 @@ from harness.workload.text import Vocabulary
 from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
-Source = Uniform | Mixed | Rows | Inputs  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
+Source = (
+    Uniform | Mixed | Rows | Inputs | Canaries
+)  # each with `seed`, `prompt_words` (of the mean prompt) and `request(number)`
 
 
 class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +32,16 @@ class PromptWords(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False  # a tokenizer was named: every word comes to the same number of tokens
 
 
-def of(scenario: Scenario, words: PromptWords, rows: str = "") -> Source:
+def of(scenario: Scenario, words: PromptWords, rows: str = "", canaries: Sequence[Canary] = ()) -> Source:
     """The source of a scenario's requests; `rows` is the path of the table of its dataset."""
+    load = _of_load(scenario, words, rows)
+    if not canaries or not scenario.quality or isinstance(load, Inputs):
+        return load
+    return among(load, canaries, scenario.quality.share)
+
+
+def _of_load(scenario: Scenario, words: PromptWords, rows: str) -> Uniform | Mixed | Rows | Inputs:
+    """The requests without the canaries among them."""
     if rows:
         return _of_rows(scenario, words, rows)
     mix, tools = shape.of(scenario), scenario.workload.tools or None
@@ -72,4 +83,5 @@ def _of_rows(scenario: Scenario, words: PromptWords, rows: str) -> Rows:
 
 def times(source: Source) -> Sequence[float]:
     """When the requests of a trace came, seconds since the first; empty for all other sources."""
+    source = source.source if isinstance(source, Canaries) else source
     return source.table.at_s if isinstance(source, Rows) else ()

@@ -7,6 +7,7 @@ are time and sockets, so that minutes of load take a second. Left out: the check
 from __future__ import annotations
 
 import asyncio
+import functools
 import tomllib
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -19,8 +20,10 @@ import pytest
 
 from harness import ready, scenario
 from harness.analysis.summarise import summarise
-from harness.experiment import live_state
+from harness.dialects import DIALECTS
+from harness.experiment import canaries, live_state
 from harness.experiment import manifest as describing
+from harness.experiment.canaries import Reply
 from harness.experiment.endpoint import Address, Launch
 from harness.experiment.levels import Levels, RampInputs
 from harness.experiment.session import Ended, RunEnd
@@ -41,12 +44,14 @@ from harness.results.result import Result
 from harness.scenario import Scenario
 from harness.sim.api import CHAT_OVERHEAD, Generation, read, writer
 from harness.sim.connection import response_head, stream_head
+from harness.sim.corruption import corrupted
 from harness.sim.profile import Profile
 from harness.sim.refusal import RefusalError
 from harness.sim.replicas import Replicas
 from harness.sim.writelog import Entry
 from harness.summary import Summary
-from harness.workload import probe, shape
+from harness.workload import canary_file, probe, shape
+from harness.workload.request import Request
 from harness.workload.words import COMMON
 from tests.builders import virtual
 from tests.builders.fit import p_value
@@ -88,6 +93,7 @@ class Server:
             job = None
             wire.receive(exchange, head + refusal.body)
         else:
+            generation = corrupted(generation, self.profile, number, len(self._jobs) + 1)
             job = self._jobs[number] = _Job(number, exchange, generation, self.profile.model_name, wire)
             wire.receive(exchange, stream_head(generation))
             self.machine.submit(job.request)
@@ -267,6 +273,9 @@ def run(spec: Scenario, profile: Profile, folder: Path, *, workers: int = 1, ser
 
 async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> None:
     checked = launch(spec, server.profile)
+    if spec.quality:
+        ask = functools.partial(_ask, server, checked)
+        checked = await canaries.answered(spec.quality, canary_file.read(spec.quality), checked, ask)
     spec = probe.scenario_for(spec, checked.max_context, checked.input_tokens)
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
     manifest = await describing.first(spec, checked, None, None, "knee run", view.note)
@@ -280,6 +289,15 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> No
     records.close()
     manifest = describing.ended(manifest, levels, done, placed, Ended(RunEnd.COMPLETE), transport="socket")
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+
+
+async def _ask(server: Server, checked: Launch, request: Request) -> Reply:
+    """A canary's answer before the load."""
+    dialect = DIALECTS[checked.api]
+    exchange = Exchange("knee-canary", dialect.decoders(stream=True)(keep_text=True))
+    body = dialect.encoder(checked.model, drop=checked.drop).encode(request)
+    await _Wire(server).send(exchange, body, 600.0)
+    return Reply(exchange.decoded.text, exchange.decoded.finish_reason, exchange.error)
 
 
 def launch(spec: Scenario, profile: Profile) -> Launch:

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from harness.analysis.points import Point
+from harness.analysis.stats import wilson
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import alternate, by_workload, compare
 from harness.decide.compare.ratio import Difference, Sample
-from harness.decide.compare.runs import Facts, Run, ceiling, of_files, of_folder
+from harness.decide.compare.runs import Answers, Facts, Run, ceiling, of_files, of_folder
 from harness.errors import HarnessError
 from harness.manifest import Card, Manifest, Roof, RoofWindow, StackStart
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
@@ -108,6 +109,39 @@ def test_repeats_of_one_stack_that_differ_are_fatal_whatever_may_vary() -> None:
     stacks = [[run("a"), run("a", facts=differing(engine="llama"))], [run("b")]]
     row = next(row for row in fairness.rows(stacks, ["engine"]) if row.name == "engine")
     assert (row.state, row.values) == ("fatal", ["vllm / llama", "vllm"])
+
+
+def answered(changed_at: float | None = None, right: int = 80, questions: str = "q") -> Answers:
+    """What canaries say of a run: so many of 100 questions are answered right."""
+    accuracy = Estimate(right / 100, wilson(right, 100))
+    return Answers(changed_at=changed_at, agreement=1.0, accuracy=accuracy, questions=questions)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        (answered(), answered(), "equal"),
+        (answered(), answered(right=70), "equal"),  # 0.80 - 0.70 < √(0.089² + 0.081²)
+        (answered(), answered(right=60), "fatal"),
+        (answered(), answered(changed_at=32.0), "fatal"),
+        (answered(), answered(questions="other"), "fatal"),
+        (answered(), None, "unknown"),
+    ],
+)
+def test_answers_are_a_row_on_request(one: Answers, other: Answers | None, found: str) -> None:
+    stacks = [[run("a", answers=one)], [run("b", answers=other)]]
+    assert "answers" not in [row.name for row in fairness.rows(stacks)]
+    assert [row.state for row in fairness.rows(stacks, answers=True) if row.name == "answers"] == [found]
+
+
+def test_a_stack_that_answers_worse_is_not_ranked() -> None:
+    runs = [*repeats("a", 1.0, 1.001, 0.999, answers=answered()), *repeats("b", 2.0, 2.002, 1.998)]
+    runs[3:] = [msgspec.structs.replace(each, answers=answered(changed_at=32.0)) for each in runs[3:]]
+    assert compare(runs).winner == "b"
+    refused = compare(runs, answers=True)
+    assert (refused.fatal, refused.winner) == (["answers"], None)
+    row = next(row for row in refused.fairness if row.name == "answers")
+    assert row.values == ["80.0% right, unchanged", "80.0% right, changed at 32"]
 
 
 def test_what_may_vary_is_named_as_it_is_spelled_anywhere() -> None:

@@ -119,14 +119,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workloads: list[Comparison]
 
 
-def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = False, workload: str = "") -> Comparison:
-    """Runs of two stacks or more, told apart by their labels, in the order of the labels' first runs."""
+def compare(
+    runs: Sequence[Run],
+    *,
+    vary: Collection[str] = (),
+    forced: bool = False,
+    answers: bool = False,
+    workload: str = "",
+) -> Comparison:
+    """Runs of two stacks or more, told apart by their labels, in the order of the labels' first runs.
+
+    `answers`: a stack whose answers changed under load, or are less often right, is not ranked.
+    """
     labels = list(dict.fromkeys(run.label for run in runs))
     if len(labels) < 2:
         way_out = "give another, or label the folders: A=DIR B=DIR"
         raise HarnessError("one stack alone cannot be compared", place="knee compare", way_out=way_out)
     groups = [[run for run in runs if run.label == label] for label in labels]
-    table = fairness.rows(groups, vary)
+    table = fairness.rows(groups, vary, answers=answers)
     fatal = fairness.fatal(table)
     fits = {
         label: curve.fit([p for run in group for p in run.points]) for label, group in zip(labels, groups, strict=True)
@@ -145,7 +155,12 @@ def compare(runs: Sequence[Run], *, vary: Collection[str] = (), forced: bool = F
 
 
 def by_workload(
-    runs: Sequence[Run], scenarios: Sequence[str] = (), *, vary: Collection[str] = (), forced: bool = False
+    runs: Sequence[Run],
+    scenarios: Sequence[str] = (),
+    *,
+    vary: Collection[str] = (),
+    forced: bool = False,
+    answers: bool = False,
 ) -> Report:
     """A comparison for each scenario that is named; without names for each workload, where a stack has several.
 
@@ -164,7 +179,7 @@ def by_workload(
         groups = [[run for run in runs if run.facts.workload == work] for work in works]
     named = list(scenarios) or [_common_name(group) for group in groups]
     found = [
-        compare(group, vary=vary, forced=forced, workload=name)
+        compare(group, vary=vary, forced=forced, answers=answers, workload=name)
         for name, group in zip(named, groups, strict=True)
         if len(groups) == 1 or len({run.label for run in group}) > 1
     ]

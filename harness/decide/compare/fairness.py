@@ -7,14 +7,16 @@ until `vary` names it. What is unknown may differ, and weakens every answer.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from harness.decide.compare.runs import Facts, Run
+from harness.decide.compare.runs import Answers, Facts, Run
 from harness.errors import HarnessError
+from harness.summary import Estimate
 
 State: TypeAlias = Literal["equal", "allowed", "unknown", "fatal"]
 EQUAL: Final = "equal"
@@ -65,10 +67,11 @@ def varied(text: str | None) -> frozenset[str]:
     return frozenset(names)
 
 
-def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = ()) -> list[Row]:
-    """The fairness table of stacks, each with its runs."""
+def rows(stacks: Sequence[Sequence[Run]], vary: Collection[str] = (), *, answers: bool = False) -> list[Row]:
+    """The fairness table of stacks, each with its runs; with `answers` they have to be unchanged and alike right."""
     found = [_row(name, stacks, of) for name, of in _SAME]
     found[1:1] = [_lengths(stacks), _model(stacks)]
+    found += [_answers(stacks)] if answers else []
     return found + [_row(name, stacks, of, allowed=name in vary) for name, of in VARIED.items()]
 
 
@@ -107,6 +110,61 @@ def _lengths(stacks: Sequence[Sequence[Run]]) -> Row:
         return Row(name="realised lengths", values=values, state=FATAL, why=why)
     state: State = UNKNOWN if None in (*inputs, *outputs) else EQUAL
     return Row(name="realised lengths", values=values, state=state)
+
+
+def _answers(stacks: Sequence[Sequence[Run]]) -> Row:
+    """Answers under load and without it, by the canaries; other questions cannot be compared."""
+    values = [_answer_words([run.answers for run in runs if run.answers]) or None for runs in stacks]
+    found = [[run.answers for run in runs if run.answers] for runs in stacks]
+    every = [each for runs in found for each in runs]
+    why = ""
+    if any(each.changed_at is not None for each in every):
+        why = "answers of a stack changed under load"
+    elif len({each.questions for each in every}) > 1:
+        why = "the stacks were asked other questions"
+    elif _less_right(found):
+        why = "one stack is right less often than another"
+    if why:
+        return Row(name="answers", values=values, state=FATAL, why=why)
+    unknown = any(run.answers is None for runs in stacks for run in runs)
+    return Row(name="answers", values=values, state=UNKNOWN if unknown else EQUAL)
+
+
+def _answer_words(found: Sequence[Answers]) -> str:
+    """What a stack's runs say, each once.
+
+    >>> _answer_words([Answers(changed_at=32.0, agreement=1.0, accuracy=None)])
+    'changed at 32'
+    """
+    words = []
+    for each in found:
+        right = [f"{each.accuracy.mean:.1%} right"] if each.accuracy and each.accuracy.mean is not None else []
+        words.append(", ".join([*right, "unchanged" if each.changed_at is None else f"changed at {each.changed_at:g}"]))
+    return " / ".join(dict.fromkeys(words))
+
+
+def _less_right(stacks: Sequence[Sequence[Answers]]) -> bool:
+    """Whether the accuracy of one stack's run lies outside the interval of every run of another, and theirs of its."""
+    intervals = [
+        [each.accuracy for each in runs if each.accuracy and each.accuracy.mean is not None and each.accuracy.ci95]
+        for runs in stacks
+    ]
+    return any(
+        one and other and all(_apart_beyond(a, b) for a in one for b in other)
+        for one, other in itertools.combinations(intervals, 2)
+    )
+
+
+def _apart_beyond(a: Estimate, b: Estimate) -> bool:
+    """Whether two accuracies differ by more than their intervals' halves together as errors (Newcombe 1998, method 10).
+
+    >>> _apart_beyond(Estimate(0.9, (0.82, 0.95)), Estimate(0.7, (0.6, 0.78)))
+    True
+    """
+    high, low = (a, b) if (a.mean or 0) >= (b.mean or 0) else (b, a)
+    if high.mean is None or low.mean is None or high.ci95 is None or low.ci95 is None:
+        return False
+    return high.mean - low.mean > math.hypot(high.mean - high.ci95[0], low.ci95[1] - low.mean)
 
 
 def _words(runs: Sequence[Run]) -> str | None:

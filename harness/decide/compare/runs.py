@@ -14,6 +14,7 @@ import msgspec
 from harness.analysis.points import Point, points_of, pool
 from harness.analysis.summarise import summarise
 from harness.errors import HarnessError
+from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, MapManifest, Roof
 from harness.predict import rules
 from harness.predict.question import short
@@ -21,7 +22,7 @@ from harness.results.folder import REQUESTS, SPOOL, SUMMARY
 from harness.results.foreign.measured import ForeignResult
 from harness.results.result import Result, read_manifest, read_summary
 from harness.scenario import workload_digest
-from harness.summary import Assumptions, LevelSummary, Summary
+from harness.summary import Assumptions, Estimate, LevelSummary, Summary
 
 KNEE = "knee"
 _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
@@ -59,6 +60,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     joules_per_token: float | None = None
 
 
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's canaries say of its answers."""
+
+    changed_at: float | None  # the smallest load at which they changed
+    agreement: float | None  # unloaded: share of answers with the words of the first one
+    accuracy: Estimate | None  # unloaded, of the questions; None: there are none
+    questions: str = ""  # a digest of prompts and of what is expected of their answers
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run of a stack."""
 
@@ -77,6 +87,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: float | None = None  # output tok/s at MBU = MFU = 1, no overhead, any batch
     start_to_ready_s: float | None = None
     first_answer_s: float | None = None  # of one request once it was ready
+    answers: Answers | None = None  # None: it had no canaries
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
@@ -131,9 +142,22 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,
                 first_answer_s=start and start.first_answer_s,
+                answers=_answers(manifest, summary),
             )
         )
     return out
+
+
+def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
+    if not summary.unloaded_quality:
+        return None
+    changed = [each.at for each in summary.verdicts if each.code == Code.ANSWERS_CHANGED and each.at is not None]
+    return Answers(
+        changed_at=min(changed, default=None),
+        agreement=summary.unloaded_quality.agreement.mean,
+        accuracy=summary.unloaded_quality.accuracy or None,
+        questions=manifest.quality.prompts_digest if manifest.quality else "",
+    )
 
 
 def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:

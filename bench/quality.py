@@ -1,0 +1,95 @@
+"""Canaries against a planted fault: whole runs on a virtual clock, against a simulated endpoint with it and without.
+
+Above 16 requests in flight the endpoint gives a share of its answers in other words, to canaries and to all others. The
+level of 32 must be named, and no other; clean runs must be silent; and canaries must leave throughput as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from harness import scenario
+from harness.judgement import Code
+from harness.scenario import Scenario
+from harness.sim import profile as profiles
+from harness.summary import Summary
+from tests.builders import virtual_run
+
+LEAST = 19  # of 20
+REPEATS = 100  # of each prompt before the load, the most: requests are cheap here
+UP_TO, ABOVE = 16, 32
+
+
+def spec(seed: int, seconds: float, share: float) -> Scenario:
+    """A run of short requests, so that many come; seeds of prompts and of faults differ from run to run."""
+    tree = {
+        "workload": {"input_tokens": 16, "output_tokens": 1, "seed": seed},
+        "ramp": {"levels": [UP_TO, ABOVE], "level_seconds": seconds},
+        "quality": {"repeats": REPEATS, "output_tokens": 1},
+        "sim": {"max_num_seqs": 64, "corrupt_share": share, "corrupt_above": UP_TO},
+    }
+    return scenario.build(tree, place="bench/quality")
+
+
+def measured(asked: Scenario, seed: int) -> Summary:
+    served = msgspec.structs.replace(profiles.embedded(asked.sim), seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return virtual_run.run(asked, served, Path(folder)).summary
+
+
+def named(found: Summary) -> list[float | None]:
+    """The loads at which answers changed."""
+    return [each.at for each in found.verdicts if each.code == Code.ANSWERS_CHANGED]
+
+
+def alike(one: Summary, other: Summary) -> bool:
+    """Whether the intervals of requests per second overlap at every level that has them in both runs."""
+    pairs = zip(one.levels, other.levels, strict=True)
+    ends = [(a.requests_per_s.ci95, b.requests_per_s.ci95) for a, b in pairs]
+    return all(max(a[0], b[0]) <= min(a[1], b[1]) for a, b in ends if a and b)
+
+
+def report(name: str, right: int, runs: int, least: int) -> bool:
+    met = right * 20 >= least * runs
+    print(f"{name:48} {right:3} of {runs}   at least {least} of 20   {'met' if met else 'MISSED'}", flush=True)
+    return met
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--share", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    seeds = range(options.seed, options.seed + options.runs)
+    corrupted = [named(measured(spec(seed, options.seconds, options.share), seed)) for seed in seeds]
+    clean = [measured(spec(seed, options.seconds, 0.0), seed) for seed in seeds]
+    plain = spec(options.seed, options.seconds, 0.0)
+    plain = msgspec.structs.replace(plain, quality=scenario.UNSET)
+    met = [
+        report(
+            f"{options.share:.0%} corrupted: C = {ABOVE} named alone", corrupted.count([ABOVE]), options.runs, LEAST
+        ),
+        report("clean: silent", [named(each) for each in clean].count([]), options.runs, 20),
+        report(
+            "throughput with and without canaries alike", int(alike(clean[0], measured(plain, options.seed))), 1, 20
+        ),
+    ]
+    for level in clean[0].levels:
+        if level.quality:
+            print(
+                f"C = {level.concurrency}: {level.quality.compared} canaries of {level.requests} requests", flush=True
+            )
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

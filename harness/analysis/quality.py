@@ -1,0 +1,239 @@
+"""Whether answers under load are those of an unloaded server: by the canaries, each answer against the first one. Pure.
+
+Four things can change in an answer: its words, whether it is one at all (`workload.answers`), why it ended, and whether
+it is right where the first one was. A server that answers otherwise from time to time, loaded or not, is no sign of
+load. So the share of changed answers at a level is tested against that of the unloaded server and of all lower levels
+that were like it, by Fisher's exact test; the levels and the four things share an error of 5 % (Bonferroni). The text
+of an answer is not known here. Left out: how far apart in meaning two answers are.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from harness.analysis.stats import wilson
+from harness.judgement import Code, Verdict, doubt
+from harness.manifest import CanaryAnswer, UnloadedAnswers
+from harness.record import Level, Record
+from harness.summary import AnswerQuality, Estimate, LevelSummary, Value
+
+ALPHA = 0.05  # of all tests of a run together
+_CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes
+_SAID = {
+    "words": "are not those of the unloaded server",
+    "flaws": "are no text, or repeat themselves, and the first ones are not so",
+    "ends": "ended for another reason than the first ones",
+    "scores": "are wrong where the first ones are right",
+}
+_ADVICE = "look at what the server does under load: batch size, speculation, KV precision, preemption"
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """Of n answers to canaries, how many changed in what, from the first answer to the same prompt."""
+
+    n: int = 0
+    words: int = 0
+    flaws: int = 0
+    ends: int = 0
+    scores: int = 0
+
+    def plus(self, other: Changes) -> Changes:
+        return Changes(**{name: getattr(self, name) + getattr(other, name) for name in ("n", *_CHANGES)})
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A load at which answers changed: how many of them, and of those that it was tested against."""
+
+    load: float
+    what: str  # one of the fields of Changes
+    changed: int
+    n: int
+    before: int
+    of: int
+
+
+def changes(answers: Iterable[CanaryAnswer], first: Mapping[int, CanaryAnswer]) -> Changes:
+    """The changes of these answers from the first ones, by canary; those that failed are left out."""
+    pairs = [(each, first[each.canary]) for each in answers if not each.error and each.canary in first]
+    return Changes(
+        n=len(pairs),
+        words=sum(each.differs_at is not None for each, _ in pairs),
+        flaws=sum(bool(each.flaw) and not before.flaw for each, before in pairs),
+        ends=sum(each.finish_reason != before.finish_reason for each, before in pairs),
+        scores=sum(each.score == 0 and before.score == 1 for each, before in pairs),
+    )
+
+
+def found(unloaded: Changes, levels: Sequence[tuple[float, Changes]]) -> list[Finding]:
+    """The loads at which answers changed, rising, each with what changed; `levels` has each load once."""
+    out: list[Finding] = []
+    tested = [(load, each) for load, each in sorted(levels, key=lambda level: level[0]) if each.n]
+    for what in _CHANGES:
+        before, of = getattr(unloaded, what), unloaded.n
+        for load, each in tested:
+            changed = getattr(each, what)
+            if fisher(changed, each.n, before, of) < _threshold(len(tested)):
+                out.append(Finding(load, what, changed, each.n, before, of))
+            else:
+                before, of = before + changed, of + each.n
+    return sorted(out, key=lambda each: (each.load, _CHANGES.index(each.what)))
+
+
+def _threshold(levels: int) -> float:
+    return ALPHA / (len(_CHANGES) * levels)
+
+
+def fisher(k: int, n: int, before: int, of: int) -> float:
+    """Chance of at least k of n where before + k lie among n + of by chance alone (Fisher's exact test, one-sided).
+
+    1 where there is nothing on one of the sides.
+
+    >>> round(fisher(2, 2, 0, 2), 6), round(fisher(3, 4, 1, 4), 6)  # 1/C(4, 2); (C(4, 3)·C(4, 1) + C(4, 4))/C(8, 4)
+    (0.166667, 0.242857)
+    """
+    if not n or not of:
+        return 1.0
+    K, N = k + before, n + of
+    ways = (_log_choices(n, i) + _log_choices(of, K - i) for i in range(k, min(n, K) + 1))
+    return min(1.0, math.fsum(math.exp(each - _log_choices(N, K)) for each in ways))
+
+
+def _log_choices(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def detectable(n: int, unloaded: Changes, levels: int) -> float | None:
+    """The smallest share of changed words among n answers that would be found beside the unloaded server alone.
+
+    None where not even all of them would be.
+
+    >>> detectable(20, Changes(n=20), 1)  # C(20, 6)/C(40, 6) = 0.0101 is below 0.05/4, C(20, 5)/C(40, 5) = 0.0236 not
+    0.3
+    >>> detectable(2, Changes(n=2), 1)
+    """
+    shares = range(1, n + 1)
+    at = bisect_left(shares, True, key=lambda k: fisher(k, n, unloaded.words, unloaded.n) < _threshold(levels))
+    return shares[at] / n if at < n else None
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """The canaries of a run: unloaded, by level, and the loads at which answers changed."""
+
+    unloaded: AnswerQuality
+    levels: list[AnswerQuality]  # in the order of the run's
+    found: list[Finding]
+
+    @property
+    def changed_at(self) -> float | None:
+        """The smallest load at which answers changed."""
+        return min((each.load for each in self.found), default=None)
+
+
+def of_run(unloaded: UnloadedAnswers, records: Iterable[Record], levels: Sequence[Level]) -> Quality:
+    """The canaries of a run with these closed levels; a level's are those that began in its window."""
+    first: dict[int, CanaryAnswer] = {}
+    later: list[CanaryAnswer] = []
+    for each in unloaded.answers:
+        if each.canary in first:
+            later.append(each)
+        else:
+            first[each.canary] = each
+    first = {canary: each for canary, each in first.items() if not each.error}
+    places = {level.index: place for place, level in enumerate(levels)}
+    answers: list[list[CanaryAnswer]] = [[] for _ in levels]
+    for record in records:
+        if record.canary is not None and (place := places.get(record.level)) is not None:
+            start, end = levels[place].window
+            began = record.scheduled_s if levels[place].rate is not None else record.sent_s
+            if began is not None and start <= began < end:
+                answers[place].append(_answer(record))
+    counted = [changes(each, first) for each in answers]
+    alone = changes(later, first)
+    loads: dict[float, Changes] = {}
+    for level, own in zip(levels, counted, strict=True):
+        load = float(level.concurrency or level.rate or 0)
+        loads[load] = loads.get(load, Changes()).plus(own)
+    tested = max(1, sum(each.n > 0 for each in loads.values()))
+    views = [_view(own, each, detectable(each.n, alone, tested)) for own, each in zip(answers, counted, strict=True)]
+    return Quality(_view(unloaded.answers, alone, None), views, found(alone, list(loads.items())))
+
+
+def _answer(record: Record) -> CanaryAnswer:
+    return CanaryAnswer(
+        canary=record.canary or 0,
+        error=record.error,
+        finish_reason=record.finish_reason,
+        differs_at=record.differs_at,
+        flaw=record.flaw,
+        score=record.score,
+    )
+
+
+def _view(answers: Sequence[CanaryAnswer], changed: Changes, least: float | None) -> AnswerQuality:
+    """The figures of some answers; agreement is of those that have a first one to agree with."""
+    good = [each for each in answers if not each.error]
+    places = [each.differs_at for each in good if each.differs_at is not None]
+    alike = changed.n - changed.words
+    return AnswerQuality(
+        answers=len(good),
+        compared=changed.n,
+        agreement=Estimate(alike / changed.n if changed.n else None, wilson(alike, changed.n)),
+        differs_at=statistics.median(places) if places else None,
+        flaws=dict(sorted(Counter(each.flaw for each in good if each.flaw).items())),
+        finish_reasons=dict(sorted(Counter(each.finish_reason for each in good).items())),
+        accuracy=accuracy(good) or UNSET,
+        detectable=least,
+    )
+
+
+def accuracy(answers: Iterable[CanaryAnswer]) -> Estimate | None:
+    """Mean over the questions of the share of right answers to each, with Wilson's interval; None without questions.
+
+    Answers to one prompt at temperature 0 are no independent samples: the interval's n is that of the questions.
+    """
+    scores: dict[int, list[float]] = {}
+    for each in answers:
+        if each.score is not None:
+            scores.setdefault(each.canary, []).append(each.score)
+    if not scores:
+        return None
+    right = math.fsum(math.fsum(own) / len(own) for own in scores.values())
+    return Estimate(right / len(scores), wilson(right, len(scores)))
+
+
+def verdicts(quality: Quality) -> list[Verdict]:
+    """A doubt for each load at which answers changed."""
+    out = []
+    for load in dict.fromkeys(each.load for each in quality.found):
+        here = [each for each in quality.found if each.load == load]
+        said = [
+            f"{each.changed} of {each.n} canaries' answers {_SAID[each.what]} ({each.changed / each.n:.1%}; "
+            f"before {each.before} of {each.of})"
+            for each in here
+        ]
+        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(said), _ADVICE, int(load) if load == int(load) else load))
+    return out
+
+
+def knee(unqualified: float | None, levels: Sequence[LevelSummary], changed_at: float | None) -> Value | None:
+    """The knee, but below every load at which answers changed: there the largest load with canaries; None: none is.
+
+    Requests in flight.
+    """
+    if unqualified is None:
+        return None
+    if changed_at is None:
+        return Value(unqualified)
+    below = [
+        level.in_flight
+        for level in levels
+        if level.quality and level.quality.compared and level.in_flight and (level.load or 0) < changed_at
+    ]
+    return Value(min(unqualified, max(below))) if below else None
