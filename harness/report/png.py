@@ -1,4 +1,4 @@
-"""Charts as PNG pictures, by matplotlib: 1,440 × 864 pixels, white paper, the same bytes whenever they are drawn.
+"""Charts as pictures by matplotlib, PNG of 1,440 × 864 pixels or SVG: white paper, the same bytes whenever drawn.
 
 No text is read as a formula, wherever it came from.
 """
@@ -14,7 +14,7 @@ from harness.report.format import number
 from harness.terminal import cut
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
-BLUE, ORANGE, VERMILION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#7a828c"
+BLUE, ORANGE, VERMILION, GREEN, PURPLE, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#7a828c"
 INK, SOFT = "#1b2430", "#5b6673"  # text on white
 AMBER, RED = "#8a5d00", "#b04400"  # ORANGE and VERMILION, dark enough to read
 _FAINT = "#9cc4de"  # BLUE on white, half as strong
@@ -22,7 +22,7 @@ LINE, GRID = "#b6bec8", "#e6e9ed"
 
 _COLOURS: dict[Tone, str] = {
     "measured": BLUE, "fitted": INK, "predicted": ORANGE, "calibrated": GREEN, "knee": VERMILION, "limit": GREEN,
-    "cap": GREY, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
+    "cap": GREY, "baseline": PURPLE, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
     "stack1": BLUE, "stack2": VERMILION, "stack3": GREEN, "stack4": ORANGE, "stack5": GREY, "stack6": INK,
 }  # fmt: skip
 _READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # as text, where the line's colour is too light
@@ -36,24 +36,41 @@ _OFFSETS: dict[Side, dict[str, Any]] = {
 }
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}  # behind a label on lines
 
+_FOOT = 0.215  # of the height: the x axis' labels, and the legend below them
+_DECADES = 1e3  # end over start of an axis that has ticks enough at its powers of ten
+
 Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 
 
 def draw(chart: Chart) -> bytes:
-    """The chart with its title, its answer and its legend."""
+    """The chart with its title, its answer and its legend; PNG."""
+    return encoded(_drawn(chart))
+
+
+def vector(chart: Chart) -> bytes:
+    """The same as SVG, its text as text."""
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}):
+        _drawn(chart).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _drawn(chart: Chart) -> Any:
     figure = paper((9, 5.4))
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
-    place = (0.085, 0.13, 0.745 if margin else 0.885, 0.64 if chart.answer else 0.665)
-    axes = figure.add_axes(place)
+    top = 0.77 if chart.answer else 0.795
+    axes = figure.add_axes((0.085, _FOOT, 0.745 if margin else 0.885, top - _FOOT))
     entries = fill(axes, chart)
     _margin(axes, chart)
     if chart.missing:
         axes.text(0.5, 0.5, chart.missing, transform=axes.transAxes, ha="center", color=SOFT)
     if entries:
         handles, names = zip(*reversed(entries), strict=True)
-        legend = axes.legend(
-            handles, names, loc=chart.legend, fontsize=8.5, labelcolor=INK, framealpha=0.85, edgecolor="none",
-            handlelength=2.2, borderaxespad=0.3,
+        legend = figure.legend(
+            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.03), ncols=min(3, len(names)), fontsize=8.5,
+            labelcolor=INK, frameon=False, handlelength=2.2, borderaxespad=0.0, columnspacing=1.4,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -62,10 +79,9 @@ def draw(chart: Chart) -> bytes:
             0.55, 0.36, "SIMULATED", transform=axes.transAxes, fontsize=62, fontweight="bold", color=INK, alpha=0.07,
             rotation=18, ha="center", va="center", zorder=0,
         )  # fmt: skip
-    right = place[0] + place[2]
-    figure.text(right, 0.018, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
+    figure.text(0.97, 0.012, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
     head(figure, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
-    return encoded(figure)
+    return figure
 
 
 def paper(inches: tuple[float, float]) -> Any:
@@ -132,12 +148,13 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
 
 def scale(axes: Any, name: str, axis: Scale) -> None:
     """One side of the axes: its scale, its ends and its ticks."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     side = {"x": axes.xaxis, "y": axes.yaxis}[name]
     if axis.log:
         axes.set(**{f"{name}scale": "log"})
-    axes.set(**{f"{name}lim": axis.ends or (0, None)})
+    if axis.ends or not axis.log:
+        axes.set(**{f"{name}lim": axis.ends or (0, None)})
     if axis.ticks:
         side.set_ticks([at for at, _ in axis.ticks], [words for _, words in axis.ticks], parse_math=False)
         side.set_minor_locator(NullLocator())
@@ -145,6 +162,10 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
         bins = {"x": 9, "y": 6}[name]
         side.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]))
         side.set_major_formatter(lambda value, _: number(round(value, 6)))
+    elif not axis.ends or axis.ends[1] < _DECADES * axis.ends[0]:  # else its powers of ten are enough
+        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter(lambda value, _: number(float(f"{value:.6g}")))
+        side.set_minor_formatter(NullFormatter())
 
 
 def _series(axes: Any, series: Series) -> list[Entry]:
@@ -163,6 +184,9 @@ def _series(axes: Any, series: Series) -> list[Entry]:
         axes.plot(xs, ys, **style, zorder=3 if thick else 2)
         if sure:
             axes.fill_between(xs, lows, highs, color=colour, alpha=0.16, lw=0, zorder=1)
+    if series.marker == "bar":
+        bars = axes.bar(xs, ys, 0.8, color=colour, zorder=2)
+        return [(bars, series.name)] if series.name else []
     if series.marker:
         mark = {"marker": _MARKERS[series.marker], "ms": 6, "mew": 1.4}
         mark |= {"mfc": "white"} if series.marker == "ring" else {}

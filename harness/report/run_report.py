@@ -1,6 +1,7 @@
 """A run as a document: the whole report, the part that a terminal shows, and the result of a fit alone.
 
-Everything comes from a Summary and the manifest, so it can be made again at any time.
+Everything comes from a Summary and the manifest, and `with_records` from the requests and telemetry, so it can be made
+again at any time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from harness.analysis.table import Table
+from harness.analysis.timeline import timeline
 from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest, Scenario
 from harness.predict import claims
-from harness.report import charts, checks, fleet, workload
+from harness.report import charts, checks, distributions, fleet, parts, timelines, workload
 from harness.report import document as doc
 from harness.report.facts import facts
+from harness.report.figures import figures
 from harness.report.format import (
     MISSING,
     confidence,
@@ -29,23 +33,30 @@ from harness.report.format import (
     percent,
     plain,
 )
-from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, state, unit_of
+from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, sentence, state, unit_of
 from harness.report.remarks import SIGNS, legend, remarks, worst
 from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
+from harness.results.result import Result
 from harness.roles import Role, role_of
 from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
 from harness.work import Unit
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
+LEVELS = "Levels"
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
-def report(summary: Summary, manifest: Manifest) -> doc.Document:
-    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured."""
+def report(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> doc.Document:
+    """The whole report: the answer first, then charts, levels, verdicts, and how it was measured.
+
+    The levels of a baseline, which is another run, are laid over the curve.
+    """
     title, subtitle = subject(summary, manifest)
-    curve = charts.curve(summary, manifest)
+    curve = charts.curve(summary, manifest, baseline)
     unit = unit_of(summary)
-    latencies = [charts.latency(summary, name) for name in charts.latencies(unit)]
+    slo = manifest.scenario.slo
+    latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
+    frontier = [charts.frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
@@ -54,7 +65,9 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         doc.Section(facts=facts(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
-        _levels(summary, "Levels"),
+        doc.Section("Speed for a user against throughput of a GPU", charts=frontier),
+        doc.Section("By class and by replica", charts=parts.charts(summary)),
+        _levels(summary, LEVELS),
         *workload.sections(summary),
         checks.section(summary),
         *fleet.sections(summary),
@@ -68,10 +81,24 @@ def report(summary: Summary, manifest: Manifest) -> doc.Document:
         title=title,
         subtitle=subtitle,
         answer=headline(summary)[0].value,
+        sentence=sentence(summary),
+        figures=figures(summary),
         simulated=simulated_words(summary, manifest),
         sections=sections,
         version=plain(manifest.harness_version or ""),
     )
+
+
+def with_records(document: doc.Document, summary: Summary, result: Result) -> doc.Document:
+    """The report with the charts that need the requests or the telemetry; they stand before the levels."""
+    table = Table.of(result.records, unit_of(summary)) if result.records else None
+    found = timeline(table, result.samples, result.last_s)
+    more = [
+        doc.Section("Over time", charts=timelines.charts(summary, found)),
+        doc.Section("Distributions", charts=distributions.charts(summary, table, result.levels, found)),
+    ]
+    at = next((i for i, each in enumerate(document.sections) if each.title == LEVELS), len(document.sections))
+    return msgspec.structs.replace(document, sections=[*document.sections[:at], *more, *document.sections[at:]])
 
 
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:

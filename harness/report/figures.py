@@ -1,0 +1,71 @@
+"""The figures that a page begins with: the knee, the plateau, and the time to the first token at the knee."""
+
+from __future__ import annotations
+
+import math
+
+from harness.analysis.validity import Purpose, usable
+from harness.report.document import Fact
+from harness.report.format import confidence, joined, load_of, ms, number
+from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
+from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
+
+
+def figures(summary: Summary) -> list[Fact]:
+    """Three of them, each with its interval; what is not known says why, in the words of the headline."""
+    words = {fact.label: fact for fact in headline(summary)}
+    plateau = plateau_of(summary.curve) if not is_open(summary) else None
+    per_s = unit_of(summary).per_s
+    return [
+        _knee_fact(summary) or words["Knee"],
+        _fact("Plateau", plateau, per_s, _provisional(summary)) if plateau else words["Plateau"],
+        *_first_token(summary),
+    ]
+
+
+def at_the_knee(summary: Summary) -> LevelSummary | None:
+    """The valid level nearest to the knee; None without a knee."""
+    knee = _knee(summary)
+    levels = [each for each in of_ramp(summary.levels) if each.load and usable(each, Purpose.ANSWER)]
+    if knee is None or not knee.value or not levels:
+        return None
+    at = math.log(knee.value)
+    return min(levels, key=lambda each: abs(math.log(each.load or 1) - at))
+
+
+def _knee(summary: Summary) -> Value | None:
+    """The knee of the limits where there are any, else the curve's own; None where it has no value."""
+    if is_open(summary):
+        knee = summary.knees.slo_rate
+    else:
+        knee = summary.knees.slo if limited(summary) else hinge_of(summary.curve, summary.knees)
+    return knee if knee is not None and knee.value is not None else None
+
+
+def _knee_fact(summary: Summary) -> Fact | None:
+    knee = _knee(summary)
+    unit = "requests/s" if is_open(summary) else summary.load_unit
+    if knee is None or not (is_open(summary) or limited(summary)):
+        return _fact("Knee", knee, unit, _provisional(summary)) if knee else None
+    missed = knee.ci95[1] if knee.ci95 else None
+    detail = "the limits are met there" + ("" if missed is None else f", and missed at {number(missed)}")
+    return Fact("Knee", f"{number(knee.value)} {unit}", detail)
+
+
+def _provisional(summary: Summary) -> str:
+    return "provisional" if state(summary.curve) == PROVISIONAL else ""
+
+
+def _fact(label: str, value: Value, unit: str, doubt: str) -> Fact:
+    about = "about " if doubt else ""
+    return Fact(label, f"{about}{number(value.value)} {unit}", joined(doubt, confidence(value.ci95)))
+
+
+def _first_token(summary: Summary) -> list[Fact]:
+    """Median and 99th percentile at the level nearest to the knee."""
+    level = at_the_knee(summary)
+    if level is None or level.first_s.p50 is None:
+        return []
+    name = "TTFT at the knee" if unit_of(summary).decodes else "Latency at the knee"
+    p99 = f"p99 {ms(level.first_s.p99)} ms" if level.first_s.p99 is not None else "too few requests for a p99"
+    return [Fact(name, f"{ms(level.first_s.p50)} ms", joined(f"median, measured at {load_of(level)}", p99))]
