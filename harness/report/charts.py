@@ -1,4 +1,4 @@
-"""The charts of a run: throughput against load with fit, prediction and knees, latencies against load, the frontier.
+"""The charts of a run: throughput against load with fit, prediction and knees, and latencies against load.
 
 Load is requests in flight, sessions, or in an open loop the target rate, on a log2 axis, for levels double. No
 statistics are computed here.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 
 import msgspec
@@ -20,7 +21,7 @@ from harness.judgement import Gravity
 from harness.manifest import Manifest
 from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
-from harness.report.headline import hinge_of, is_open, limited, plateau_of, sentence, state, unit_of
+from harness.report.headline import hinge_of, is_open, limited, of_ramp, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
@@ -42,11 +43,12 @@ _Measured = tuple[float, float, LevelSummary]
 def measured(summary: Summary) -> list[_Measured]:
     """The measured levels as (load, throughput, level), by load: requests in flight, sessions, or the target rate.
 
-    C is used where N is unknown, and where it is 0, which a log axis does not have.
+    C is used where N is unknown, and where it is 0, which a log axis does not have. Levels of a prefill probe, whose
+    prompts have other lengths, are left out beside those of a curve.
     """
     found = [
         (level.rate or level.in_slots or float(level.concurrency or 1), mean, level)
-        for level in summary.levels
+        for level in of_ramp(summary.levels) or summary.levels
         if (mean := level.throughput.mean) is not None
     ]
     return sorted(found, key=lambda point: point[0])
@@ -54,8 +56,14 @@ def measured(summary: Summary) -> list[_Measured]:
 
 def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> Chart:
     """Throughput against load: measured levels, fit, knee and plateau, prediction, caps, and another run's levels."""
-    levels, ends = measured(summary), _extent(summary)
-    series = [*_predictions(summary), *_baseline(summary, baseline), *_fitted(summary, levels), *_levels(levels)]
+    other = baseline if baseline is not None and _alike(summary, baseline) else None
+    levels, ends = measured(summary), _extent(summary, other)
+    series = [
+        *_predictions(summary),
+        *(_baseline(other) if other is not None else []),
+        *_fitted(summary, levels),
+        *_levels(levels),
+    ]
     tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
     assumed = [point.high or 0.0 for each in series if each.pale for point in each.points]
@@ -69,7 +77,7 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
         subtitle=subtitle,
         answer=sentence(summary),
         simulated=simulated_words(summary, manifest),
-        x=load_axis(summary),
+        x=load_axis(summary, other),
         y=Scale(label=unit_of(summary).per_s, ends=(0, top)),
         series=[_within(each, top) for each in series],
         guides=[*_knees(summary), *_caps_in(summary, *ends)],
@@ -99,7 +107,7 @@ def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxy
         ]
         if points:
             line, marker = _QUANTILES[quantile]
-            series.append(Series(name=label, tone=quantile, points=points, line=line, marker=marker))
+            series += _through(Series(name=label, tone=quantile, points=points, line=line, marker=marker), levels)
     knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
     log = name == "ttft" and all(point.y > 0 for each in series for point in each.points)
     return Chart(
@@ -121,6 +129,19 @@ _QUANTILES: dict[str, tuple[Stroke, Marker]] = {
 }
 
 
+def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> list[Series]:
+    """A series whose line goes through the mean of the repeats of a level, not up and down between them."""
+    by: dict[float | None, list[Datum]] = {}
+    at = {x: level.load for x, level in levels}
+    for point in series.points:
+        by.setdefault(at[point.x], []).append(point)
+    if len(by) == len(series.points):
+        return [series]
+    means = [Datum(fmean(each.x for each in own), fmean(each.y for each in own)) for own in by.values()]
+    line = msgspec.structs.replace(series, name="", points=sorted(means, key=lambda point: point.x), marker="")
+    return [line, msgspec.structs.replace(series, line="")]
+
+
 def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
     """The limits on a latency that are near what was measured: one far above it would flatten the rest."""
     highest = max((point.y for each in series for point in each.points), default=0.0)
@@ -130,55 +151,6 @@ def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> li
         for limit, at in limits
         if at <= 4 * highest
     ]
-
-
-def frontier(summary: Summary) -> Chart:
-    """Output tok/s per GPU against output tok/s per user, measured and predicted: a point a level."""
-    levels = [
-        (level.tokens_per_s_per_user, level.output_tokens_per_s_per_gpu, level) for _, _, level in measured(summary)
-    ]
-    points = [
-        Datum(
-            x, y, label=f"{level.load:g}", hover=(f"{load_of(level)}: {number(x)} tok/s per user, {number(y)} per GPU",)
-        )
-        for x, y, level in levels
-        if x is not None and y is not None and level.load is not None
-    ]
-    points = _labelled_apart(points)
-    prediction, series = summary.prediction, []
-    if prediction is not None and points and not is_open(summary):
-        guesses = [(each, each.itl_s, each.output_tokens_per_s.mid / prediction.gpus) for each in prediction.levels]
-        predicted = [
-            Datum(
-                1 / itl,
-                y,
-                hover=(f"predicted at C = {each.concurrency}: {number(1 / itl)} per user, {number(y)} per GPU",),
-            )
-            for each, itl, y in guesses
-            if itl
-        ]
-        series = [Series(name="predicted", tone="predicted", points=predicted, line="dashed", marker="square")]
-    load = "target rate" if is_open(summary) else summary.load_unit
-    name = f"measured; the numbers are {load}"
-    series.append(Series(name=name, tone="measured", points=points, line="solid", marker="dot"))
-    everywhere = [point for each in series for point in each.points]
-    return Chart(
-        name="frontier",
-        title="Throughput per user against throughput per GPU",
-        x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
-        y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
-        series=[each for each in series if each.points],
-    )
-
-
-def _labelled_apart(points: Sequence[Datum]) -> list[Datum]:
-    """The points without the labels that would stand over another."""
-    width, height = max((p.x for p in points), default=1.0), max((p.y for p in points), default=1.0)
-    kept: list[Datum] = []
-    for point in points:
-        near = any(abs(p.x - point.x) < 0.06 * width and abs(p.y - point.y) < 0.06 * height for p in kept if p.label)
-        kept.append(msgspec.structs.replace(point, label="") if near else point)
-    return kept
 
 
 def _within(series: Series, top: float) -> Series:
@@ -193,10 +165,13 @@ def _within(series: Series, top: float) -> Series:
     return msgspec.structs.replace(series, points=points)
 
 
-def _baseline(summary: Summary, baseline: Summary | None) -> list[Series]:
-    """The levels of another run, where they are over the same kind of load, and the line fitted to them."""
-    if baseline is None or (is_open(baseline), baseline.load_unit) != (is_open(summary), summary.load_unit):
-        return []
+def _alike(summary: Summary, other: Summary) -> bool:
+    """Whether two runs are over the same kind of load and count the same."""
+    return all(of(summary) == of(other) for of in (is_open, unit_of, lambda each: each.load_unit))
+
+
+def _baseline(baseline: Summary) -> list[Series]:
+    """The levels of another run, and the line fitted to them."""
     levels = measured(baseline)
     points = [Datum(x, y, hover=(f"baseline, {load_of(level)}: {number(y)}",)) for x, y, level in levels]
     line = [
@@ -209,21 +184,22 @@ def _spread(level: LevelSummary, name: str) -> Spread:
     return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
-def load_axis(summary: Summary, octaves: float = 0.34) -> Scale:
-    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels."""
-    ends = _extent(summary)
+def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0.34) -> Scale:
+    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels; those of both runs."""
+    ends = _extent(summary, other)
+    both = [*summary.levels, *(other.levels if other is not None else ())]
     if is_open(summary):
-        rates = [level.rate for level in summary.levels if level.rate]
+        rates = [level.rate for level in both if level.rate]
         named = [(rate, f"{rate:g}") for rate in ticks(rates, octaves)]
         return Scale(label="target rate, requests/s", log=2, ends=ends, ticks=named)
-    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
+    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in both] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
     return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
-def _extent(summary: Summary) -> tuple[float, float]:
+def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, float]:
     """The ends of the load axis: what was measured or predicted, and a cap if it is near."""
-    loads = [x for x, _, _ in measured(summary)]
+    loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
     loads += [x for x, *_ in _predicted_rates(summary)]
     if summary.prediction and not is_open(summary):
         loads += [float(level.concurrency) for level in summary.prediction.levels]

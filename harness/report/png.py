@@ -9,6 +9,8 @@ import io
 import math
 from typing import Any
 
+import msgspec
+
 from harness.report.chart import Chart, Guide, Scale, Series, Side, Tone, spread_apart
 from harness.report.format import number
 from harness.terminal import cut
@@ -127,8 +129,10 @@ def encoded(figure: Any) -> bytes:
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:
     """Everything within one pair of axes, and its legend's entries."""
-    scale(axes, "x", chart.x)
-    scale(axes, "y", chart.y)
+    for name, axis in (("x", chart.x), ("y", chart.y)):
+        top = max((getattr(point, name) for each in chart.series for point in each.points), default=1.0)
+        free = axis.ends is None and not axis.log
+        scale(axes, name, msgspec.structs.replace(axis, ends=(0, 1.06 * top or 1.0)) if free else axis)
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.8, which="both")
     axes.grid(axis="both" if chart.x.log == chart.y.log == 10 else "y", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
@@ -153,8 +157,8 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
     side = {"x": axes.xaxis, "y": axes.yaxis}[name]
     if axis.log:
         axes.set(**{f"{name}scale": "log"})
-    if axis.ends or not axis.log:
-        axes.set(**{f"{name}lim": axis.ends or (0, None)})
+    if axis.ends:
+        axes.set(**{f"{name}lim": axis.ends})
     if axis.ticks:
         side.set_ticks([at for at, _ in axis.ticks], [words for _, words in axis.ticks], parse_math=False)
         side.set_minor_locator(NullLocator())
@@ -204,6 +208,8 @@ def _series(axes: Any, series: Series) -> list[Entry]:
             )  # fmt: skip
     if not series.name or not points:
         return []
+    if series.pale:
+        style["alpha"] = 0.5
     line = Line2D([], [], **style)
     return [((Patch(color=colour, alpha=0.2, lw=0), line) if series.line and sure else line, series.name)]
 

@@ -33,6 +33,7 @@ from harness.report.format import (
     percent,
     plain,
 )
+from harness.report.frontier import frontier
 from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, sentence, state, unit_of
 from harness.report.remarks import SIGNS, legend, remarks, worst
 from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
@@ -56,7 +57,7 @@ def report(summary: Summary, manifest: Manifest, baseline: Summary | None = None
     unit = unit_of(summary)
     slo = manifest.scenario.slo
     latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
-    frontier = [charts.frontier(summary)] if unit.decodes else []
+    tradeoff = [frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
@@ -65,7 +66,7 @@ def report(summary: Summary, manifest: Manifest, baseline: Summary | None = None
         doc.Section(facts=facts(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
-        doc.Section("Speed for a user against throughput of a GPU", charts=frontier),
+        doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
         doc.Section("By class and by replica", charts=parts.charts(summary)),
         _levels(summary, LEVELS),
         *workload.sections(summary),

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from harness.manifest import Manifest
 from harness.report import chart, charts, headline, page, png
 from harness.report.chart import Chart, Guide, Series
+from harness.report.frontier import frontier
 from harness.summary import Estimate, Knees, Spread, Summary, Value
 from tests.builders.summaries import (
     MANIFEST,
@@ -192,7 +193,7 @@ def test_an_open_loop_is_drawn_over_its_rates() -> None:
 
 
 def test_the_frontier_has_a_point_a_level_beside_the_predicted_ones() -> None:
-    found = charts.frontier(full())
+    found = frontier(full())
     measured, predicted = (each.points for each in reversed(found.series))
     assert (measured[0].x, measured[0].y) == pytest.approx(
         (1 / (7.0e-3 + 1.0e-4 * 0.992), 0.996 * throughput(0.992)), rel=0.02
@@ -201,9 +202,30 @@ def test_the_frontier_has_a_point_a_level_beside_the_predicted_ones() -> None:
     assert [point.label for point in measured][:3] == ["1", "2", "4"]
 
 
+def test_repeats_of_a_level_are_points_and_their_line_goes_through_their_mean() -> None:
+    one, two = full().levels[2], full().levels[3]
+    again = msgspec.structs.replace(
+        one, repeat=1, in_flight=4.01, ttft_s=Spread(0.05, 0.05, None, None, None, None, 20)
+    )
+    found = charts.latency(msgspec.structs.replace(full(), levels=[one, two, again]), "ttft")
+    line, points = found.series[0], found.series[1]
+    assert (line.name, line.marker, points.name, points.line) == ("", "", "p50", "")
+    assert len(points.points) == 3
+    assert [point.y for point in line.points] == pytest.approx([(30.0 + 50.0) / 2, 30.0])
+
+
+def test_a_probe_s_level_is_no_point_of_the_curve() -> None:
+    probe = msgspec.structs.replace(full().levels[4], input_tokens_asked=64)
+    found = charts.measured(msgspec.structs.replace(full(), levels=[*full().levels[:3], probe]))
+    assert [level.concurrency for _, _, level in found] == [1, 2, 4]
+
+
 def test_a_baseline_is_laid_over_where_it_is_over_the_same_load() -> None:
     found = charts.curve(full(), MANIFEST, provisional())
     assert len(series(found, "baseline").points) == 6
+    wide = charts.curve(provisional(), MANIFEST, full())
+    assert wide.x.ends is not None
+    assert wide.x.ends[1] > 64  # of the baseline's levels too
     assert [each.line for each in found.series if each.tone == "baseline"] == ["dashed", ""]
     assert "baseline" not in [each.name for each in charts.curve(full(), MANIFEST, open_loop()).series]
 
@@ -269,10 +291,21 @@ def test_where_chunks_hold_several_tokens_tpot_stands_in_by_name() -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_no_chart_says_none_or_nan(name: str) -> None:
     summary = SITUATIONS[name]()
-    found = [curve(summary), charts.frontier(summary), *(charts.latency(summary, n) for n in charts.LATENCIES)]
+    found = [curve(summary), frontier(summary), *(charts.latency(summary, n) for n in charts.LATENCIES)]
     source = page.charts_json({each.name: each for each in found if each.series})
     assert not re.search(r"\b(None|nan|NaN)\b", source)
     assert set(re.findall(r"[^,{\[]*:?null", source)) <= {'"at":null', "null", "[null"}  # an end without a bound
+
+
+@pytest.mark.parametrize("name", ["ttft", "itl", "e2e"])
+def test_every_point_lies_within_the_axes_of_its_picture(name: str) -> None:
+    found = charts.latency(full(), name)
+    axes = png.paper((9, 5.4)).add_axes((0.1, 0.1, 0.8, 0.8))
+    png.fill(axes, found)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    points = [point for each in found.series for point in each.points]
+    assert len(points) >= 15
+    assert all(left <= point.x <= right and low <= point.y <= high for point in points)
 
 
 @pytest.mark.slow

@@ -213,13 +213,14 @@ function show(figure) {
     }
     head.append(group);
   }
-  let width = 0;
-  new ResizeObserver(() => {
+  let width = place.clientWidth;
+  redraw();
+  new ResizeObserver(() => requestAnimationFrame(() => {
     if (place.clientWidth && place.clientWidth !== width && !matchMedia("print").matches) {
       width = place.clientWidth;
       redraw();
     }
-  }).observe(place);
+  })).observe(place);
 }
 
 // Numbers by size, words by the alphabet, what is missing at the end.
