@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from harness.cli import output
 from harness.terminal import console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.analysis.curve import Point
     from harness.summary import Summary
     from harness.work import Unit
@@ -48,24 +51,24 @@ def report(
     if figures is not None and len(folder) > 1:
         raise HarnessError("--figures with several folders", way_out="name one folder at a time")
 
-    def read(place: str) -> tuple[Result, Summary]:
+    def opened(place: str) -> tuple[Result, Callable[[], Summary]]:
         stored = without_requests(place)
         if stored is not None:
-            return stored, read_summary(place)
+            return stored, partial(read_summary, place)
         measured = Result.open(place)
-        return measured, summarise(measured)
+        return measured, partial(summarise, measured)
 
-    other = read(baseline)[1] if baseline is not None else None
+    other = opened(baseline)[1]() if baseline is not None else None
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
             output.publish_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
             continue
-        output.must_be_files(Path(each), plots=not no_plots)  # before the work that takes time
-        measured, summary = read(each)
+        measured, summarised = opened(each)
+        output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
         more = output.More(measured, other, Path(figures) if figures is not None else None)
         shown = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
-        output.publish(measured.path, summary, measured.manifest, plots=not no_plots, more=more, **shown)
+        output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
 
 
 @click.command()

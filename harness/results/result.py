@@ -116,6 +116,11 @@ def read_summary(path: str | Path) -> Summary:
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
         if found.format > SUMMARY_FORMAT:
             raise ValueError(f"it has format {found.format}, this program reads up to {SUMMARY_FORMAT}")
+        predicted = found.prediction
+        loads = [load for level in found.levels for load in (level.concurrency, level.rate) if load is not None]
+        loads += [predicted.gpus, *(level.concurrency for level in predicted.levels)] if predicted else []
+        if min(loads, default=1) <= 0:
+            raise ValueError("it has a load that is not above 0")
         return found
 
 
