@@ -254,23 +254,53 @@ def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
     assert "# a\\|b\\_c" in markdown_of(full(), msgspec.structs.replace(MANIFEST, model="a|b_c"))
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (chromium in PATH)")
-@pytest.mark.parametrize("name", ["full", "simulated"])
-def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(page_of(SITUATIONS[name](), MANIFEST), encoding="utf-8")
+def opened(source: str, folder: Path) -> str:
+    """The page as a Chromium has it once its scripts ran; nothing may have been written to its console."""
+    file = folder / "report.html"
+    file.write_text(source, encoding="utf-8")
     assert CHROMIUM is not None
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
     quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]  # fmt: skip
-    command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={tmp_path / 'profile'}",
+    command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={folder / 'profile'}",
                "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    dom = done.stdout
-    body = dom[dom.index("<main>") : dom.index("</main>")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout[done.stdout.index("<main>") : done.stdout.index("</main>")]
+
+
+browser = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (chromium in PATH)"),
+]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=browser) for name in ("full", "simulated")])
+def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
+    body = opened(page_of(SITUATIONS[name](), MANIFEST), tmp_path)
     plots = re.split(r'<figure class="chart[^"]*" id="', body)[1:]
     assert [plot[: plot.index('"')] for plot in plots] == ["curve", "ttft", "itl", "e2e", "frontier"]
     assert all("<svg" in plot and 'aria-label="dot"' in plot for plot in plots)
     assert "knee 16.2" in plots[0] or name != "full"
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+_USED = """<script>
+const press = (selector, words) =>
+  [...document.querySelectorAll(selector)].find(each => each.textContent === words).click();
+const before = document.querySelector("#curve .plot svg").outerHTML;
+press(".switch button", "linear");
+if (document.querySelector("#curve .plot svg").outerHTML === before) throw new Error("the axes did not change");
+press(".levels th button", "TTFT ms\\np50"); press(".levels th button", "TTFT ms\\np50");
+document.querySelector("#ttft .plot").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+</script></body>"""
+
+
+@pytest.mark.parametrize("name", [pytest.param("full", marks=browser)])
+def test_tables_sort_axes_switch_and_arrow_keys_read_points_out(name: str, tmp_path: Path) -> None:
+    source = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", page_of(SITUATIONS[name](), MANIFEST))
+    body = opened(source.replace("</body>", _USED), tmp_path)
+    assert 'aria-pressed="true">linear' in body
+    rows = re.findall(r"<tr[^>]*><td>(\d+)</td>", body[body.index('<table class="levels">') :])
+    assert rows[:10] == ["64", "48", "32", "24", "1", "2", "4", "8", "12", "16"]
+    assert re.search(r'<p class="tip" role="status"[^>]*><b>C = 1: p50 30 ms</b>', body)
