@@ -130,9 +130,7 @@ def encoded(figure: Any) -> bytes:
 def fill(axes: Any, chart: Chart) -> list[Entry]:
     """Everything within one pair of axes, and its legend's entries."""
     for name, axis in (("x", chart.x), ("y", chart.y)):
-        top = max((getattr(point, name) for each in chart.series for point in each.points), default=1.0)
-        free = axis.ends is None and not axis.log
-        scale(axes, name, msgspec.structs.replace(axis, ends=(0, 1.06 * top or 1.0)) if free else axis)
+        scale(axes, name, axis if axis.ends else msgspec.structs.replace(axis, ends=_reach(chart, name, axis)))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.8, which="both")
     axes.grid(axis="both" if chart.x.log == chart.y.log == 10 else "y", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
@@ -148,6 +146,15 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
     for guide in chart.guides:
         _guide(axes, guide)
     return entries
+
+
+def _reach(chart: Chart, name: str, axis: Scale) -> tuple[float, float]:
+    """The ends of an axis without any of its own, by the chart's points and guides."""
+    values = [float(getattr(point, name)) for each in chart.series for point in each.points]
+    values += [guide.at for guide in chart.guides if guide.axis == name and math.isfinite(guide.at)]
+    values = [value for value in values if value > 0] if axis.log else values
+    high = max(values, default=1.0)
+    return (min(values, default=1.0) / 1.2, 1.2 * high) if axis.log else (0.0, 1.06 * high or 1.0)
 
 
 def scale(axes: Any, name: str, axis: Scale) -> None:
@@ -167,7 +174,8 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
         side.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]))
         side.set_major_formatter(lambda value, _: number(round(value, 6)))
     elif not axis.ends or axis.ends[1] < _DECADES * axis.ends[0]:  # else its powers of ten are enough
-        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        narrow = axis.ends is not None and axis.ends[1] < 10 * axis.ends[0]
+        side.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1, 2, 5)))
         side.set_major_formatter(lambda value, _: number(float(f"{value:.6g}")))
         side.set_minor_formatter(NullFormatter())
 

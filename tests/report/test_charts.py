@@ -299,9 +299,12 @@ def test_no_chart_says_none_or_nan(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ttft", "itl", "e2e"])
 def test_every_point_lies_within_the_axes_of_its_picture(name: str) -> None:
-    found = charts.latency(full(), name)
+    highest = max(point.y for each in charts.latency(full(), name).series for point in each.points)
+    found = charts.latency(full(), name, {f"{name}_p99": 2e-3 * highest})  # a limit twice as high
     axes = png.paper((9, 5.4)).add_axes((0.1, 0.1, 0.8, 0.8))
     png.fill(axes, found)
+    assert axes.get_ylim()[1] > 2 * highest
+    assert len([at for at in axes.get_yticks() if axes.get_ylim()[0] <= at <= axes.get_ylim()[1]]) >= 2
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     points = [point for each in found.series for point in each.points]
     assert len(points) >= 15

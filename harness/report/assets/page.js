@@ -15,18 +15,20 @@ function domain(chart, axis, log) {
   const ends = chart[axis].ends;
   if (ends && (!log || ends[0] > 0)) return ends;
   const keys = axis === "y" ? ["y", "low", "high"] : ["x"];
-  const values = (chart.series || []).flatMap(each => each.points).flatMap(point => keys.map(key => point[key]))
+  const marked = (chart.guides || []).filter(each => (each.axis || "x") === axis).map(each => each.at);
+  const values = (chart.series || []).flatMap(each => each.points).flatMap(point => keys.map(key => point[key])).concat(marked)
     .filter(value => value != null && (!log || value > 0));
   const top = ends ? ends[1] : Math.max(...values) * (log ? 1.2 : 1.06);
   return log ? [Math.min(...values) / 1.2, top] : [0, top || 1];
 }
 
-// Places for ticks of a log axis of base 10: 1, 2 and 5 where there is room, else the powers of ten alone.
+// Places for ticks of a log axis of base 10: 1, 2 and 5 where there is room, else the powers of ten alone; round numbers
+// where the axis is too short for two of them.
 function decades([low, high]) {
   const every = Math.log10(high / low) > 3 ? [1] : [1, 2, 5], found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
     found.push(...every.map(each => each * 10 ** power).filter(at => at >= low && at <= high));
-  return found;
+  return found.length > 1 ? found : d3.ticks(low, high, 4);
 }
 
 // Names of values on the x axis in rows above the axes, none over another: [guide, place, row, anchor].
