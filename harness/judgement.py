@@ -1,4 +1,4 @@
-"""How results are judged: verdicts on a level or a run, how sure the answer is, which limits are met, which grade.
+"""How results are judged: verdicts on a level or a run, how sure the answer is, which limits are met.
 
 Code decides by these names, never by a message. On disk they are in lower case, and plain text, so that a summary of a
 later version is read too. What each means stands in docs/definitions.md, The answer. Left out: when a verdict is
@@ -69,6 +69,7 @@ class Code(enum.StrEnum):
     DRIFT = enum.auto()
     DIP_CONFIRMED = enum.auto()
     DIP_UNCONFIRMED = enum.auto()
+    ABOVE_PEAK = enum.auto()
     PREFILL_SLOPE_UNKNOWN = enum.auto()
     PREFILL_FLAT = enum.auto()
     PHASE_PLATEAU_NOT_REACHED = enum.auto()
@@ -125,14 +126,6 @@ class Outcome(enum.StrEnum):
     MISSED = enum.auto()
     UNRESOLVED = enum.auto()
     MET = enum.auto()
-
-
-class GradeName(enum.StrEnum):
-    """How far a level or a run may be relied on, the least first."""
-
-    QUICK = enum.auto()
-    STANDARD = enum.auto()
-    SUBMISSION = enum.auto()
 
 
 AGREES = (0.75, 1.15)  # measured over predicted, from where to where they agree

@@ -204,6 +204,16 @@ class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerView | None
 
 
+class Interference(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds between the tokens of all other classes, around the reading of the prompts of one."""
+
+    class_: str = msgspec.field(name="class")  # whose prompts are long
+    prompts: int  # that were read in the window
+    before_s: Spread  # as long before each prompt as it took to read
+    during_s: Spread
+    after_s: Spread
+
+
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None  # None in open loop
     rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
@@ -259,8 +269,9 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, ClassSummary] | UnsetType = UNSET  # by name; not in the file without classes
     worst_slowdown: float | UnsetType | None = UNSET  # of all classes; likewise
     sessions: SessionSummary | UnsetType = UNSET  # not in the file without sessions
+    interference: Interference | UnsetType = UNSET  # not in the file without a class of much longer prompts
+    recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
-    grade: str = "quick"  # quick | standard | submission (docs/method.md, Grades)
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 
@@ -493,16 +504,6 @@ class RampStep(msgspec.Struct, frozen=True):
     repeat: int = 0
 
 
-class Grade(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the run may be relied on, as MLPerf grades runs, and what the next grade would need."""
-
-    name: str  # quick | standard | submission
-    missing: list[str]  # what the next grade needs; empty at the highest
-    repeats: int  # how often the least repeated level that counts was measured
-    spread: float | None  # largest relative difference between repeats of one level; None without repeats
-    spread_at: int | float | None = None
-
-
 class PrefillPhase(msgspec.Struct, frozen=True, kw_only=True):
     """From the prefill probe: one output token over growing prompts."""
 
@@ -627,7 +628,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost | None
     client: ClientSummary
     ramp: list[RampStep] = []
-    grade: Grade | None = None
     phases: Phases | None = None
     workload: WorkloadSummary | UnsetType = UNSET  # not in the file where all requests are alike
     checks: list[Check] | UnsetType = UNSET  # not in the file without a valid level

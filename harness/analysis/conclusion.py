@@ -54,7 +54,7 @@ def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> C
         if slope - half > 0:
             return _beyond(levels, best, slope)
         change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} %"
-        reasons = [f"the last levels leave open whether throughput still rises ({change})"]
+        reasons = [f"it is open whether throughput still rises at the last levels ({change})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
         return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
@@ -138,14 +138,14 @@ def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool
     if not flat(levels, best.chosen):
         sure = float(np.mean(draws.hinge / N[-1] < BELOW_LAST))
         if sure < SURE:
-            reasons.append(f"with a chance of {1 - sure:.0%} the knee lies near the highest level or above it")
+            reasons.append(f"the knee lies near the highest level or above it with a chance of {1 - sure:.0%}")
     if len(where) >= 2 and not dip:
         slope, half = _elasticity(levels, where, best.sigma[0])
         if flat(levels, best.chosen) and _falls(levels):
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
-            change = f"{slope:+.2f} ± {half:.2f} %"
-            reasons.append(f"past the knee 1 % more load changes throughput by {change}, not within ±{ELASTICITY:g} %")
+            change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} % (limit ±{ELASTICITY:g} %)"
+            reasons.append(f"past the knee throughput is not shown to be flat: {change}")
     if not levels.in_flight_ok[where].all():
         reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was requested")
     return reasons

@@ -8,6 +8,8 @@ share). What then still lies between the curve and the measured plateau is the c
 and it is a loss, else software's or the host's. So the factors multiply to measured over predicted, their logarithms
 add up to its logarithm, and the one that moves it furthest its own way is named.
 
+Measured and predicted agree where the whole curve does: the plateau, every level, and the pace of one request alone.
+
 Left out: the sentence that says it (`explanation`); telling a slow memory from a slow launch, which one request in
 flight cannot; and anything of a workload without output tokens.
 """
@@ -21,11 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.analysis.cap import QUEUED, SLACK, Cap
-from harness.analysis.explanation import sentence
+from harness.analysis.explanation import Off, agree, sentence
 from harness.analysis.phases import Roof
 from harness.analysis.predicted_curve import PredictedCurve, complete, predicted_curve
 from harness.analysis.validity import Purpose, usable
-from harness.judgement import AGREES, Cause
+from harness.judgement import Cause
 from harness.summary import Achieved, Curve, Gap, LevelSummary, Phases, PredictedLevel, Prediction
 
 
@@ -94,6 +96,7 @@ def attribute(
     rest = Cause.CLIENT if top.client and unexplained < 1 else Cause.SOFTWARE  # a client makes nothing faster
     factors[rest] = unexplained
     mbu, mfu = _achieved(prediction, predicted, alone, roof, phases)
+    off = _furthest(with_ratios(prediction, levels).levels, decode)
     found = Gap(
         at=None if math.isinf(top.concurrency) else top.concurrency,
         ratio=ratio,
@@ -104,11 +107,11 @@ def attribute(
         mbu=mbu,
         mfu=mfu,
         factors=factors,
-        largest=_largest(factors, ratio),
+        largest=_largest(factors, ratio, off.ratio if off else 1.0),
         sentence="",
     )
     context = prediction.input_tokens + prediction.output_tokens / 2
-    words = sentence(found, cap, context, single_stream=alone.itl is not None)
+    words = sentence(found, cap, context, off, single_stream=alone.itl is not None)
     return msgspec.structs.replace(found, sentence=words)
 
 
@@ -137,12 +140,33 @@ def _factors(
     return {cause: math.exp(by / len(orders)) for cause, by in moved.items()}
 
 
-def _largest(factors: Mapping[str, float], ratio: float) -> str:
-    """The cause that moves throughput furthest the way that it went; none where measured and predicted agree."""
-    low, high = AGREES
-    if low <= ratio <= high:
+def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> Off | None:
+    """Where measured leaves predicted furthest, of the levels and of the pace of one request alone.
+
+    `decode` is ITL at one request in flight, measured over predicted. None where everything agrees.
+    """
+    found = [
+        Off(each.measured_over_predicted, f"at C = {each.concurrency}")
+        for each in levels
+        if each.measured_over_predicted
+    ]
+    found += [Off(1 / decode, "for one request alone (by ITL)")] if decode else []
+    return max(
+        (each for each in found if not agree(each.ratio)), key=lambda each: abs(math.log(each.ratio)), default=None
+    )
+
+
+def _largest(factors: Mapping[str, float], ratio: float, off: float) -> str:
+    """The cause that moves throughput furthest the way that it went; none where the whole curve agrees.
+
+    Where the plateau agrees, it is the way of `off`, the ratio furthest off below it; a cause that moves the plateau
+    little explains no level.
+    """
+    deciding = off if agree(ratio) else ratio
+    if agree(deciding):
         return Cause.NONE
-    return (min if ratio < 1 else max)(factors, key=lambda cause: factors[cause])
+    largest = (min if deciding < 1 else max)(factors, key=lambda cause: factors[cause])
+    return Cause.SOFTWARE if agree(factors[largest]) else largest
 
 
 # ---- what was measured ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, grade, metrics, replicas, sessions, slo, telemetry
+from harness.analysis import classes, interference, metrics, recovery, replicas, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
@@ -134,7 +134,7 @@ def _client(client: Client, processors: int) -> ClientSummary:
 def summarise_level(
     records: Sequence[Record], table: Table, samples: Sequence[Sample], level: Level, facts: Facts
 ) -> LevelSummary:
-    """A level whose window is closed, with every verdict and its grade; `table` holds the `records`."""
+    """A level whose window is closed, with every verdict; `table` holds the `records`."""
     of_sessions = sessions.of_level(table, level, facts.session_requests)
     table = table.around(*level.window)
     level = whole_requests(table, level)
@@ -159,14 +159,15 @@ def summarise_level(
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
     limited = quota_limited(made, telemetry.quota_left(samples, window))
     more = filter(None, [replicas.uneven(made, facts.balance), limited])
-    made = msgspec.structs.replace(
+    return msgspec.structs.replace(
         made,
         slo=classes.attainments(facts.limits, facts.class_limits, table, level, replicas=facts.replicas),
         sessions=of_sessions or UNSET,
+        interference=interference.of_level(table, level) or UNSET,
+        recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
-    return msgspec.structs.replace(made, grade=grade.of_level(made))
 
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:

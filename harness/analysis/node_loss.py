@@ -163,15 +163,16 @@ def verdict(loss: NodeLoss) -> Verdict:
     did = "stopped answering" if loss.kind == STOPPED else "slowed down"
     back = "did not come back" if loss.recovery_s is None else f"was back after {loss.recovery_s:.3g} s"
     failed = f"; {loss.errors} requests failed within {loss.errors_s or 0.0:.3g} s" if loss.errors else ""
-    phases = [phase for phase in (loss.before, loss.during, loss.after) if phase is not None]
-    rates = " → ".join(f"{phase.output_tokens_per_s:.4g}" for phase in phases)
+    named = (("before", loss.before), ("during", loss.during), ("after it", loss.after))
+    rates = " → ".join(f"{phase.output_tokens_per_s:.4g}" for _, phase in named if phase is not None)
+    spans = " → ".join(name for name, phase in named if phase is not None)
     headroom = ""
     if loss.headroom_held is not None and loss.survivors_plateau_tokens_per_s is not None:
-        word = "held" if loss.headroom_held else "did not hold"
-        headroom = f"; the headroom {word}: the others' plateau is {loss.survivors_plateau_tokens_per_s:.4g} tok/s"
+        word = "carry" if loss.headroom_held else "do not carry"
+        headroom = f"; the others {word} the load: their plateau is {loss.survivors_plateau_tokens_per_s:.4g} tok/s"
     return doubt(
         Code.NODE_LOSS,
-        f"{loss.url} {did} at {loss.start_s:.4g} s and {back}{failed}; all replicas gave {rates} tok/s{headroom}",
-        "the figures of this level are of a fleet that was whole for a part of it only",
+        f"{loss.url} {did} at {loss.start_s:.4g} s and {back}{failed}; {spans}: {rates} tok/s{headroom}",
+        "read this level with care: a replica was missing for a part of it",
         loss.at,
     )

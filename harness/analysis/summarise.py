@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import server_metrics
-from harness.analysis import checks, classes, curve, gap, grade, lengths, node_loss, phases, slo
+from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
-from harness.analysis.verdicts.curve import dip_confirmed, drift, host_bound
+from harness.analysis.verdicts.curve import above_peak, dip_confirmed, drift, host_bound
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
@@ -59,21 +59,26 @@ def summarise(run: Result) -> Summary:
     found = [*_of_run(run), *_of_workload(run, workload), *map(node_loss.verdict, losses)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
+    prediction = _with_gap(run, of_ramp, fitted, phase)
+    of_curve = [
+        drift(of_ramp),
+        above_peak(prediction.gap if prediction else None, phase),
+        quota_plateau(fitted, of_ramp),
+    ]
     knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
     return Summary(
         simulated=run.manifest.simulated is not None,
         complete=run.complete,
-        verdicts=[*found, *of_phase, *filter(None, [drift(of_ramp), quota_plateau(fitted, of_ramp)])],
+        verdicts=[*found, *of_phase, *filter(None, of_curve)],
         unit=facts.unit.value,
         knee_concurrency=knee,
         levels=levels,
         curve=fitted,
         knees=knees,
-        prediction=_with_gap(run, of_ramp, fitted, phase),
+        prediction=prediction,
         cost=_cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
-        grade=grade.of_run(_counting(levels)),
         phases=phase,
         workload=workload or UNSET,
         checks=checks.of_run(

@@ -34,9 +34,8 @@ def usable(level: LevelSummary, for_: Purpose) -> bool:
     ======  ==========================================================  ============================================
     for_    what the level is wanted for                                excused
     ======  ==========================================================  ============================================
-    ANSWER  its own figures: a grade above the lowest, exit status 0,   nothing
-            the headline, an SLO that is met, to compare with, calibrate
-            or replace a prediction
+    ANSWER  its own figures: exit status 0, the headline, an SLO that    nothing
+            is met, to compare with, calibrate or replace a prediction
     POINT   a point of the curve, in the ramp and in the fit; a probe;  in_flight_low: the point is at as many as were
             the single stream against its prediction                    in flight
     TOP     the highest level against its prediction                    in_flight_low, client_limited,

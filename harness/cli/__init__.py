@@ -21,6 +21,7 @@ VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
     "fit": ("report", "Fit the curve to measured points."),
+    "plan": ("plan", "Plan replicas and cost for a demand, from a result folder."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),

@@ -28,10 +28,17 @@ class More(NamedTuple):
     result: Result | None = None
     baseline: Summary | None = None
     figures: Path | None = None
+    claims: bool = False
 
 
 def write_reports(
-    folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, baseline: Summary | None = None
+    folder: Path,
+    summary: Summary,
+    manifest: Manifest,
+    *,
+    plots: bool,
+    baseline: Summary | None = None,
+    with_claims: bool = False,
 ) -> Document:
     """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
     from harness import files
@@ -40,7 +47,7 @@ def write_reports(
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    document = run_report.report(summary, manifest, baseline)
+    document = run_report.report(summary, manifest, baseline, with_claims=with_claims)
     files.write(folder / "report.md", markdown.render(document))
     return document
 
@@ -91,7 +98,7 @@ def publish(
     """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
     from harness.results.folder import SUMMARY
 
-    document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline)
+    document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline, with_claims=more.claims)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     with closed_stdout_ignored():

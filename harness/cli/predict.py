@@ -48,6 +48,7 @@ _SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 @click.option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost.")
 @click.option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked.")
 @click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
+@click.option("--claims", is_flag=True, help="Also list unsourced claims about such a setup.")
 @click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
 def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
@@ -158,7 +159,7 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found.prediction).decode())
     else:
-        _show(predicting.report(found))
+        _show(predicting.report(found, with_claims=flags["claims"]))
 
 
 def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 @click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
-@click.option("--verbose", is_flag=True, help="Every remark, not only the gravest three, and every table.")
+@click.option(
+    "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
+)
+@click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
 def report(
     folder: tuple[str, ...],
     as_json: bool,
@@ -36,6 +39,7 @@ def report(
     no_plots: bool,
     quiet: bool,
     verbose: bool,
+    claims: bool,
 ) -> None:
     """Make summary and report again from a result folder.
 
@@ -66,7 +70,7 @@ def report(
             continue
         measured, summarised = opened(each)
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
-        more = output.More(measured, other, Path(figures) if figures is not None else None)
+        more = output.More(measured, other, Path(figures) if figures is not None else None, claims)
         shown = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
         output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
 

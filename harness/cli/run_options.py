@@ -165,7 +165,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         option(
             "--verbose",
             is_flag=True,
-            help="Every remark, not only the gravest three, and every table.",
+            help="Every remark with its advice, the details of the answer, and every table.",
             with_resume=True,
         ),
         option("--no-plots", is_flag=True, help="No curve.png and no report.html.", with_resume=True),

@@ -109,7 +109,7 @@ def replicas(
     """
     headroom = _load(peak_requests_per_s, per_request, per_s) / target_utilization
     survivors = _load(peak_requests_per_s, per_request, per_s_within_slo)
-    return max(_ceil(headroom), _ceil(survivors) + spare)
+    return max(rounded_up(headroom), rounded_up(survivors) + spare)
 
 
 def _load(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> float:
@@ -123,6 +123,7 @@ def _load(peak_requests_per_s: float, per_request: Tokens, per_s: Tokens) -> flo
     return peak_requests_per_s * per_request.amount / per_s.amount
 
 
-def _ceil(x: float) -> int:
+def rounded_up(x: float) -> int:
+    """Whole machines."""
     # 0.7 · 10 / 0.7 is a hair above 10 in floating point; that hair is not a machine.
     return math.ceil(x - 1e-9)

@@ -120,7 +120,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
         key, gpus = run.manifest.gpu, run.manifest.gpus
         if key is None or not gpus:
             raise HarnessError("the card it was measured on is not recorded", place=folder, way_out="leave it out")
-        within = [level for level in valid(summary) if all(_met(level, limit) for limit in limits)]
+        within = [level for level in valid(summary) if all(met(level, limit) for limit in limits)]
         best = max((level.output_tokens_per_s.mean or 0.0 for level in within), default=None)
         if best is None:
             way_out = "measure a lower load, or ask for a looser SLO"
@@ -129,7 +129,7 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
     return found
 
 
-def _met(level: LevelSummary, limit: slo.SloLimit) -> bool:
+def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
     """Whether the limit's percentile is within it; the largest value replaces a missing percentile."""
     spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}

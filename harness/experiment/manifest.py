@@ -142,7 +142,7 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
         return None, "the client's ceiling is not known: calibration measures the socket transport only"
     found = calibrate.load()
     if found is None:
-        return None, "the client's ceiling and error are not known here: run `knee calibrate client` once"
+        return None, "this client was never calibrated: run `knee calibrate client` once"
     why = calibrate.stale(found)
     if why is not None:
         return None, f"the client's calibration is stale ({why}): run `knee calibrate client` again"

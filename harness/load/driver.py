@@ -17,10 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from harness import traffic
-from harness.classes import Cancel
 from harness.dialects import DIALECTS
 from harness.dialects.placer import TokenPlacer
 from harness.load import quota, tasks
@@ -36,6 +33,7 @@ from harness.load.messages import (
     Stop,
     encode,
 )
+from harness.load.prepared import Built, Prepared
 from harness.load.recording import Running, record
 from harness.load.schedule import pause_after
 from harness.load.transport import CutExchange, Exchange, Transport
@@ -43,29 +41,14 @@ from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.workload import arrivals
 from harness.workload.arrivals import due_times, stagger
-from harness.workload.image import Images
 from harness.workload.request import Request
-from harness.workload.source import Source, times
 from harness.workload.tasks import Tasks
 from harness.workload.think import think_s
 
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
-_MOST_AHEAD = 4096  # requests built ahead at most
 _DECODED_S = 0.001  # between two checks whether a response is decoded
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
-
-
-class _Built(msgspec.Struct, frozen=True, gc=False):
-    """A request that is ready to be sent."""
-
-    id: str
-    number: int
-    data: Any
-    class_: str
-    cancel: Cancel | None
-    session: str
-    turn: int
 
 
 class Driver:
@@ -85,21 +68,9 @@ class Driver:
         self._send = send
         self._selector = selector
         self._clock = clock
-        dialect = DIALECTS[plan.api]
-        self._encode = dialect.encoder(
-            plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream
-        ).encode
-        self._images = Images(*plan.images, plan.source.seed) if plan.images else None
-        self._decoder = dialect.decoders(stream=plan.stream)
-        self._number = plan.first_request + plan.worker
-        self._ready: collections.deque[_Built] = collections.deque()
+        self._decoder = DIALECTS[plan.api].decoders(stream=plan.stream)
+        self._requests = Prepared(plan, transport)
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
-        self._sources: dict[int | None, Source] = {}  # by words of a level's own prompts
-        self._source: Source | None = None  # of the requests that are built ahead
-        if not isinstance(plan.source, Tasks):
-            self._source = self._sources[None] = plan.source
-        self._wanted = 8  # how many requests to have built ahead
-        self._low = asyncio.Event()  # fewer than half of them are left
         self._level: BeginLevel | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
@@ -128,7 +99,7 @@ class Driver:
         async with asyncio.TaskGroup() as group:
             chores = [group.create_task(chore()) for chore in (self._report, self._flush)]
             if self._tasks is None:
-                chores.append(group.create_task(self._fill()))
+                chores.append(group.create_task(self._requests.fill()))
             while not isinstance(command := await commands.get(), Stop):
                 if isinstance(command, Prepare):
                     await self._prepare(command)
@@ -147,10 +118,7 @@ class Driver:
 
     async def _prepare(self, prepare: Prepare) -> None:
         await self._transport.prepare(prepare.connections)
-        self._wanted = min(_MOST_AHEAD, 8 + prepare.connections)
-        while self._tasks is None and len(self._ready) < self._wanted:
-            self._build_some()
-            await asyncio.sleep(0)
+        await self._requests.prepare(prepare.connections)
         self._prepared = prepare.number
 
     async def _begin_level(self, level: BeginLevel, group: asyncio.TaskGroup) -> None:
@@ -159,15 +127,7 @@ class Driver:
         self._took_s = (self._clock() - level.at_ns) * 1e-9
         if self._selector is not None:
             self._selector.tick_ns = level.tick_ns
-        if self._tasks is None and (source := self._source_of(level)) is not self._source:
-            # Prompts built so far have the wrong length: their numbers stay unused.
-            self._source = source
-            self._ready.clear()
-            self._low.set()
-        if level.first_request is not None:
-            self._number = level.first_request + self._plan.worker
-            self._ready.clear()
-            self._low.set()
+        self._requests.begin(level)
         self._level = level
         self._done = self._failed = 0
         if level.rate is not None:
@@ -196,7 +156,7 @@ class Driver:
         if (source := self._tasks) is not None:
             send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
             await tasks.one_after_the_other(
-                source, self._next_number, due, send, lambda: self._level is not None and i < self._level.slots
+                source, self._requests.next_number, due, send, lambda: self._level is not None and i < self._level.slots
             )
             return
         failures = 0
@@ -207,7 +167,7 @@ class Driver:
             level = self._level
             if level is None:
                 return
-            built = self._next(level)
+            built = self._requests.next(level)
             exchange = await self._sent(built, level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
@@ -223,7 +183,7 @@ class Driver:
 
     async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> tasks.Answer:
         """A request of a slot's task, sent when it is due if the level still has the slot."""
-        built = self._built(request)
+        built = self._requests.build(request)
         await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
         await self._within_quota()
         level = self._level
@@ -248,14 +208,14 @@ class Driver:
 
     async def _one_of_batch(self, level: BeginLevel, due: int) -> Exchange:
         await self._within_quota()
-        return await self._sent(self._next(level), level, due)
+        return await self._sent(self._requests.next(level), level, due)
 
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
         plan, began = self._plan, level.at_ns
         due_s = due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
-            worker=plan.worker, workers=plan.workers, trace=times(self._sources[None]),
+            worker=plan.worker, workers=plan.workers, trace=self._requests.times,
         )  # fmt: skip
         for offset in due_s:
             due = began + round(offset * 1e9)
@@ -283,7 +243,7 @@ class Driver:
         finally:
             del self._queued[me]
         try:
-            await self._sent(self._next(level), level, due)
+            await self._sent(self._requests.next(level), level, due)
         finally:
             self._room.release()
 
@@ -298,15 +258,7 @@ class Driver:
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    def _next(self, level: BeginLevel) -> _Built:
-        """The next request of the level's source."""
-        source = self._source_of(level)
-        built = self._ready.popleft() if self._ready and source is self._source else self._build(source)
-        if 2 * len(self._ready) < self._wanted:
-            self._low.set()
-        return built
-
-    async def _sent(self, built: _Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
+    async def _sent(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
         decoding = self._decoder(self._placer, keep_text=keep_text)
         cancel, timeout_s = built.cancel, self._plan.request_timeout_s
@@ -328,48 +280,6 @@ class Driver:
             self._ended.append(running)
             self._done += level is self._level
         return exchange
-
-    def _source_of(self, level: BeginLevel) -> Source:
-        """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
-        words = level.prompt_words
-        source = self._sources.get(words)
-        if source is None:
-            source = self._sources[words] = msgspec.structs.replace(self._sources[None], prompt_words=words)
-        return source
-
-    def _next_number(self) -> int:
-        """Of a request, or of a task: each once in a run."""
-        number, self._number = self._number, self._number + self._plan.workers
-        return number
-
-    def _build(self, source: Source) -> _Built:
-        return self._built(source.request(self._next_number()))
-
-    def _built(self, request: Request) -> _Built:
-        plan = self._plan
-        if self._images is not None:
-            request = msgspec.structs.replace(request, images=self._images.of(request.number))
-        request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
-        data = self._transport.request(request_id, self._encode(request), request.session)
-        return _Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
-
-    async def _fill(self) -> None:
-        """Keep the next requests built before they are due."""
-        while True:
-            self._build_some()
-            if len(self._ready) < self._wanted:
-                await asyncio.sleep(0.001)
-            else:
-                self._low.clear()
-                await self._low.wait()
-
-    def _build_some(self) -> None:
-        if (source := self._source) is None:
-            return
-        for _ in range(max(1, min(16, 4096 // source.prompt_words))):  # long prompts one a turn
-            if len(self._ready) >= self._wanted:
-                return
-            self._ready.append(self._build(source))
 
     async def _report(self) -> None:
         """Send progress to the parent."""

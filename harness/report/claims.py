@@ -1,4 +1,4 @@
-"""A ratio of two stacks that is widely quoted, beside the measured one.
+"""Figures that are widely quoted without a source, beside the measured ones: of a run, and ratios of two stacks.
 
 The measured ratio is that of the plateaus, repeat by repeat; its mean and its ends are shown. An interval, and whether
 a difference is shown at all, is for `knee compare`.
@@ -8,10 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.manifest import Manifest
 from harness.predict import claims
 from harness.recipe import Claim
-from harness.report.format import plain
+from harness.report.document import Column, Section
+from harness.report.format import MISSING, interval, load_of, number, plain
+from harness.report.headline import fastest, unit_of
+from harness.report.subject import CLAIMS
 from harness.results.levelmap import REPEAT, SERVER, Map, MeasuredCell
+from harness.summary import Summary
+
+
+def section(summary: Summary, manifest: Manifest) -> Section:
+    """A table of the claims about such a setup; empty, and not shown, where none holds."""
+    rows, heads = of_run(summary, manifest), ("claim", "claimed", "measured")
+    return Section(
+        CLAIMS, columns=[Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
+    )
+
+
+def of_run(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
+    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
+
+    The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
+    knows the model and the card, for a simulated run, which measured no card, and where nothing is decoded.
+    """
+    prediction, top = summary.prediction, fastest(summary)
+    if prediction is None or summary.simulated or prediction.simulated or top is None:
+        return []
+    if not unit_of(summary).decodes:
+        return []
+    curve, phases = summary.curve, summary.phases
+    plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
+    single = curve.single_stream_tokens_per_s.value if curve else None
+    price = summary.cost.usd_per_million_output_tokens if summary.cost else None
+    reached = prediction.gap.mbu if prediction.gap else None
+    probed = phases.decode.mbu if phases and phases.decode else None
+    mbu = probed.value if probed else reached.value if reached else None
+    highest = f"{number(top.throughput.mean)} tok/s at {load_of(top)}"
+    figures = {
+        "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
+        "single_stream": "" if single is None else f"{number(single)} tok/s",
+        "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
+        "usd_per_million": "" if price is None else f"${number(price)}",
+    }
+    stack, dtype = str(manifest.server.get("name") or ""), manifest.scenario.hardware.dtype
+    return [
+        (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
+        for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
+    ]
 
 
 def ratios(map_: Map, of: str, over: str) -> list[float]:
@@ -63,3 +108,7 @@ def _spread(found: Sequence[float]) -> str:
     """
     ends = f" ({min(found):.3g}–{max(found):.3g}, {len(found)} repeats)" if len(found) > 1 else ""
     return f"{sum(found) / len(found):.3g}{ends}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return number(low) if low == high else interval((low, high))

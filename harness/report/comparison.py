@@ -207,7 +207,7 @@ def _side_by_side(found: Comparison) -> list[Column]:
 
 def _knee(stack: Stack) -> str:
     knees = Knees(hinge=stack.curve.hinge_concurrency)
-    return of_curve(stack.curve, knees, [spot.in_flight for spot in stack.spots])[0].value
+    return of_curve(stack.curve, knees, [spot.in_flight for spot in stack.spots]).value
 
 
 def _value(value: Value, unit: str) -> str:

@@ -53,6 +53,7 @@ class Remark(msgspec.Struct, frozen=True):
     where: str
     message: str
     advice: str
+    brief: str = ""  # what and where in one line, without figures
 
 
 class Section(msgspec.Struct, frozen=True):

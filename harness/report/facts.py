@@ -1,24 +1,48 @@
-"""The facts of a run's answer after the headline: limits, phases, prediction, cost, GPUs, the client, the grade."""
+"""The facts of a run's answer after the headline: why it is provisional, limits, phases, prediction, cost, client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.analysis.validity import Purpose, usable
 from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
-from harness.report.format import confidence, interval, joined, load, load_of, ms, number, percent, plain
-from harness.report.headline import headline, is_open, unit_of
+from harness.report.format import confidence, joined, load, load_of, number, percent, plain
+from harness.report.headline import (
+    headline,
+    is_open,
+    limited,
+    of_curve,
+    of_ramp,
+    one_alone,
+    plateau_of,
+    price,
+    state,
+    throughputs_alone,
+    unit_of,
+    unsettled,
+)
 from harness.report.subject import BY_CONSTRUCTION
-from harness.summary import Calibrated, Curve, Gap, PredictedLevel, Summary, Value
+from harness.summary import BEYOND, Calibrated, Curve, Gap, PredictedLevel, Summary, Value
 
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 
 
 def facts(summary: Summary) -> list[Fact]:
-    """The answer, most important first; never empty."""
-    out = [*_interrupted(summary), *headline(summary)]
-    found = [*_slo(summary), *_phases(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
-    return [*out, *found, *_client(summary), *_grade(summary)]
+    """The answer, then its details; never empty."""
+    return [*headline(summary), *details(summary)]
+
+
+def details(summary: Summary) -> list[Fact]:
+    """What stands behind the headline, most important first."""
+    own = of_ramp(summary.levels)
+    loads = [each.concurrency for each in own if each.concurrency is not None and usable(each, Purpose.ANSWER)]
+    curve = [] if is_open(summary) else unsettled(summary.curve, loads)
+    if limited(summary) and not is_open(summary):
+        curve = [of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit), *curve]
+    curve += [*_plateau(summary), *_single_stream(summary)]
+    found = [*_slo(summary), *_prediction(summary), *_cost(summary), *_gpu(summary)]
+    return [*_interrupted(summary), *curve, *found, *_client(summary)]
 
 
 def _interrupted(summary: Summary) -> list[Fact]:
@@ -27,6 +51,35 @@ def _interrupted(summary: Summary) -> list[Fact]:
     finished = {0: "no level was finished", 1: "1 level was finished"}
     count = len(summary.levels)
     return [Fact("Interrupted", "the run ended early", finished.get(count, f"{count} levels were finished"))]
+
+
+def _plateau(summary: Summary) -> list[Fact]:
+    """Where half of the plateau and 95 % of it are reached and what is lost of it, or where a rising curve tends to."""
+    curve, found = summary.curve, []
+    for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95)):
+        if plateau_of(curve) and knee and knee.value is not None:
+            found.append(f"{words} at {number(knee.value)} in flight")
+    lost = curve.dip.value if curve and curve.dip else None
+    tends = curve.asymptote_tokens_per_s if curve and state(curve) == BEYOND else None
+    value = joined(
+        ", ".join(found),
+        f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else "",
+        f"the curve tends to {number(tends.value)} ({confidence(tends.ci95)})" if tends and tends.value else "",
+    )
+    return [Fact("Of the plateau", value)] if value else []
+
+
+def _single_stream(summary: Summary) -> list[Fact]:
+    """One request in flight, or one session: as it was measured, then as the curve has it."""
+    label, per_s = one_alone(summary).capitalize(), unit_of(summary).per_s
+    fitted = summary.curve.single_stream_tokens_per_s if summary.curve else Value(None)
+    ones = throughputs_alone(summary)
+    rates = [each.mean for each in ones if each.mean is not None]
+    curve = f"{number(fitted.value)} {{}}by the curve ({confidence(fitted.ci95)})" if fitted.value is not None else ""
+    if not rates:
+        return [Fact(label, curve.format(f"{per_s} "))] if curve else []
+    how = confidence(ones[0].ci95) if len(rates) == 1 else f"mean of {len(rates)} levels"
+    return [Fact(label, f"{number(sum(rates) / len(rates))} {per_s} measured ({how})", curve.format(""))]
 
 
 def _slo(summary: Summary) -> list[Fact]:
@@ -51,26 +104,6 @@ def _slo(summary: Summary) -> list[Fact]:
         return [Fact("SLO", f"missed at the lowest level, {load_of(lowest)}", limits)]
     few = "no level has enough requests to decide" if Outcome.UNRESOLVED in outcomes else "no level is valid"
     return [Fact("SLO", "unresolved", joined(limits, few))]
-
-
-def _phases(summary: Summary) -> list[Fact]:
-    """Prefill and decode, as their probes measured them."""
-    phases, out = summary.phases, []
-    if phases and phases.prefill:
-        prefill = phases.prefill
-        slope = prefill.seconds_per_token
-        detail = joined(
-            confidence(prefill.tokens_per_s.ci95),
-            f"{number((slope.value or 0) * 1e6)} µs a prompt token" if slope.value is not None else "",
-            _utilization("MFU", prefill.mfu),
-        )
-        out.append(Fact("Prefill", f"{number(prefill.tokens_per_s.value)} prompt tok/s", detail))
-    if phases and phases.decode:
-        decode = phases.decode
-        alone = f"ITL {ms(decode.itl_s)} ms with one request" if decode.itl_s is not None else ""
-        detail = joined(confidence(decode.tokens_per_s.ci95), alone, _utilization("MBU", decode.mbu))
-        out.append(Fact("Decode", f"{number(decode.tokens_per_s.value)} output tok/s", detail))
-    return out
 
 
 def _prediction(summary: Summary) -> list[Fact]:
@@ -120,7 +153,7 @@ def _gap(gap: Gap | None) -> list[Fact]:
         return []
     factors = ", ".join(f"{cause} {factor:.2f}" for cause, factor in gap.factors.items())
     reached = [f"{name} {x.value:.2f} reached" for name, x in (("MBU", gap.mbu), ("MFU", gap.mfu)) if x is not None]
-    largest = "small" if gap.largest == Cause.NONE else gap.largest
+    largest = "agrees" if gap.largest == Cause.NONE else gap.largest
     return [Fact("Gap", largest, joined(plain(gap.sentence).rstrip("."), f"factors: {factors}", ", ".join(reached)))]
 
 
@@ -140,9 +173,8 @@ def _calibrated(curve: Curve | None, own: Calibrated | None) -> list[Fact]:
 
 
 def _cost(summary: Summary) -> list[Fact]:
-    cost, unit = summary.cost, unit_of(summary)
-    usd = getattr(cost, f"usd_per_million_{unit.replace(' ', '_')}", None)
-    if cost is None or not usd:
+    cost, each = summary.cost, price(summary)
+    if cost is None or not each:
         return []
     per_hour, at = cost.usd_per_gpu_hour, cost.at_concurrency
     detail = joined(
@@ -150,8 +182,7 @@ def _cost(summary: Summary) -> list[Fact]:
         f"${per_hour:,.2f} per GPU-hour" if per_hour is not None else "",
         f"{cost.gpus} GPUs" if cost.gpus and cost.gpus > 1 else "",
     )
-    price = f"${number(usd)} per million {unit}"
-    return [Fact("Cost", price, detail)]
+    return [Fact("Cost", each, detail)]
 
 
 def _gpu(summary: Summary) -> list[Fact]:
@@ -187,23 +218,3 @@ def _client(summary: Summary) -> list[Fact]:
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
     return [Fact("Client", value, detail or "ceiling and error unknown: run `knee calibrate client`")]
-
-
-def _grade(summary: Summary) -> list[Fact]:
-    """The run's grade, and what the next one needs."""
-    grade = summary.grade
-    if grade is None:
-        return []
-    spread = f"{grade.repeats} repeats" if grade.repeats > 1 else ""
-    if grade.spread is not None:
-        at = f" at {load(is_open(summary), grade.spread_at)}" if grade.spread_at is not None else ""
-        spread = joined(spread, f"repeats of a level differ by up to {percent(grade.spread)}{at}")
-    missing = f"the next grade needs {', '.join(map(plain, grade.missing))}" if grade.missing else ""
-    return [Fact("Grade", grade.name, joined(spread, missing))]
-
-
-def _utilization(name: str, value: Value | None) -> str:
-    if value is None or value.value is None:
-        return ""
-    words = interval(value.ci95)
-    return f"{name} {value.value:.2f}" + (f" ({words})" if words else "")

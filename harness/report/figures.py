@@ -12,15 +12,12 @@ from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
 
 
 def figures(summary: Summary) -> list[Fact]:
-    """Three of them, each with its interval; what is not known says why, in the words of the headline."""
-    words = {fact.label: fact for fact in headline(summary)}
-    plateau = plateau_of(summary.curve) if not is_open(summary) else None
-    per_s = unit_of(summary).per_s
-    return [
-        _knee_fact(summary) or words["Knee"],
-        _fact("Plateau", plateau, per_s, _provisional(summary)) if plateau else words["Plateau"],
-        *_first_token(summary),
-    ]
+    """Three of them, each with its interval; without a knee or a plateau those of the headline."""
+    knee, plateau = _knee_fact(summary), plateau_of(summary.curve) if not is_open(summary) else None
+    if knee is None or (plateau is None and not is_open(summary)):
+        return headline(summary)[:3]
+    rest = [_fact("Plateau", plateau, unit_of(summary).per_s, _provisional(summary))] if plateau is not None else []
+    return [knee, *rest, *_first_token(summary)]
 
 
 def at_the_knee(summary: Summary) -> LevelSummary | None:

@@ -43,6 +43,17 @@ def ms(seconds: float | None) -> str:
     return number(None if seconds is None else seconds * 1e3)
 
 
+def time(seconds: float | None) -> str:
+    """A time with its unit, for a sentence.
+
+    >>> time(0.0493), time(1.0724), time(None)
+    ('49.3 ms', '1.07 s', '–')
+    """
+    if seconds is None:
+        return MISSING
+    return f"{number(seconds)} s" if seconds >= 1 else f"{ms(seconds)} ms"
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as a percentage.
 

@@ -1,24 +1,43 @@
-"""The headline: knee, plateau and single stream by the state of the curve, in the same words everywhere.
+"""The headline: the answer in three lines by what the run was for, in the same words everywhere.
+
+    knees         the knee by the state of the curve, the plateau with the single stream, latencies at the knee
+    one level     throughput, time to the first token, pace
+    fixed rates   the rate that the server sustains, throughput and latencies there
+
+The knee is, by the state of the curve:
 
     found        16.1 requests in flight (95 % interval 15.4–16.5)
-    provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28), with what would settle it
+    provisional  about 16.1 requests in flight (provisional; 95 % interval 11–28)
     beyond       above 64 requests in flight: throughput still rises there
     none         not measurable: 1 level measured, too few for a curve
 
-Where slots hold sessions, the knee is so many sessions.
-With limits (an SLO) the knee is the highest load that meets them, and the curve's own follows as the hinge.
-Terminal, Markdown, page, picture and `knee fit` take their sentences from here; nothing is decided here.
+Where slots hold sessions, the knee is so many sessions. With limits (an SLO) the knee is the highest load that
+meets them. A phase's probe ends with its phase. Terminal, Markdown, page, picture and `knee fit` take their sentences
+from here; nothing is decided here. Left out: what one level gives (`operating_point`), and all other facts (`facts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.validity import Purpose, usable
+from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
-from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
-from harness.summary import BEYOND, FOUND, NONE, PROVISIONAL, Curve, Estimate, Knees, LevelSummary, Summary, Value
+from harness.report.format import confidence, joined, listed, load_of, number, plain
+from harness.report.operating_point import AT, at_the_knee, latencies, one_level, phases, throughput
+from harness.report.repeats import distinct
+from harness.summary import (
+    BEYOND,
+    FOUND,
+    NONE,
+    PROVISIONAL,
+    Curve,
+    Estimate,
+    Knees,
+    LevelSummary,
+    Summary,
+    Value,
+)
 from harness.units import span
 from harness.work import Unit
 
@@ -51,17 +70,21 @@ def unit_of(summary: Summary) -> Unit:
 
 
 def headline(summary: Summary) -> list[Fact]:
-    """Knee, plateau and single stream; after the knee what would settle it."""
+    """The answer, most important first: three lines, or two where nothing was measured."""
     own = of_ramp(summary.levels)
-    loads = [level.concurrency for level in own if level.concurrency is not None and not _invalid(level)]
+    valid = [level for level in own if not _invalid(level)]
     if is_open(summary):
-        found = [_open_knee(summary)]
-    elif limited(summary):
-        curve = of_curve(summary.curve, summary.knees, loads, label="Hinge", unit=summary.load_unit)
-        found = [_limited_knee(summary), *curve]
-    else:
-        found = of_curve(summary.curve, summary.knees, loads, unit=summary.load_unit)
-    return [*found, _plateau(summary), *_single_stream(summary, own)]
+        return _at_rates(summary, own, distinct(valid))
+    one = len({level.concurrency for level in own}) == 1 and state(summary.curve) == NONE
+    if one and valid and not (limited(summary) or summary.phases):
+        return one_level(distinct(valid)[0], unit_of(summary), price(summary))
+    loads = [level.concurrency for level in valid if level.concurrency is not None]
+    by_curve = of_curve(summary.curve, summary.knees, loads, unit=summary.load_unit)
+    knee = _limited_knee(summary) if limited(summary) else by_curve
+    of_phase = phases(summary.phases)[:1]
+    if of_phase and not own:
+        return [*of_phase, knee]
+    return [knee, _plateau(summary), *(of_phase or at_the_knee(distinct(valid), summary.knee_concurrency))]
 
 
 def sentence(summary: Summary) -> str:
@@ -76,18 +99,15 @@ def of_curve(
     loads: Sequence[float],
     label: str = "Knee",
     unit: str = "requests in flight",
-) -> list[Fact]:
-    """The knee that the curve has, by its state: the answer, why it is not found, and what would settle it.
-
-    `loads` are the concurrencies of the valid levels, in this unit.
-    """
+) -> Fact:
+    """The knee that the curve has, by its state. `loads` are the concurrencies of the valid levels, in this unit."""
     now = state(curve)
     if curve is None or now == NONE:
-        return [Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}"), *_settle(curve, loads)]
+        return Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}")
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
-        where = "the last level" if last is None else f"{number(last)} {unit}"
-        return [Fact(label, f"above {where}: throughput still rises there", _expected(curve)), *_settle(curve, loads)]
+        where = "the last level" if last is None else _count(last, unit)
+        return Fact(label, f"above {where}: throughput still rises there", _expected(curve))
     hinge = hinge_of(curve, knees) or Value(None)
     about = "about " if now == PROVISIONAL else ""
     lowest = min(loads, default=None)
@@ -96,12 +116,14 @@ def of_curve(
     )
     if at_lowest and lowest != 1:
         about = "at most "
-    value = f"{about}{number(hinge.value)} {unit}{_brackets(hinge, now)}"
-    fact = Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
-    if now == FOUND:
-        return [fact]
-    why = _reasons(curve)
-    return [fact, *([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
+    value = f"{about}{_count(hinge.value, unit)}{_brackets(hinge, now)}"
+    return Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
+
+
+def unsettled(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
+    """Why the knee is provisional, and what would settle it: levels to measure, some again, and how long that takes."""
+    why = _reasons(curve) if state(curve) == PROVISIONAL else ""
+    return [*([Fact("Why provisional", why)] if why else []), *_settle(curve, loads)]
 
 
 def hinge_of(curve: Curve | None, knees: Knees) -> Value | None:
@@ -121,39 +143,66 @@ def plateau_of(curve: Curve | None) -> Value | None:
 
 def fastest(summary: Summary) -> LevelSummary | None:
     """The level with the highest throughput; an invalid one only where there is no other."""
-    measured = [level for level in summary.levels if level.throughput.mean is not None]
+    measured = [level for level in of_ramp(summary.levels) if level.throughput.mean is not None]
     measured = [level for level in measured if not _invalid(level)] or measured
     return max(measured, key=lambda level: level.throughput.mean or 0.0, default=None)
 
 
 def limited(summary: Summary) -> bool:
     """Whether the run has limits, which make the knee."""
-    return summary.knees.slo is not None or any(level.slo for level in summary.levels)
+    return bool(summary.knees.slo or summary.knees.slo_rate) or any(level.slo for level in summary.levels)
 
 
 def _limited_knee(summary: Summary) -> Fact:
-    """The highest load that meets the limits."""
-    if summary.knees.slo is not None and summary.knees.slo.value is not None:
-        return _met(summary.knees.slo, summary.load_unit)
+    """The highest load that meets the limits, with the limits."""
+    open_loop = is_open(summary)
+    knee = summary.knees.slo_rate if open_loop else summary.knees.slo
+    unit = "requests per second" if open_loop else summary.load_unit
     judged = [level for level in summary.levels if level.slo]
-    lowest = min(judged, key=lambda level: level.concurrency or 0, default=None)
+    limits = ", ".join(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else ""
+    if knee is not None and knee.value is not None:
+        missed = knee.ci95[1] if knee.ci95 else None
+        if missed is None:
+            return Fact("Knee", f"at least {_count(knee.value, unit)}: no level misses the limits", limits)
+        return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them", limits)
+    lowest = min(judged, key=lambda level: level.load or 0, default=None)
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
-        return Fact("Knee", f"below {number(lowest.concurrency)} in flight: the lowest level misses the limits")
-    return Fact("Knee", "not measurable: no level has enough requests to decide the limits")
+        return Fact("Knee", f"below {_count(lowest.load, unit)}: the lowest level misses the limits", limits)
+    return Fact("Knee", "not measurable: no level has enough requests to decide the limits", limits)
 
 
-def _open_knee(summary: Summary) -> Fact:
-    """The knee of an open loop, which has no concurrency: the highest rate that meets the limits."""
-    if summary.knees.slo_rate is None or summary.knees.slo_rate.value is None:
-        return Fact("Knee", "not measured: requests were sent at fixed rates")
-    return _met(summary.knees.slo_rate, "requests per second")
+def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> list[Fact]:
+    """An open loop: the rate that meets the limits, or that the server sustains, and what it gives there."""
+    knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
+    within = [level for level in valid if knee is None or (level.rate or 0.0) <= knee * AT] or valid
+    top = max(within, key=lambda level: level.rate or 0.0, default=None)
+    first = _limited_knee(summary) if limited(summary) else _sustained(levels, top)
+    if top is None:
+        return [first, Fact("Throughput", "not measurable: no valid level")]
+    return [first, throughput(top, unit_of(summary), price(summary)), latencies(top)]
 
 
-def _met(knee: Value, unit: str) -> Fact:
-    missed = knee.ci95[1] if knee.ci95 else None
-    if missed is None:
-        return Fact("Knee", f"at least {number(knee.value)} {unit}: no level misses the limits")
-    return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them")
+def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact:
+    """The highest rate that the server sustained, and the lowest at which requests piled up."""
+    over = [level.rate for level in levels if level.rate is not None and Code.UNSTABLE in invalid_by(level)]
+    if over and top is None:
+        return Fact("Sustained rate", f"below {number(min(over))} requests/s: they pile up")
+    if top is None:
+        return Fact("Sustained rate", "not measurable: no valid level")
+    if over:
+        return Fact("Sustained rate", f"{number(top.rate)} requests/s; at {number(min(over))} they pile up")
+    return Fact("Sustained rate", f"at least {number(top.rate)} requests/s, the highest rate measured")
+
+
+def _count(value: float | None, unit: str) -> str:
+    """So many of a unit.
+
+    >>> _count(1, "requests in flight"), _count(16.2, "sessions")
+    ('1 request in flight', '16.2 sessions')
+    """
+    words = number(value)
+    noun, *rest = unit.split(" ", 1)
+    return " ".join([words, noun.removesuffix("s") if words == "1" else noun, *rest])
 
 
 def _not_rising(curve: Curve, lowest: float) -> str:
@@ -202,45 +251,42 @@ def _settle(curve: Curve | None, loads: Sequence[float]) -> list[Fact]:
     return [Fact("To settle it", f"{does}{time}")]
 
 
+def price(summary: Summary) -> str:
+    """What a million of the run's unit costs; "" where no price is known."""
+    unit = unit_of(summary)
+    usd = getattr(summary.cost, f"usd_per_million_{unit.replace(' ', '_')}", None)
+    return f"${number(usd)} per million {unit}" if usd else ""
+
+
 def _plateau(summary: Summary) -> Fact:
+    """The plateau, what one request alone gives, and the price there."""
     curve, now, top, unit = summary.curve, state(summary.curve), fastest(summary), unit_of(summary)
+    alone = [each.mean for each in throughputs_alone(summary) if each.mean is not None]
+    fitted = curve.single_stream_tokens_per_s.value if curve else None
+    single = sum(alone) / len(alone) if alone else fitted
+    detail = joined(f"{one_alone(summary)} {number(single)}" if single is not None else "", price(summary))
     plateau = plateau_of(curve)
-    if curve is not None and plateau is not None:
+    if plateau is not None:
         about = "about " if now == PROVISIONAL else ""
-        value = f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau, now)}"
-        more = [
-            f"{words} at {number(knee.value)} in flight"
-            for words, knee in (("half of it", summary.knees.half_point), ("95 %", summary.knees.plateau95))
-            if knee and knee.value is not None
-        ]
-        lost = curve.dip.value if curve.dip else None
-        falls = f"it falls by {percent(round(lost, 3))} to the last level" if lost is not None else ""
-        return Fact("Plateau", value, joined(", ".join(more), falls))
+        return Fact("Plateau", f"{about}{number(plateau.value)} {unit.per_s}{_brackets(plateau)}", detail)
     if top is None:
         return Fact("Plateau", f"not measurable: no level has {'output' if unit.decodes else 'answers'}")
-    most = f"{number(top.throughput.mean)} {unit.per_s}"
-    if is_open(summary):
-        rate = "rate of output" if unit.decodes else "rate"
-        return Fact("Plateau", f"not measured: the highest {rate} is {most} at {load_of(top)}")
-    tends = curve.asymptote_tokens_per_s if curve and now == BEYOND else None
-    beyond = f"the curve tends to {number(tends.value)}{_brackets(tends)}" if tends and tends.value is not None else ""
-    return Fact("Plateau", f"at least {most}, measured at {load_of(top)}", beyond)
+    if _invalid(top):
+        return Fact("Plateau", "not measurable: no valid level")
+    return Fact("Plateau", f"at least {number(top.throughput.mean)} {unit.per_s}, measured at {load_of(top)}", detail)
 
 
-def _single_stream(summary: Summary, levels: Sequence[LevelSummary]) -> list[Fact]:
-    """One request in flight, or one session: as it was measured, then as the curve has it."""
-    curve, unit = summary.curve, unit_of(summary)
-    label = "Single stream" if unit.decodes else "One request alone"
-    label = "Single session" if summary.load_unit == "sessions" else label
-    fitted = curve.single_stream_tokens_per_s if curve else Value(None)
-    by_curve = f"{number(fitted.value)}{{}} by the curve{_brackets(fitted)}" if fitted.value is not None else ""
-    ones = [level.throughput for level in levels if level.concurrency == 1 and not _invalid(level)]
-    known = [each.mean for each in ones if each.mean is not None]
-    if not known:
-        return [Fact(label, by_curve.format(f" {unit.per_s}"))] if by_curve else []
-    how = _brackets(ones[0]) if len(known) == 1 else f" (mean of {len(known)} levels)"
-    value = f"{number(sum(known) / len(known))} {unit.per_s} measured{how}"
-    return [Fact(label, value, by_curve.format(""))]
+def one_alone(summary: Summary) -> str:
+    """What one request, or one session, in flight is called."""
+    if summary.load_unit == "sessions":
+        return "single session"
+    return "single stream" if unit_of(summary).decodes else "single request"
+
+
+def throughputs_alone(summary: Summary) -> list[Estimate]:
+    """Throughput of the valid levels with one request, or one session, in flight."""
+    ones = [level for level in of_ramp(summary.levels) if level.concurrency == 1 and not _invalid(level)]
+    return [level.throughput for level in ones if level.throughput.mean is not None]
 
 
 def _invalid(level: LevelSummary) -> bool:

@@ -44,8 +44,8 @@ def limit_name(limit: str) -> str:
     return spoken.get(limit, plain(limit))
 
 
-def report(answer: PredictionResult) -> Document:
-    """Everything about one model on one kind of card, the answer first."""
+def report(answer: PredictionResult, *, with_claims: bool = False) -> Document:
+    """Everything about one model on one kind of card, the answer first; unsourced claims about it `with_claims`."""
     prediction, stepped, own = answer.prediction, answer.prediction.step_machine, answer.prediction.calibrated
     loop = "open loop" if stepped and stepped[0].concurrency is None else "closed loop"
     rules = [
@@ -55,6 +55,7 @@ def report(answer: PredictionResult) -> Document:
         Column("by the model", [number(each.whole) for each in answer.rules]),
         Column("", [each.unit for each in answer.rules], words=True),
     ]
+    claims = [f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]
     rules_of_thumb = "Rules of thumb against the whole model, one replica"
     sections = [
         Section(lines=_head(prediction)),
@@ -64,7 +65,7 @@ def report(answer: PredictionResult) -> Document:
         Section("Calibrated, against the data sheet", columns=calibrated_columns(prediction, own) if own else []),
         Section(rules_of_thumb, columns=rules if answer.rules else []),
         Section("Notes", lines=[plain(note) for note in prediction.notes]),
-        Section(CLAIMS, lines=[f"{claim.id}: {plain(claim.quote)}" for claim in answer.claims]),
+        Section(CLAIMS, lines=claims if with_claims else []),
     ]
     return Document(sections=sections)
 

@@ -6,40 +6,25 @@ again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from harness.analysis.table import Table
 from harness.analysis.timeline import timeline
-from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest, Scenario
-from harness.predict import claims
-from harness.report import charts, checks, distributions, fleet, parts, timelines, workload
+from harness.report import charts, checks, claims, distributions, fleet, level_table, parts, timelines, workload
 from harness.report import document as doc
-from harness.report.facts import facts
+from harness.report.facts import details
 from harness.report.figures import figures
-from harness.report.format import (
-    MISSING,
-    confidence,
-    half_width,
-    interval,
-    joined,
-    label,
-    load,
-    load_of,
-    ms,
-    number,
-    percent,
-    plain,
-)
+from harness.report.format import confidence, joined, load, number, percent, plain
 from harness.report.frontier import frontier
-from harness.report.headline import REASONS, fastest, headline, hinge_of, is_open, of_curve, sentence, state, unit_of
-from harness.report.remarks import SIGNS, legend, remarks, worst
-from harness.report.subject import CLAIMS, manifest_facts, simulated_words, subject
+from harness.report.headline import headline, hinge_of, is_open, of_curve, sentence, state, unit_of, unsettled
+from harness.report.remarks import first_lines, remarks
+from harness.report.subject import manifest_facts, simulated_words, subject
 from harness.results.result import Result
 from harness.roles import Role, role_of
-from harness.summary import PROVISIONAL, Curve, Knees, LevelSummary, PredictedLevel, RampStep, Summary, Value
+from harness.summary import PROVISIONAL, Curve, Knees, RampStep, Summary, Value
 from harness.work import Unit
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
@@ -47,10 +32,13 @@ LEVELS = "Levels"
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
-def report(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> doc.Document:
+def report(
+    summary: Summary, manifest: Manifest, baseline: Summary | None = None, *, with_claims: bool = False
+) -> doc.Document:
     """The whole report: the answer first, then charts, levels, verdicts, and how it was measured.
 
-    The levels of a baseline, which is another run, are laid over the curve.
+    The levels of a baseline, which is another run, are laid over the curve. `with_claims` has unsourced claims about
+    such a setup beside what was measured.
     """
     title, subtitle = subject(summary, manifest)
     curve = charts.curve(summary, manifest, baseline)
@@ -63,19 +51,21 @@ def report(summary: Summary, manifest: Manifest, baseline: Summary | None = None
     command = plain(manifest.command or "")
     scenario = _indented(manifest.scenario) if manifest.scenario != Scenario() else ""
     sections = [
-        doc.Section(facts=facts(summary), answer=True),
+        doc.Section(facts=headline(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
         doc.Section("By class and by replica", charts=parts.charts(summary)),
-        _levels(summary, LEVELS),
+        level_table.by_load(summary, LEVELS),
         *workload.sections(summary),
         checks.section(summary),
         *fleet.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
+        doc.Section("Details", details(summary)),
         doc.Section("All knees", knees),
         doc.Section("Why these levels", ramp_facts(summary)),
-        doc.Section(CLAIMS, columns=_claims(summary, manifest)),
+        level_table.every(summary, "Every measurement"),
+        claims.section(summary, manifest) if with_claims else doc.Section(),
         doc.Section("What was run", manifest_facts(manifest), command=command, scenario=scenario),
     ]
     return doc.Document(
@@ -103,23 +93,31 @@ def with_records(document: doc.Document, summary: Summary, result: Result) -> do
 
 
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
-    """What a terminal shows: the levels, the answer, and the gravest remarks, or all of them if `verbose`.
+    """What a terminal shows: the answer, the table by load, and the gravest remarks, a line each.
 
-    Remarks that repeat the answer, and the tables of classes, sessions, lengths and replicas, are left out unless
-    `verbose`.
+    `verbose` has every remark with its code and its advice, the details of the answer, and every table.
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
-    first = found if verbose else [each for each in found if each.code not in REASONS][:FIRST_REMARKS]
+    first = [doc.Section(facts=headline(summary), answer=True), level_table.by_load(summary)]
+    if verbose:
+        tables = [*workload.sections(summary), *fleet.sections(summary), checks.section(summary)]
+        knees = knee_facts(summary.curve, summary.knees, unit_of(summary), summary.load_unit) if summary.curve else []
+        every = [doc.Section("Details", details(summary), answer=True), doc.Section("All knees", knees, answer=True)]
+        rest = [*every, doc.Section("Remarks", remarks=found), *tables]
+    else:
+        rest = [_first_remarks(summary, found)]
+    return doc.Document(
+        title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=[*first, *rest]
+    )
+
+
+def _first_remarks(summary: Summary, found: Sequence[doc.Remark]) -> doc.Section:
+    """The gravest remarks, a line each, and how many more there are."""
+    first = first_lines(summary, found, FIRST_REMARKS)
     more = len(found) - len(first)
-    rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more else ""
-    sections = [
-        _levels(summary),
-        *([*workload.sections(summary), *fleet.sections(summary), checks.section(summary)] if verbose else ()),
-        doc.Section(facts=facts(summary), answer=True, note="" if first else rest),
-        doc.Section(remarks=first, note=rest if first else ""),
-    ]
-    return doc.Document(title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=sections)
+    rest = f"{more} more remark{'' if more == 1 else 's'}: --verbose, or report.md" if more > 0 else ""
+    return doc.Section(remarks=first, note=rest or "details: --verbose, or report.md")
 
 
 def fit(
@@ -133,7 +131,8 @@ def fit(
 
     `loads` are the concurrencies that it was made of; `about` says what they lack.
     """
-    found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in of_curve(curve, knees, loads)]
+    answer = [of_curve(curve, knees, loads), *unsettled(curve, loads)]
+    found = [doc.Fact(fact.label.lower(), fact.value, fact.detail) for fact in answer]
     if curve.family is not None:
         weights = ", ".join(f"{name.replace('_', ' ')} {weight:.2f}" for name, weight in curve.weights.items())
         error = curve.parameters.get("leave_one_out")
@@ -193,127 +192,5 @@ def ramp_facts(summary: Summary) -> list[doc.Fact]:
     return [doc.Fact(level(step), plain(step.reason)) for step in summary.ramp]
 
 
-def claim_rows(summary: Summary, manifest: Manifest) -> list[tuple[str, str, str]]:
-    """Unsourced claims whose condition holds for what was measured: (quote, low–high, what was measured).
-
-    The last is "–" where a run has no such figure, like a ratio of two servers. Empty without a prediction, which
-    knows the model and the card, for a simulated run, which measured no card, and where nothing is decoded.
-    """
-    prediction, top = summary.prediction, fastest(summary)
-    if prediction is None or summary.simulated or prediction.simulated or top is None:
-        return []
-    if not unit_of(summary).decodes:
-        return []
-    curve, phases = summary.curve, summary.phases
-    plateau = curve.plateau_tokens_per_s.value if curve and curve.plateau_reached else None
-    single = curve.single_stream_tokens_per_s.value if curve else None
-    price = summary.cost.usd_per_million_output_tokens if summary.cost else None
-    reached = prediction.gap.mbu if prediction.gap else None
-    probed = phases.decode.mbu if phases and phases.decode else None
-    mbu = probed.value if probed else reached.value if reached else None
-    highest = f"{number(top.throughput.mean)} tok/s at {load_of(top)}"
-    figures = {
-        "throughput": highest if plateau is None else f"{number(plateau)} tok/s at the plateau",
-        "single_stream": "" if single is None else f"{number(single)} tok/s",
-        "utilization": "" if mbu is None else f"MBU {mbu:.2f}",
-        "usd_per_million": "" if price is None else f"${number(price)}",
-    }
-    stack, dtype = str(manifest.server.get("name") or ""), manifest.scenario.hardware.dtype
-    return [
-        (claim.quote, _range(claim.low, claim.high), figures.get(claim.figure) or MISSING)
-        for claim in claims.holding(claims.facts_of_run(prediction, stack, dtype))
-    ]
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return number(low) if low == high else interval((low, high))
-
-
-def _claims(summary: Summary, manifest: Manifest) -> list[doc.Column]:
-    """A table of unsourced claims and what was measured."""
-    rows, heads = claim_rows(summary, manifest), ("claim", "claimed", "measured")
-    return [doc.Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
-
-
 def _indented(scenario: Scenario) -> str:
     return msgspec.json.format(msgspec.json.encode(scenario), indent=2).decode()
-
-
-def _levels(summary: Summary, title: str = "") -> doc.Section:
-    """The level table, and the meaning of its signs."""
-    if not summary.levels:
-        return doc.Section()
-    void = frozenset(i for i, level in enumerate(summary.levels) if worst(level) == Gravity.INVALID)
-    return doc.Section(title, columns=level_columns(summary), void=void, note=legend(summary))
-
-
-def level_columns(summary: Summary) -> list[doc.Column]:
-    """The level table, the same everywhere; times in milliseconds. Empty columns are left out."""
-    prediction, levels, open_loop = summary.prediction, summary.levels, is_open(summary)
-    of_sessions = summary.load_unit == "sessions"
-    own = prediction.calibrated if prediction else None
-    predicted = {level.concurrency: level for level in prediction.levels} if prediction and not open_loop else {}
-    calibrated = {level.concurrency: level for level in own.levels} if own and not open_loop else {}
-
-    def tokens(by: Mapping[int, PredictedLevel]) -> list[str]:
-        guesses = [by.get(level.concurrency or 0) for level in levels]
-        return [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
-
-    def ratio(by: Mapping[int, PredictedLevel]) -> list[str]:
-        guesses = [by.get(level.concurrency or 0) for level in levels]
-        ratios = [guess.measured_over_predicted if guess else None for guess in guesses]
-        return [MISSING if value is None else f"{value:.2f}" for value in ratios]
-
-    unit = unit_of(summary)
-    kind = unit.removesuffix("tokens").strip()
-    joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
-    return [
-        doc.Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
-        doc.Column(
-            "requests\nin flight" if of_sessions else "in\nflight",
-            [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
-        ),
-        doc.Column(f"{kind}\ntok/s" if kind != unit else f"{kind}\n/s", [number(x.throughput.mean) for x in levels]),
-        doc.Column("95 %\n±", [_half(x) for x in levels], spare=5),
-        *([doc.Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),
-        *([doc.Column("meas./\npred.", ratio(predicted))] if predicted else []),
-        *([doc.Column("calibr.\ntok/s", tokens(calibrated), spare=1)] if calibrated else []),
-        *([doc.Column("meas./\ncalibr.", ratio(calibrated))] if calibrated else []),
-        doc.Column("req/s", [number(x.requests_per_s.mean) for x in levels], spare=4),
-        *(_decoding_columns(levels) if unit.decodes else _whole_columns(levels, unit)),
-        *([doc.Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
-        *([doc.Column("J per\ntoken", joules, spare=3)] if set(joules) != {MISSING} else []),
-        *([doc.Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
-        doc.Column("errors", [number(x.errors) for x in levels]),
-        doc.Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
-    ]
-
-
-def _decoding_columns(levels: Sequence[LevelSummary]) -> list[doc.Column]:
-    return [
-        doc.Column("TTFT ms\np50", [ms(x.ttft_s.p50) for x in levels]),
-        doc.Column("TTFT ms\np99", [ms(x.ttft_s.p99) for x in levels], spare=6),
-        doc.Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels]),
-        doc.Column("E2E ms\np50", [ms(x.e2e_s.p50) for x in levels], spare=7),
-    ]
-
-
-def _whole_columns(levels: Sequence[LevelSummary], unit: Unit) -> list[doc.Column]:
-    """Where nothing is decoded: an answer has one time."""
-    documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
-    return [
-        *([doc.Column("docs/s", documents, spare=3)] if unit is not Unit.DOCUMENTS else []),
-        doc.Column("latency\nms p50", [ms(x.e2e_s.p50) for x in levels]),
-        doc.Column("latency\nms p99", [ms(x.e2e_s.p99) for x in levels], spare=6),
-    ]
-
-
-def _half(level: LevelSummary) -> str:
-    width = half_width(level.throughput.ci95)
-    return MISSING if width is None else f"±{number(width, 2)}"
-
-
-def _outcome(level: LevelSummary) -> str:
-    """Of all limits of the SLO together."""
-    outcomes = [each.outcome for each in level.slo]
-    return next((outcome for outcome in Outcome if outcome in outcomes), MISSING)

@@ -57,7 +57,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
         parts.append(_table(section, console))
     parts += [Text(line, "" if section.title or i else "bold") for i, line in enumerate(section.lines)]
     if section.remarks:
-        rows = [(Text(each.gravity, _STYLES[each.gravity]), _remark(each)) for each in section.remarks]
+        rows = [(Text(each.gravity, _STYLES[each.gravity]), _remark(each, console)) for each in section.remarks]
         parts.append(_folding(rows))
     if section.note:
         parts.append(Text(section.note, "dim"))
@@ -93,9 +93,12 @@ def _table(section: doc.Section, console: Console) -> Table:
 def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     upright: Literal["top", "bottom"] = "bottom" if any("\n" in column.head for column in columns) else "top"
+    above = ""  # the first line of a heading, which is not repeated by the columns after it
     for column in columns:
         side: Literal["left", "right"] = "left" if column.words else "right"
-        head = Text(column.head, "dim", justify=side)
+        first, _, second = column.head.partition("\n")
+        head = Text(second if second and first == above else column.head, "dim", justify=side)
+        above = first
         grid.add_column(head, justify=side, no_wrap=not column.words, vertical=upright)
     for i, cells in enumerate(doc.rows(columns)):
         grid.add_row(*(Text(str(cell)) for cell in cells), style="red" if i in void else "")
@@ -120,7 +123,11 @@ def _folding(rows: Sequence[tuple[Text, Text]]) -> Table:
     return grid
 
 
-def _remark(remark: doc.Remark) -> Text:
+def _remark(remark: doc.Remark, console: Console) -> Text:
+    """A remark in full; one without a code is a line, which a terminal cuts."""
+    if not remark.code:
+        cut = console.is_terminal
+        return Text(remark.message, no_wrap=cut, overflow="ellipsis" if cut else None)
     where = f" at {remark.where}" if remark.where else ""
     text = Text.assemble((remark.code, "bold"), f"{where}: {remark.message}")
     if remark.advice:

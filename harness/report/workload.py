@@ -7,16 +7,21 @@ from collections.abc import Callable
 from harness.report import document as doc
 from harness.report.format import MISSING, label, ms, number, percent, plain
 from harness.report.headline import is_open, unit_of
-from harness.summary import ClassSummary, Lengths, LengthSpread, LevelSummary, SessionSummary, Summary
+from harness.summary import ClassSummary, Interference, Lengths, LengthSpread, LevelSummary, SessionSummary, Summary
 
 _SLOWDOWN = "slowdown: E2E per output token over that of the class at the lowest level"
+_INTERFERENCE = (
+    "gaps between the tokens of all other classes, while such a prompt is read, and as long before and after"
+)
+_RECOVERY = "from the end of a spike until no request waits 1.5 times as long for its first token as before it"
 _FIRST_USE = "first use: the run's first request to it; resident: the later ones at that level"
 _KS = "asked / realised, in tokens; KS: largest distance between the two cumulative distributions"
 
 
 def sections(summary: Summary) -> list[doc.Section]:
     """Its tables; empty ones, which are not shown, for a run whose requests are alike."""
-    return [_classes(summary), _first_uses(summary), _sessions(summary), _lengths(summary)]
+    alone = [_classes(summary), _first_uses(summary), _sessions(summary), _lengths(summary)]
+    return [*alone, _interference(summary), _recoveries(summary)]
 
 
 def _classes(summary: Summary) -> doc.Section:
@@ -45,6 +50,45 @@ def _classes(summary: Summary) -> doc.Section:
         column("slowdown", lambda x: number(x.slowdown)),
     ]
     return doc.Section("Classes", columns=doc.shown(columns), note=_SLOWDOWN)
+
+
+def _interference(summary: Summary) -> doc.Section:
+    """A row for each level with a class of long prompts; gaps in milliseconds."""
+    rows = [(level, level.interference) for level in summary.levels if level.interference]
+    if not rows:
+        return doc.Section()
+
+    def column(head: str, text: Callable[[Interference], str]) -> doc.Column:
+        return doc.Column(head, [text(each) for _, each in rows])
+
+    columns = [
+        loads(summary, [level for level, _ in rows]),
+        doc.Column("long prompts\nof class", [plain(each.class_) for _, each in rows], words=True),
+        column("prompts", lambda x: number(x.prompts)),
+        column("before\nms p99", lambda x: ms(x.before_s.p99)),
+        column("during\nms p99", lambda x: ms(x.during_s.p99)),
+        column("during\nms longest", lambda x: ms(x.during_s.max)),
+        column("after\nms p99", lambda x: ms(x.after_s.p99)),
+    ]
+    return doc.Section("Long prompts and the answers of others", columns=doc.shown(columns), note=_INTERFERENCE)
+
+
+def _recoveries(summary: Summary) -> doc.Section:
+    """A row for each level with spikes; times in seconds."""
+    rows = [(level, level.recoveries_s) for level in summary.levels if level.recoveries_s]
+    if not rows:
+        return doc.Section()
+    known = [[each for each in times if each is not None] for _, times in rows]
+    columns = [
+        loads(summary, [level for level, _ in rows]),
+        doc.Column("spikes", [number(len(times)) for _, times in rows]),
+        doc.Column(
+            "not\nrecovered", [number(len(times) - len(of)) for (_, times), of in zip(rows, known, strict=True)]
+        ),
+        doc.Column("recovery s\nmean", [number(sum(of) / len(of) if of else None) for of in known]),
+        doc.Column("recovery s\nlongest", [number(max(of, default=None)) for of in known]),
+    ]
+    return doc.Section("Recovery after spikes", columns=columns, note=_RECOVERY)
 
 
 def _first_uses(summary: Summary) -> doc.Section:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis import gap
+from harness.analysis import explanation, gap
+from harness.analysis.verdicts.curve import above_peak
 from harness.judgement import Cause
 from harness.predict import catalog
 from harness.predict.deployment import deployment
@@ -18,6 +19,7 @@ from harness.predict.model import model
 from harness.predict.roofline import predict
 from harness.predict.step import MeanLengths
 from harness.summary import (
+    Achieved,
     Curve,
     Estimate,
     Gap,
@@ -141,18 +143,47 @@ def test_what_one_request_alone_does_not_show_is_software_s_or_the_host_s() -> N
     assert found.hinge_over_cap == pytest.approx(1.0)
 
 
-def test_parts_that_cancel_are_not_called_agreement_alone() -> None:
-    """One request alone takes three times as long, yet the plateau is as predicted: both stand in the sentence."""
+def test_a_curve_agrees_only_where_one_request_alone_does_too() -> None:
+    """A token of one request alone takes three times as long, yet the plateau is as predicted: nothing agrees."""
     prediction = predicted(P=64)
     itl = prediction.levels[0].itl_s
     assert itl is not None
     levels = changed(as_predicted(prediction), 1, itl_s=spread(3 * itl), ttft_s=spread(3 * itl))
     found = attributed(prediction, levels, plateau(prediction.plateau_tokens_per_s.mid, 16.0))
-    assert (found.largest, found.ratio) == (Cause.NONE, pytest.approx(1.0))
-    slow, fast = found.factors[Cause.BANDWIDTH], found.factors[Cause.SOFTWARE]
-    assert f"by parts that cancel: bandwidth {slow:.2f} and {Cause.SOFTWARE} {fast:.2f}; a token" in found.sentence
-    plain = attributed(prediction, as_predicted(prediction))
-    assert "cancel" not in plain.sentence
+    assert (found.largest, found.ratio) == (Cause.BANDWIDTH, pytest.approx(1.0))
+    assert found.sentence.startswith(
+        "Measured is 0.33 of predicted for one request alone (by ITL), though 1.00 at the plateau; "
+        "the largest part is bandwidth, a factor "
+    )
+    assert "agrees" in attributed(prediction, as_predicted(prediction)).sentence
+
+
+def test_a_level_that_is_off_is_named_though_the_plateau_agrees() -> None:
+    """Half of what was predicted at C = 8, which neither one request alone nor the batch limit explains."""
+    prediction = predicted()
+    levels = faster(as_predicted(prediction), 8, 0.5)
+    found = attributed(prediction, levels, plateau(prediction.plateau_tokens_per_s.mid, 16.0))
+    assert (found.largest, found.ratio) == (Cause.SOFTWARE, pytest.approx(1.0))
+    assert found.sentence.startswith("Measured is 0.50 of predicted at C = 8, though 1.00 at the plateau; ")
+
+
+def test_more_than_the_hardware_can_do_is_a_wrong_figure_of_the_hardware() -> None:
+    said = "MFU 1.06: no hardware reaches more than 1, so its FLOP/s are given too low, or it is another card"
+    assert explanation.above_peak(Achieved(0.16, 0.66), Achieved(1.06, 0.6)) == said
+    both = explanation.above_peak(Value(1.2), Value(2.0))
+    assert both.startswith("MBU 1.20 and MFU 2.00: no hardware reaches more than 1, so its bytes/s and FLOP/s are ")
+    assert explanation.above_peak(None, Value(1.0)) == explanation.above_peak(Value(None), None) == ""
+    nothing = Value(None)
+    probe = PrefillPhase(
+        tokens_per_s=nothing, seconds_per_token=nothing, ttft_base_s=nothing, mfu=Value(1.06), lengths=[]
+    )
+    verdict = above_peak(None, Phases(prefill=probe))
+    assert verdict is not None
+    assert (verdict.level, verdict.message) == ("doubt", said)
+    prediction = predicted()
+    found = attributed(prediction, as_predicted(prediction), phases=Phases(prefill=probe))
+    assert found.sentence.endswith(f" {said}.")
+    assert above_peak(attributed(prediction, as_predicted(prediction)), None) is None
 
 
 def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:
@@ -160,7 +191,7 @@ def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:
     levels = faster([s for s in as_predicted(prediction) if s.concurrency != 1], 64, 0.5)
     found = attributed(prediction, levels)
     assert (found.largest, found.ratio_single, found.ratio_prefill) == (Cause.SOFTWARE, None, None)
-    assert "no valid level at C = 1" in found.sentence
+    assert "without a valid level at C = 1" in found.sentence
 
 
 def test_faster_than_predicted_has_its_cause_as_well() -> None:

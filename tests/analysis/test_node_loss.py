@@ -130,12 +130,12 @@ def test_survivors_that_slow_down_under_the_load_of_a_lost_replica_are_not_calle
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "was back after 2 s; 3 requests failed within 0.1 s; all replicas gave 39.2 → 21 → 39.6 tok/s"),
+        ({}, "was back after 2 s; 3 requests failed within 0.1 s; before → during → after it: 39.2 → 21 → 39.6 tok/s"),
         ({"recovery_s": None, "end_s": None}, "did not come back"),
-        ({"kind": SLOWED, "errors": 0}, "slowed down at 5 s and was back after 2 s; all replicas"),
+        ({"kind": SLOWED, "errors": 0}, "slowed down at 5 s and was back after 2 s; before"),
         (
             {"headroom_held": False, "survivors_plateau_tokens_per_s": 25.0},
-            "the headroom did not hold: the others' plateau is 25 tok/s",
+            "the others do not carry the load: their plateau is 25 tok/s",
         ),
     ],
 )

@@ -249,9 +249,3 @@ def test_a_probe_s_levels_are_no_points_of_the_curve(tmp_path: Path) -> None:
     assert got.curve.reasons == ["no level was measured"]
     assert got.phases is not None
     assert got.phases.decode is None
-
-
-def test_a_run_has_the_grade_of_its_levels(tmp_path: Path) -> None:
-    got = folder(tmp_path, [WHOLE])
-    assert got.grade is not None
-    assert (got.grade.name, got.grade.repeats) == (got.levels[0].grade, 1)

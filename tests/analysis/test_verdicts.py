@@ -55,9 +55,9 @@ def test_a_sound_level_has_nothing_but_its_sample_counts_to_say() -> None:
 def test_a_window_without_an_interval_says_which_of_three_causes_it_has() -> None:
     none = Estimate(36.0, None)
     short = window.window_too_short(with_(output_tokens_per_s=none, window_s=5.0))
-    expect(short, "window_too_short", "note", "5 s is 5.0 request times of 1 s", "20")
+    expect(short, "window_too_short", "note", "5 s is 5.0 times as long as a request of 1 s", "20 times")
     correlated = window.window_too_short(with_(output_tokens_per_s=none))
-    expect(correlated, "window_too_short", "doubt", "correlated")
+    expect(correlated, "window_too_short", "doubt", "varies too slowly for an interval")
     e2e = msgspec.structs.replace(GOOD.e2e_s, mean=None)
     expect(
         window.window_too_short(with_(output_tokens_per_s=none, e2e_s=e2e)), "window_too_short", "doubt", "succeeded"
@@ -108,7 +108,7 @@ def test_little_accuses_only_with_twenty_requests_a_slot() -> None:
 
 def test_throughput_is_void_where_requests_were_sent_late_and_only_there() -> None:
     late = client.client_limited(GOOD, ClientView(late_fraction=0.031))
-    expect(late, "client_limited", "invalid", "3.1% of the request slots' time", "limit 2%")
+    expect(late, "client_limited", "invalid", "without a request for 3.1% of the time", "limit 2%")
     assert client.client_limited(GOOD, ClientView(late_fraction=0.02)) is None
     busy = ClientView(cpu_fraction=1.0, merged_fraction=0.5, read_delay_p99_s=1.0, ceiling_fraction=0.99)
     assert client.client_limited(GOOD, busy) is None

@@ -7,7 +7,6 @@ are time and sockets, so that minutes of load take a second. Left out: the check
 from __future__ import annotations
 
 import asyncio
-import itertools
 import tomllib
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -336,41 +335,3 @@ def lengths_kept(run: Run) -> None:
             assert p_value(found.ks, each.requests) > 0.01, found.law
             apart = abs(found.realised.mean - (found.asked.mean or 0.0))
             assert apart <= max(0.02 * found.realised.mean, 3.3 * (found.mean_se or 0.0)), found.law
-
-
-def gaps_around(run: Run, intruder: str, victim: str) -> tuple[list[float], list[float], list[float]]:
-    """Seconds between the tokens of the victims' answers, rising: just before an intruder's prompt is read, while it
-    is, and just after it; a gap that reaches into the reading belongs to it.
-    """
-    found: tuple[list[float], list[float], list[float]] = ([], [], [])
-    reading = [
-        (r.sent_s or 0.0, r.first_token_s) for r in run.result.records if r.class_ == intruder and r.first_token_s
-    ]
-    for record in run.result.records:
-        if record.class_ != victim:
-            continue
-        for earlier, later in itertools.pairwise(np.array(arrivals_of(record)) * 1e-9):
-            for begin, end in reading:
-                length = end - begin
-                if later > begin and earlier < end - 1e-6:
-                    found[1].append(later - earlier)
-                elif begin - length < earlier and later <= begin:
-                    found[0].append(later - earlier)
-                elif end - 1e-6 <= earlier < end + length:
-                    found[2].append(later - earlier)
-    before, during, after = (sorted(gaps) for gaps in found)
-    return before, during, after
-
-
-def recoveries(run: Run, *, period_s: float, until_s: float) -> list[float]:
-    """Seconds from the end of each spike, `until_s` into its period, until no request waits longer than before it."""
-    first = min(r.scheduled_s for r in run.result.records)
-    answered = [r for r in run.result.records if r.first_token_s is not None]
-    waits = sorted((r.scheduled_s - first, (r.first_token_s or 0.0) - r.scheduled_s) for r in answered)
-    found = []
-    for period in range(int(waits[-1][0] / period_s)):
-        begin = period * period_s
-        calm = max(wait for at, wait in waits if begin <= at < begin + until_s - 1.5)
-        late = [at for at, wait in waits if begin + until_s <= at < begin + period_s and wait > 1.5 * calm]
-        found.append(max(late, default=begin + until_s) - begin - until_s)
-    return found

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.predict import catalog, choice, question
 from harness.predict.question import PredictionResult, Question, answer
-from harness.report import charts, markdown, png, prediction, roofs, run_report, terminal
+from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
 from harness.report.document import Column, Document
 from harness.report.facts import facts
 from harness.report.prediction import (
@@ -159,6 +159,12 @@ def test_a_file_gets_whole_lines_whatever_the_width() -> None:
     assert head.split() == "C tok/s low tok/s mid tok/s high ITL ms TTFT ms req/s mostly".split()
 
 
+def test_unsourced_claims_are_listed_on_request_only() -> None:
+    title = "Unsourced claims about such a setup"
+    assert title in printed(prediction.report(of(), with_claims=True))
+    assert title not in printed(prediction.report(of()))
+
+
 def test_markdown_holds_the_same_cells_as_the_terminal() -> None:
     document = prediction.report(of())
     text = markdown.render(document)
@@ -189,10 +195,10 @@ def test_a_run_shows_the_calibrated_prediction_apart_from_the_data_sheets() -> N
     assert found["Calibrated"].value == "plateau 900 output tok/s"
     assert "fitted at C = 1, 16 of results/x" in found["Calibrated"].detail
     assert "Measured / calibrated" in found
-    heads = [column.head for column in run_report.level_columns(both)]
+    heads = [column.head for column in level_table.columns(both, both.levels)]
     assert "calibr.\ntok/s" in heads
     assert "predicted\ntok/s" in heads
-    assert "calibr.\ntok/s" not in [column.head for column in run_report.level_columns(plain)]
+    assert "calibr.\ntok/s" not in [column.head for column in level_table.columns(plain, plain.levels)]
     assert max(map(len, printed(run_report.screen(both, MANIFEST)).splitlines())) <= 80
 
 

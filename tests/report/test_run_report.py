@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.manifest import Manifest
-from harness.report import facts, headline, remarks, run_report, subject
+from harness.report import claims, facts, headline, level_table, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
     Assumptions,
@@ -18,7 +18,6 @@ from harness.summary import (
     DecodePhase,
     Estimate,
     GpuView,
-    Grade,
     Knees,
     Phases,
     PrefillPhase,
@@ -59,7 +58,9 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
     assert answer(full()) == [
         "Knee: 16.2 requests in flight (95 % interval 15.4–17.1)",
-        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); half of it at 7.19 in flight, 95 % at 14.1 in flight",
+        "Plateau: 1,853 output tok/s (95 % interval 1,839–1,868); single stream 140; $0.300 per million output tokens",
+        "At the knee: TTFT p50 30 ms, p95 36 ms; ITL 8.76 ms; E2E p50 1.74 s (C = 16)",
+        "Of the plateau: half of it at 7.19 in flight, 95 % at 14.1 in flight",
         "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
@@ -72,8 +73,9 @@ def test_a_whole_run_answers_with_knee_plateau_prediction_and_price() -> None:
 def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> None:
     assert answer(simulated()) == [
         "Knee: above 8 requests in flight: throughput still rises there; the prediction puts it near 15.7",
+        "Plateau: at least 1,026 output tok/s, measured at C = 8; single stream 140",
+        "At C = 8: TTFT p50 30 ms, p95 36 ms; ITL 7.95 ms; E2E p50 1.58 s",
         "To settle it: measure 16 and 32 in flight, about 48 s",
-        "Plateau: at least 1,026 output tok/s, measured at C = 8",
         "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 138–144)",
         "Prediction: plateau 1,972 output tok/s; band 1,538–2,406; single stream 149; knee at 16; "
         "bound by max_num_seqs = 16",
@@ -85,9 +87,10 @@ def test_a_simulated_run_below_its_plateau_says_so_and_claims_no_agreement() -> 
 
 def test_an_interrupted_run_answers_with_what_stands() -> None:
     assert answer(interrupted()) == [
-        "Interrupted: the run ended early; 2 levels were finished",
         "Knee: not measurable: 2 levels measured, too few for a curve",
-        "Plateau: at least 276 output tok/s, measured at C = 2",
+        "Plateau: at least 276 output tok/s, measured at C = 2; single stream 140",
+        "At C = 2: TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s",
+        "Interrupted: the run ended early; 2 levels were finished",
         "Single stream: 140 output tok/s measured (95 % interval 139–141)",
         "Prediction: not made; it needs a GPU (--gpu) and a model config (--model-config)",
         CLIENT,
@@ -105,10 +108,10 @@ def test_a_run_that_measured_nothing_answers_without_numbers_of_its_own() -> Non
 def test_a_provisional_answer_has_its_figures_the_reason_and_what_settles_it() -> None:
     assert answer(provisional())[:5] == [
         "Knee: about 16.1 requests in flight (provisional; 95 % interval 11–28)",
+        "Plateau: about 1,841 output tok/s (95 % interval 1,702 or more); single stream 140",
+        "At the knee: TTFT p50 30 ms, p95 36 ms; ITL 8.76 ms; E2E p50 1.74 s (C = 16)",
         "Why provisional: 1 level past the knee, 2 are needed",
         "To settle it: repeat 16 and measure 23 and 32 in flight, about 40 s",
-        "Plateau: about 1,841 output tok/s (provisional; 95 % interval 1,702 or more)",
-        "Single stream: 140 output tok/s measured (95 % interval 139–141); 141 by the curve (95 % interval 140–142)",
     ]
 
 
@@ -116,13 +119,13 @@ def test_a_curve_that_does_not_rise_is_an_answer_about_the_server() -> None:
     assert answer(constant())[:3] == [
         "Knee: 1.01 requests in flight (95 % interval 0.970–1.04); "
         "throughput does not rise with load: the server handles 1 at a time",
-        "Plateau: 150 output tok/s (95 % interval 149–151)",
-        "Single stream: 151 output tok/s measured (95 % interval 148–152); 149 by the curve (95 % interval 147–151)",
+        "Plateau: 150 output tok/s (95 % interval 149–151); single stream 151",
+        "At the knee: TTFT p50 30 ms; ITL 7.24 ms; E2E p50 1.44 s (C = 1)",
     ]
     curve = curve_of(constant(), dip=Value(0.12, (0.1, 0.14)))
     falls = msgspec.structs.replace(constant(), curve=curve)
     assert "throughput falls with load: the server is fastest at the lowest level" in answer(falls)[0]
-    assert answer(falls)[1].endswith("it falls by 12 % to the last level")
+    assert "Of the plateau: it falls by 12 % to the last level" in answer(falls)
     hinge = Value(8.1, (7.8, 8.3))
     above = msgspec.structs.replace(
         constant(), levels=constant().levels[3:], curve=curve_of(constant(), hinge_concurrency=hinge), knees=Knees()
@@ -154,11 +157,11 @@ def test_where_nothing_is_predicted_the_asymptote_says_where_the_knee_may_be() -
         simulated(), expected_concurrency=310.0, expected_by="asymptote", settle=None,
         asymptote_tokens_per_s=Value(10_000.0, (9100.0, 11_200.0)),
     )  # fmt: skip
-    assert answer(msgspec.structs.replace(simulated(), curve=curve))[:2] == [
-        "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310",
-        "Plateau: at least 1,026 output tok/s, measured at C = 8; "
-        "the curve tends to 10,000 (95 % interval 9,100–11,200)",
-    ]
+    first, _, _, tends, *_ = answer(msgspec.structs.replace(simulated(), curve=curve))
+    assert first == (
+        "Knee: above 8 requests in flight: throughput still rises there; the curve's asymptote puts it near 310"
+    )
+    assert tends == "Of the plateau: the curve tends to 10,000 (95 % interval 9,100–11,200)"
 
 
 def test_a_summary_without_a_state_is_read_by_its_figures() -> None:
@@ -178,29 +181,29 @@ def test_a_level_that_is_void_is_no_part_of_the_headline() -> None:
     void = Verdict("errors_above_1_percent", "invalid", "x")
     first = msgspec.structs.replace(level(1, output_tokens_per_s=Estimate(9_999.0)), verdicts=[void])
     summary = msgspec.structs.replace(interrupted(), levels=[first])
-    assert answer(summary)[1] == "Knee: not measurable: no valid level"
+    assert answer(summary)[:2] == ["Knee: not measurable: no valid level", "Plateau: not measurable: no valid level"]
     lines = answer(msgspec.structs.replace(simulated(), levels=[first, *simulated().levels[1:]]))
-    assert lines[2:4] == [
-        "Plateau: at least 1,026 output tok/s, measured at C = 8",
-        "Single stream: 141 output tok/s by the curve (95 % interval 138–144)",
-    ]
+    assert lines[1] == "Plateau: at least 1,026 output tok/s, measured at C = 8; single stream 141"
+    assert "Single stream: 141 output tok/s by the curve (95 % interval 138–144)" in lines
 
 
 def test_limits_make_the_knee_and_the_curve_s_own_stands_as_the_hinge() -> None:
     def knee(summary: Summary) -> list[str]:
-        return answer(summary)[:2]
+        return [line for line in answer(summary) if line.startswith(("Knee", "Hinge"))]
 
     hinge = "Hinge: 16.2 requests in flight (95 % interval 15.4–17.1)"
     assert knee(judged({}, knee=Value(16.0, (16.0, 24.0)))) == [
-        "Knee: 16 requests in flight meet the limits, 24 miss them", hinge
+        "Knee: 16 requests in flight meet the limits, 24 miss them; ttft_p99=2s", hinge
     ]  # fmt: skip
     assert knee(judged({}, knee=Value(64.0, (64.0, None)))) == [
-        "Knee: at least 64 requests in flight: no level misses the limits", hinge
+        "Knee: at least 64 requests in flight: no level misses the limits; ttft_p99=2s", hinge
     ]  # fmt: skip
-    assert knee(judged({1: "missed"}, knee=None))[0] == "Knee: below 1 in flight: the lowest level misses the limits"
+    assert knee(judged({1: "missed"}, knee=None))[0] == (
+        "Knee: below 1 request in flight: the lowest level misses the limits; ttft_p99=2s"
+    )
     everywhere = {level.concurrency or 0: "unresolved" for level in full().levels}
     assert knee(judged(everywhere, knee=None))[0] == (
-        "Knee: not measurable: no level has enough requests to decide the limits"
+        "Knee: not measurable: no level has enough requests to decide the limits; ttft_p99=2s"
     )
 
 
@@ -232,10 +235,8 @@ def test_an_unbounded_interval_is_said_in_words() -> None:
 def test_a_knee_that_comes_from_the_limits_is_named_so() -> None:
     limit = Value(12.4, (11.9, 12.8))
     summary = msgspec.structs.replace(full(), knee_concurrency=12.4, knees=Knees(hinge=Value(16.2), slo=limit))
-    assert answer(summary)[:2] == [
-        "Knee: 12.4 requests in flight meet the limits, 12.8 miss them",
-        "Hinge: 16.2 requests in flight (no interval)",
-    ]
+    assert answer(summary)[0] == "Knee: 12.4 requests in flight meet the limits, 12.8 miss them"
+    assert "Hinge: 16.2 requests in flight (no interval)" in answer(summary)
 
 
 def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
@@ -257,7 +258,7 @@ def claimed(**changes: Any) -> dict[str, tuple[str, str]]:
     known = Assumptions(parameters=8.03e9, weight_bytes=16.06e9)
     sheet = msgspec.structs.replace(summary.prediction, assumptions=known)
     summary = msgspec.structs.replace(summary, **({"prediction": sheet} | changes))
-    return {quote.split()[0]: (claim, found) for quote, claim, found in run_report.claim_rows(summary, MANIFEST)}
+    return {quote.split()[0]: (claim, found) for quote, claim, found in claims.of_run(summary, MANIFEST)}
 
 
 def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
@@ -277,7 +278,7 @@ def test_claims_stand_beside_what_was_measured_of_the_same_quantity() -> None:
 def test_no_claim_is_shown_without_a_card_that_was_measured() -> None:
     assert claimed()
     assert claimed(prediction=None) == claimed(simulated=True) == claimed(levels=[]) == {}
-    assert run_report.claim_rows(simulated(), MANIFEST) == []
+    assert claims.of_run(simulated(), MANIFEST) == []
 
 
 def test_verdicts_come_gravest_first_and_alike_ones_together() -> None:
@@ -359,25 +360,37 @@ def test_an_slo_without_a_knee_says_which_of_the_three_it_is() -> None:
     assert "no level has enough requests to decide" in slo_line(judged(everywhere, knee=None))
 
 
+def test_a_run_of_one_level_answers_with_its_figures_and_no_knee() -> None:
+    alone = msgspec.structs.replace(full(), levels=[level(16)], curve=None, knees=Knees(), knee_concurrency=None)
+    assert answer(alone)[:3] == [
+        "Throughput: 1,848 output tok/s (95 % interval 1,834–1,863) at C = 16; 9.24 requests/s; "
+        "$0.300 per million output tokens",
+        "First token: TTFT p50 30 ms, p95 36 ms",
+        "Pace: ITL 8.76 ms; E2E p50 1.74 s, p95 2.09 s",
+    ]
+    limits = msgspec.structs.replace(alone, knees=Knees(slo=Value(16.0, (16.0, None))))
+    assert answer(limits)[0] == "Knee: at least 16 requests in flight: no level misses the limits"
+
+
 def test_the_phases_are_quoted_apart_each_with_its_utilisation() -> None:
     prefill = PrefillPhase(
         tokens_per_s=Value(21000.0, (20500.0, 21500.0)), seconds_per_token=Value(45e-6), ttft_base_s=Value(0.01),
         mfu=Value(0.41, (0.39, 0.43)), lengths=[],
     )  # fmt: skip
     decode = DecodePhase(tokens_per_s=Value(5200.0), itl_s=0.0072, mbu=None)
-    lines = answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill, decode=decode)))
-    assert (
+    assert answer(msgspec.structs.replace(full(), phases=Phases(prefill=prefill)))[2] == (
         "Prefill: 21,000 prompt tok/s; 95 % interval 20,500–21,500; 45 µs a prompt token; MFU 0.41 (0.390–0.430)"
-        in lines
     )
-    assert "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request" in lines
-
-
-def test_a_grade_shows_what_the_next_one_needs_and_how_repeats_differ() -> None:
-    grade = Grade(name="standard", missing=["600 s of windows", "3 repeats"], repeats=2, spread=0.013, spread_at=16)
-    assert answer(msgspec.structs.replace(full(), grade=grade))[-1] == (
-        "Grade: standard; 2 repeats; repeats of a level differ by up to 1.30 % at C = 16; "
-        "the next grade needs 600 s of windows, 3 repeats"
+    slope = msgspec.structs.replace(prefill, tokens_per_s=Value(None))
+    lengths = [msgspec.structs.replace(level(1), input_tokens_asked=tokens) for tokens in (512, 1024)]
+    alone = msgspec.structs.replace(full(), levels=lengths, curve=None, knees=Knees(), phases=Phases(prefill=slope))
+    assert answer(alone)[:2] == [
+        "Prefill: 45 µs a prompt token; MFU 0.41 (0.390–0.430)",
+        "Knee: not measurable: no valid level",
+    ]
+    assert list(level_table.by_load(alone).columns[1].cells) == ["512", "1,024"]
+    assert answer(msgspec.structs.replace(full(), phases=Phases(decode=decode)))[2] == (
+        "Decode: 5,200 output tok/s; no interval; ITL 7.20 ms with one request"
     )
 
 

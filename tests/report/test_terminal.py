@@ -13,12 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from harness.judgement import Code
 from harness.manifest import Manifest
 from harness.report import format as fmt
-from harness.report import headline, run_report, terminal
+from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
+from harness.report.document import Column, Section
 from harness.report.facts import facts
-from harness.summary import GpuView, Knees, Summary, Value, Verdict
-from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, interrupted, provisional, simulated
+from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
+from tests.builders.summaries import (
+    MANIFEST,
+    SIMULATED_MANIFEST,
+    SITUATIONS,
+    full,
+    interrupted,
+    level,
+    provisional,
+    simulated,
+)
 
 
 def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
@@ -27,6 +38,10 @@ def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verb
     terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
     terminal.show_paths([("page", "out/report.html")], console)
     return out.getvalue()
+
+
+def columns(summary: Summary) -> list[Column]:
+    return level_table.columns(summary, summary.levels)
 
 
 def watched(gpus: int = 1, **figures: Any) -> Summary:
@@ -38,7 +53,10 @@ def watched(gpus: int = 1, **figures: Any) -> Summary:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(fmt).failed == doctest.testmod(terminal).failed == 0
+    for module in (fmt, terminal, headline, operating_point, repeats):
+        found = doctest.testmod(module)
+        assert found.failed == 0
+        assert found.attempted or module is terminal, module
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -52,36 +70,88 @@ def test_the_terminal_keeps_to_its_width_and_a_file_gets_no_colour_codes(name: s
 
 
 def test_every_level_has_its_line_and_bad_ones_their_mark() -> None:
-    lines = printed(full(), 100).splitlines()
+    lines = printed(full(), 160).splitlines()
     rows = [line.split() for line in lines if re.match(r" *\d+ +[\d.]+ +[\d,]+ +±", line)]
     assert [row[0] for row in rows] == ["1", "2", "4", "8", "12", "16", "24", "32", "48", "64"]
     assert [row[-1] for row in rows] == ["?", "?", *"0000000", "✗"]
-    assert rows[-1] == "64 63.5 1,857 ±15 1,972 0.94 9.28 5,135 – 8.77 6,846 3 ✗".split()
+    figures = "64 63.5 1,857 ±15 1,972 0.94 9.28 5,135 5,905 6,162 8.77 8.60 9.89 10.3 12.0 6,846 7,873 8,216 3 ✗"
+    assert rows[-1] == figures.split()
 
 
 def test_a_narrow_terminal_loses_the_predicted_column_but_not_the_ratio() -> None:
-    wide, narrow = printed(full(), 100), printed(full(), 80)
+    wide, narrow = printed(full(), 140), printed(full(), 80)
     assert "predicted  meas./" in wide
     assert "meas./" in narrow
     assert "predicted meas./" not in narrow
 
 
 def test_without_a_prediction_its_columns_are_absent() -> None:
-    assert [c.head for c in run_report.level_columns(interrupted()) if "pred" in c.head] == []
+    assert [c.head for c in columns(interrupted()) if "pred" in c.head] == []
 
 
-def test_the_first_screen_has_the_three_gravest_remarks_and_says_where_the_others_are() -> None:
+def test_the_first_screen_has_three_remarks_in_a_line_each_and_says_where_the_others_are() -> None:
     notes = [Verdict(f"note_{i}", "note", f"remark {i}") for i in range(3)]
     summary = msgspec.structs.replace(full(), verdicts=notes)
-    text = printed(summary, 100)
-    assert re.findall(r"^(invalid|doubt|note) ", text, re.M) == ["invalid", "doubt", "note"]
-    assert "2 more remarks: --verbose, or report.md" in text
+    lines = printed(summary, 80).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("invalid  "))
+    assert [line.rstrip() for line in lines[start : start + 4]] == [
+        "invalid  the load generator sent late at C = 64: what else runs here?",
+        "doubt    C = 1, 2: the window held 19 request times, not 20",
+        "note     remark 0",
+        "2 more remarks: --verbose, or report.md",
+    ]
     every = printed(summary, 100, verbose=True)
     assert len(re.findall(r"^(invalid|doubt|note) ", every, re.M)) == 5
     assert "more remark" not in every + printed(full(), 100)
-    assert "plateau_not_reached" not in printed(provisional(), 100), "the headline has it"
-    assert "plateau_not_reached" in printed(provisional(), 100, verbose=True)
     assert "1 more remark: " in printed(msgspec.structs.replace(full(), verdicts=notes[:2]), 100)
+
+
+def test_a_provisional_knee_comes_with_what_would_settle_it() -> None:
+    text = printed(provisional(), 100)
+    assert "note  to settle the knee: repeat 16 and measure 23 and 32 in flight, about 40 s" in text
+    assert "plateau_not_reached" not in text, "the headline has it"
+    assert "plateau_not_reached" in printed(provisional(), 100, verbose=True)
+    single = msgspec.structs.replace(provisional(), levels=provisional().levels[:1])
+    assert "to settle" not in printed(single, 100), "one level was to show no knee"
+
+
+def test_a_level_that_is_void_but_was_repeated_does_not_come_first() -> None:
+    void = level(4, verdicts=[Verdict("stalled", "invalid", "x")])
+    doubtful = level(2, verdicts=[Verdict("drift", "doubt", "x")])
+    summary = msgspec.structs.replace(full(), levels=[void, level(4), doubtful], verdicts=[])
+
+    def gravities(run: Summary) -> list[str]:
+        return [each.gravity for each in remarks.first_lines(run, remarks.remarks(run), 3)]
+
+    assert gravities(summary) == ["doubt", "invalid"]
+    assert gravities(msgspec.structs.replace(summary, levels=[void, doubtful])) == ["invalid", "doubt"]
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_first_remark_fits_a_line_of_80_columns(code: Code) -> None:
+    summary = msgspec.structs.replace(full(), levels=[], verdicts=[])
+    levels = [msgspec.structs.replace(level(c), verdicts=[Verdict(code, "invalid", "short")]) for c in range(11, 22)]
+    spared = msgspec.structs.replace(summary, levels=[*levels, level(64)])
+    (line,) = [each.brief for each in remarks.remarks(spared)]
+    assert len(f"invalid  {line}") <= 80
+    assert "{" not in line
+
+
+def test_repeats_of_a_level_are_one_row_of_their_means() -> None:
+    """98, 100 and 102 tok/s: s = 2, and t(2) = 4.303 makes ±4.97; of two repeats there is no interval."""
+    rates = [level(4, output_tokens_per_s=Estimate(x)) for x in (98.0, 100.0, 102.0)]
+    void = level(4, output_tokens_per_s=Estimate(5.0), verdicts=[Verdict("stalled", "invalid", "x")])
+    last = level(2, output_tokens_per_s=Estimate(60.0)), level(2, output_tokens_per_s=Estimate(80.0))
+    summary = msgspec.structs.replace(full(), levels=[*rates, void, *last], verdicts=[])
+    table = level_table.by_load(summary)
+    cells = {column.head.replace("\n", " "): list(column.cells) for column in table.columns[:5]}
+    assert cells == {"C": ["2", "4"], "": ["× 2", "× 3"], "in flight": ["2.0", "4.0"], "output tok/s": ["70", "100"],
+                     "95 % ±": ["–", "±5.0"]}  # fmt: skip
+    assert (table.void, table.note) == (frozenset(), "× n: mean of n repeats")
+    every = level_table.every(summary, "Every measurement")
+    assert list(every.columns[2].cells) == ["98", "100", "102", "5", "60", "80"]
+    assert every.void == {3}
+    assert level_table.every(full(), "") == Section()
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -92,10 +162,10 @@ def test_the_terminal_says_the_answer_as_the_report_does(name: str) -> None:
 
 
 def test_joules_a_token_are_a_column_where_some_level_has_them() -> None:
-    columns = {column.head: column.cells for column in run_report.level_columns(watched(joules_per_output_token=0.35))}
-    assert columns["J per\ntoken"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
+    found = {column.head: column.cells for column in columns(watched(joules_per_output_token=0.35))}
+    assert found["J per\ntoken"] == ["–"] * 6 + ["0.350", "0.350", "–", "–"]
     for without in (full(), watched()):
-        assert "J per\ntoken" not in {column.head for column in run_report.level_columns(without)}
+        assert "J per\ntoken" not in {column.head for column in columns(without)}
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -131,10 +201,16 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
     answer = [f"{fact.label}: {fact.text}" for fact in facts(nothing)]
-    assert answer[0] == "Knee: not measured: requests were sent at fixed rates"
-    assert answer[1].startswith("Plateau: not measured: the highest rate of output is ")
-    assert answer[1].endswith(" output tok/s at 2 req/s")
-    heads = [column.head for column in run_report.level_columns(nothing)]
+    assert answer[0] == "Sustained rate: at least 2 requests/s, the highest rate measured"
+    assert answer[1].startswith("Throughput: 274 output tok/s (95 % interval 272–276) at 2 req/s; 1.37 requests/s; $")
+    assert answer[2] == "At 2 req/s: TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s"
+    pile = Verdict("unstable", "invalid", "requests in flight rose")
+    over = [levels[0], msgspec.structs.replace(levels[1], verdicts=[pile])]
+    assert facts(msgspec.structs.replace(nothing, levels=over))[0].text == "1 requests/s; at 2 they pile up"
+    none = msgspec.structs.replace(nothing, levels=over[1:])
+    assert facts(none)[0].text == "below 2 requests/s: they pile up"
+    assert facts(none)[1].text == "not measurable: no valid level"
+    heads = [column.head for column in columns(nothing)]
     assert heads[0] == "target\nreq/s"
     assert "lag ms\np99" in heads
     assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"

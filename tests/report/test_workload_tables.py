@@ -8,7 +8,7 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
-from harness.report import charts, facts, headline, markdown, run_report, subject, workload
+from harness.report import charts, facts, headline, level_table, markdown, run_report, subject, workload
 from harness.report import document as doc
 from harness.summary import (
     Attainment,
@@ -16,6 +16,7 @@ from harness.summary import (
     ClassWorkload,
     Estimate,
     FirstUse,
+    Interference,
     SessionSummary,
     Summary,
     WorkloadSummary,
@@ -53,7 +54,7 @@ def cells(section: doc.Section) -> dict[str, list[str]]:
 
 def test_a_run_of_sessions_says_so_wherever_a_load_stands() -> None:
     run = differing()
-    heads = {column.head: column.cells for column in run_report.level_columns(run)}
+    heads = {column.head: column.cells for column in level_table.columns(run, run.levels)}
     assert (heads["sessions"], heads["requests\nin flight"]) == (["8"], ["5.5"])
     assert charts.curve(run, MANIFEST).x.label == charts.latency(run, "ttft").x.label == "sessions"
     assert [x for x, _, _ in charts.measured(run)] == [8.0]  # what the curve is over
@@ -75,7 +76,7 @@ def test_a_class_has_a_row_at_each_level() -> None:
 
 
 def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
-    _, _, sessions, _ = workload.sections(differing())
+    _, _, sessions, *_ = workload.sections(differing())
     assert cells(sessions) == {
         "C": ["8"], "sessions in flight": ["7.90"], "requests in flight": ["5.50"], "sessions": ["20"],
         "completed": ["18"], "failed": ["1"], "requests each": ["4"], "sessions/s": ["0.600"],
@@ -84,7 +85,7 @@ def test_sessions_and_requests_in_flight_stand_side_by_side() -> None:
 
 
 def test_lengths_stand_asked_beside_realised() -> None:
-    *_, table = workload.sections(differing())
+    _, _, _, table, *_ = workload.sections(differing())
     found = cells(table)
     assert found["lengths"] == ["chat prompts", "chat answers"]
     assert found["asked"] == ["400..600", "–"]
@@ -92,6 +93,30 @@ def test_lengths_stand_asked_beside_realised() -> None:
     assert found["p50"] == ["500 / 500", "– / 64"]
     assert found["p99"] == ["598 / –", "– / –"]
     assert found["KS"] == ["0.498", "–"], "at 500: all against 101 of 201"
+
+
+def test_long_prompts_stand_with_the_gaps_of_the_others_around_them() -> None:
+    gaps = Interference(
+        class_="long", prompts=4, before_s=spread(0.01, 700), during_s=spread(0.5, 700), after_s=spread(0.02, 700)
+    )
+    made = differing()
+    made = msgspec.structs.replace(made, levels=[msgspec.structs.replace(made.levels[0], interference=gaps)])
+    *_, table, _ = workload.sections(made)
+    assert cells(table) == {
+        "C": ["8"], "long prompts of class": ["long"], "prompts": ["4"], "before ms p99": ["14.0"],
+        "during ms p99": ["700"], "during ms longest": ["800"], "after ms p99": ["28.0"],
+    }  # fmt: skip
+
+
+def test_spikes_stand_with_what_it_takes_to_recover() -> None:
+    made = differing()
+    made = msgspec.structs.replace(
+        made, levels=[msgspec.structs.replace(made.levels[0], recoveries_s=[1.0, 2.0, None])]
+    )
+    *_, table = workload.sections(made)
+    assert cells(table) == {
+        "C": ["8"], "spikes": ["3"], "not recovered": ["1"], "recovery s mean": ["1.50"], "recovery s longest": ["2"],
+    }  # fmt: skip
 
 
 def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None:
@@ -107,14 +132,14 @@ def test_a_terminal_shows_them_only_when_verbose_and_the_report_always() -> None
 
 
 def test_a_run_whose_requests_are_alike_has_none() -> None:
-    assert workload.sections(full()) == [doc.Section()] * 4
+    assert workload.sections(full()) == [doc.Section()] * 6
 
 
 def test_an_adapter_s_first_use_stands_beside_its_later_ones() -> None:
     run = differing()
     assert run.workload
     used = msgspec.structs.replace(run.workload.classes[0], first_use=FirstUse(2.0, 0.25))
-    _, uses, _, _ = workload.sections(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
+    _, uses, *_ = workload.sections(msgspec.structs.replace(run, workload=WorkloadSummary(classes=[used])))
     assert cells(uses) == {"class": ["chat"], "first use TTFT ms": ["2,000"], "resident TTFT ms p50": ["250"]}
 
 

@@ -28,10 +28,11 @@ from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = (
-    "harness.cli.calibrate", "harness.cli.predict", "harness.cli.report", "harness.cli.run", "harness.cli.sim",
-    "harness.experiment.calibrate", "harness.experiment.run", "harness.experiment.sweep", "harness.predict.tune",
-    "harness.report.map_png", "harness.report.page", "harness.report.prediction", "harness.report.roofs",
-    "harness.report.terminal", "matplotlib.backends.backend_agg", "pyarrow.parquet",
+    "harness.cli.calibrate", "harness.cli.plan", "harness.cli.predict", "harness.cli.report", "harness.cli.run",
+    "harness.cli.sim", "harness.decide.plan.plan", "harness.experiment.calibrate", "harness.experiment.run",
+    "harness.experiment.sweep", "harness.predict.tune", "harness.report.map_png", "harness.report.page",
+    "harness.report.plan", "harness.report.prediction", "harness.report.roofs", "harness.report.terminal",
+    "matplotlib.backends.backend_agg", "pyarrow.parquet",
 )  # fmt: skip
 USER = 65534  # who may write nothing but the folder that is given away
 LIMIT_S = 60.0  # for commands that take about one: a pipe that is waited for takes for ever
@@ -77,6 +78,8 @@ COMMANDS = {
     "knee report, of a spool": Command("spool", ("report", "{}"), REPORTS, ("requests.spool",)),
     "knee report, of a map": Command("map", ("report", "{}"), ("map.md", "map.png"), ("map.json",)),
     "knee fit": Command("run", ("fit", "{}"), (), ("manifest.json", *RECORDS)),
+    "knee plan": Command("run", ("plan", "{}", "--rps", "5"), (), ("manifest.json", *RECORDS)),
+    "knee plan --out": Command("run", ("plan", "{}", "--rps", "5", "--out", "{}"), ("plan.json", "plan.md")),
     "knee run --resume": Command("run", ("run", "--resume", "{}"), ("manifest.json", *RECORDS, *REPORTS)),
     "knee run --resume, of a spool": Command(
         "spool", ("run", "--resume", "{}"), ("manifest.json", *RECORDS, *REPORTS), (), ("requests.spool",)

@@ -46,7 +46,7 @@ PAYLOADS = {
     "markdown": f'evil|a\n\n# x\n\n<img src=x onerror="{RUNS}">\n![x](/beacon)[y]: /beacon\n    `` ` ``` ~~~\n\n'
     f"```\n\n<script>{RUNS}</script>\n\n<http://beacon/> **b** _i_",
 }
-_OURS = {"level", "severity", "state", "outcome", "largest", "expected_by", "timestamp_source", "transport", "grade"}
+_OURS = {"level", "severity", "state", "outcome", "largest", "expected_by", "timestamp_source", "transport"}
 _FAMILIES = {"family", "name"}  # computed, and looked up
 
 

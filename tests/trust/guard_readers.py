@@ -312,6 +312,7 @@ READING: dict[str, list[str]] = {
     "report": ["report", "DIR"],
     "report --json": ["report", "--json", "--quiet", "--no-plots", "DIR"],
     "fit": ["fit", "DIR"],
+    "plan": ["plan", "DIR", "--rps", "5", "--price", "2"],
     "run --resume": ["run", "--resume", "DIR", "--yes"],
     "calibrate model": ["calibrate", "model", "DIR", "--model-config", "llama-3.1-8b", "--gpu", "h100-sxm"],
     "predict --measured": [
@@ -348,6 +349,7 @@ PREDICT = ["predict", "--gpu", "h100-sxm", "--model", "FILE"]
 FIT, POINTS = ["fit", "FILE"], "concurrency,output_tokens_per_s\n"
 PRINT = ["run", "FILE", "--print-scenario"]
 CALIBRATED = ["predict", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--calibration", "FILE"]
+TRAFFIC, RATES = ["plan", str(SOUND), "--traffic", "FILE"], "time,requests_per_s\n"
 FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "config: empty": (PREDICT, text(""), "not a model config"),
     "config: null": (PREDICT, text("null"), "not a model config"),
@@ -380,6 +382,14 @@ FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "scenario: a date in the body": (PRINT, text("[target.extra_body]\nx = 1979-05-27"), "neither text nor number"),
     "scenario: a pipe": (PRINT, lambda path: os.mkfifo(path), "is a FIFO, not a file"),
     "scenario: 8 MB": (PRINT, text("# " + "x" * (8 << 20)), "longer than"),
+    "traffic: no text": (TRAFFIC, text(b"\xff\xfe"), "not a traffic file"),
+    "traffic: a pipe": (TRAFFIC, lambda path: os.mkfifo(path), "is a FIFO, not a file"),
+    "traffic: 8 MB": (TRAFFIC, text("x" * (8 << 20)), "longer than"),
+    "traffic: 100,000 rates": (
+        TRAFFIC, text(RATES + "".join(f"{i},1\n" for i in range(100_000))), "more than 10,000 rates"
+    ),
+    "traffic: a rate of 400 digits": (TRAFFIC, text(RATES + "0," + "9" * 400 + "\n5,1\n"), "beyond reason"),
+    "traffic: brackets": (TRAFFIC, text(RATES + "0,wave(\x1b[2J\n5,1\n"), "traffic"),
     "calibration: null": (CALIBRATED, text("null"), "not a calibration"),
     "calibration: nested deep": (CALIBRATED, text(deep(100_000)), "nested too deep"),
     "points: a field of 1 MB": (FIT, text(POINTS + "1" * (1 << 20)), "not a CSV"),
@@ -406,7 +416,7 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import report, predict, run, calibrate
+from harness.cli import report, plan, predict, run, calibrate
 from harness.analysis import summarise
 from harness.decide import measured
 from harness.experiment import run as _

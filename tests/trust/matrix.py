@@ -92,7 +92,7 @@ class Line(NamedTuple):
         machine sends 256 short requests late, which voids the level as it must. A server held up between the last byte
         of an answer and its reset meets the next request with it, which is that request's own failure, as it must be.
         """
-        late = self.verdict == "client_limited"
+        late = "client_limited" in self.verdict.split(", ")
         excused = ["TTFT"] + [f"exit status {self.status}"] * late
         if self.fault == "reset after the stream":
             excused += ["another request was spoilt: reset", "verdicts: ", f"exit status {self.status}"]

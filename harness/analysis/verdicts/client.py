@@ -32,8 +32,8 @@ def client_limited(s: LevelSummary, client: ClientView) -> Verdict | None:
     because = f"; {cause}" if cause else ""
     return invalid(
         Code.CLIENT_LIMITED,
-        f"{client.late_fraction:.1%} of the request slots' time passed before the next request was sent "
-        f"(limit {HARM:.0%}): the load was lower than requested{because}",
+        f"the load generator sent late: slots were without a request for {client.late_fraction:.1%} of the time "
+        f"(limit {HARM:.0%}), so the load was lower than requested{because}",
         remedy if cause else f"{remedy}, and whether --max-rps holds requests back",
         s.load,
     )
@@ -92,7 +92,7 @@ def in_flight_low(s: LevelSummary) -> Verdict | None:
     return invalid(
         Code.IN_FLIGHT_LOW,
         f"{s.in_flight:.1f} of {s.concurrency} requests were in flight "
-        f"({s.in_flight / s.concurrency:.0%}, at least {IN_FLIGHT:.0%} is needed for a plateau)",
+        f"({s.in_flight / s.concurrency:.0%}; a plateau needs {IN_FLIGHT:.0%})",
         "look for refused requests or a slow client, or make the requests longer",
         s.load,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.analysis import explanation
 from harness.analysis.hyperbolas import PAST
 from harness.analysis.verdicts.server import KV_FULL
 from harness.judgement import Code, Verdict, doubt, note
-from harness.summary import Curve, LevelSummary
+from harness.summary import Curve, Gap, LevelSummary, Phases
 from harness.work import Unit
 
 GPU_BUSY = 0.70  # of the time, from which on a GPU does not wait for its host
@@ -93,6 +94,19 @@ def host_bound(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
     )
 
 
+def above_peak(gap: Gap | None, phases: Phases | None) -> Verdict | None:
+    """A doubt where more was reached than the hardware can do by its figures, at one request alone or by a probe."""
+    mbu, mfu = (gap.mbu, gap.mfu) if gap else (None, None)
+    probed = (
+        phases.decode.mbu if phases and phases.decode else None,
+        phases.prefill.mfu if phases and phases.prefill else None,
+    )
+    found = explanation.above_peak(mbu or probed[0], mfu or probed[1])
+    if not found:
+        return None
+    return doubt(Code.ABOVE_PEAK, found, "check --gpu and --dtype: the prediction rests on these figures")
+
+
 def _largest(levels: Sequence[LevelSummary], figure: str) -> float | None:
     found = [x for s in levels if s.server and (x := getattr(s.server, figure)) is not None]
     return max(found, default=None)
@@ -117,7 +131,7 @@ def drift(levels: Sequence[LevelSummary]) -> Verdict | None:
     unit = "documents/s" if s.unit == Unit.DOCUMENTS else "tok/s"
     return doubt(
         Code.DRIFT,
-        f"{first.throughput.mean:.4g} {unit}, measured again {s.throughput.mean:.4g} ({change:+.1%})",
+        f"{first.throughput.mean:.4g} {unit} at first, {s.throughput.mean:.4g} when measured again ({change:+.1%})",
         "look for other load, a warming cache or a throttling GPU",
         s.load,
     )

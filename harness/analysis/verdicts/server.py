@@ -59,8 +59,8 @@ def server_lumps(s: LevelSummary, events_at_once: float | None) -> Verdict | Non
         return None
     return note(
         Code.SERVER_LUMPS,
-        f"the server sends {events_at_once:.3g} events at a time: ICL is that of the lumps, ITL percentiles are left "
-        "out, throughput stands",
+        f"the server sends {events_at_once:.3g} events at a time: ITL percentiles are left out, ICL is the time "
+        "between such bundles, throughput stands",
         "a proxy that buffers, speculation or steps of several tokens do this; look at the proxy first",
         s.load,
     )

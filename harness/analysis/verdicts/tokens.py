@@ -26,7 +26,7 @@ def unplaced_tokens(s: LevelSummary, output_tokens: float) -> Verdict | None:
         return None
     return doubt(
         Code.UNPLACED_TOKENS,
-        f"{s.unplaced_tokens} of {output_tokens:.0f} tokens in the server's usage have no arrival "
+        f"{s.unplaced_tokens} of {output_tokens:.0f} tokens that the server counted were not seen to arrive "
         f"({s.unplaced_tokens / output_tokens:.1%})",
         "name the tokenizer, or ask for usage in every chunk",
         s.load,

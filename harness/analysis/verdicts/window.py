@@ -29,14 +29,14 @@ def window_too_short(s: LevelSummary) -> Verdict | None:
     if s.window_s < _REQUEST_TIMES * request:
         return note(
             Code.WINDOW_TOO_SHORT,
-            f"window of {s.window_s:.3g} s is {s.window_s / request:.1f} request times of {request:.3g} s; "
-            f"an interval needs {_REQUEST_TIMES}",
+            f"the window of {s.window_s:.3g} s is {s.window_s / request:.1f} times as long as a request of "
+            f"{request:.3g} s; an interval needs {_REQUEST_TIMES} times",
             f"hold each level for at least {_REQUEST_TIMES * request:.3g} s",
             s.load,
         )
     return doubt(
         Code.WINDOW_TOO_SHORT,
-        f"throughput is still correlated over a tenth of the window of {s.window_s:.3g} s: no interval",
+        f"throughput varies too slowly for an interval from a window of {s.window_s:.3g} s",
         "hold each level longer",
         s.load,
     )
@@ -48,9 +48,9 @@ def fit_error_assumed(s: LevelSummary) -> Verdict | None:
     share = s.output_tokens_per_s_se / s.throughput.mean
     return note(
         Code.FIT_ERROR_ASSUMED,
-        f"window of {s.window_s:.3g} s is too short to measure its own error ({share:.1%} by its number of requests); "
-        "the fit takes it from the scatter of the levels",
-        "hold each level for at least 4 request times, better 20, for errors of their own",
+        f"a window of {s.window_s:.3g} s is too short for an error of its throughput ({share:.1%} by the number of "
+        "requests); the fit takes it from the scatter of the levels",
+        "measure each level for at least 4 times as long as a request takes, better 20 times",
         s.load,
     )
 
@@ -82,7 +82,7 @@ def not_settled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
         return None
     return doubt(
         Code.NOT_SETTLED,
-        "throughput had not settled by half of warm-up and window",
+        "throughput was still changing half-way through warm-up and window",
         "hold the level longer",
         s.load,
     )
@@ -129,7 +129,7 @@ def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None
         return None
     return note(
         Code.TRANSIENT_UNCHECKED,
-        "fewer than 20 bins: the transient at the start was not looked for",
+        "too short to tell whether the server was still warming up when the window began",
         "hold the level longer",
         s.load,
     )
@@ -143,7 +143,7 @@ def too_few_samples(s: LevelSummary) -> Verdict | None:
     upto = f"percentiles up to p{carried[-1]:g}" if carried else "no percentile"
     return note(
         Code.TOO_FEW_SAMPLES,
-        f"{n} requests carry {upto}; p99 needs {SAMPLES[99]}",
+        f"{n} requests are enough for {upto}; p99 needs {SAMPLES[99]}",
         "hold the level longer for higher percentiles",
         s.load,
     )

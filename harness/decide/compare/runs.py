@@ -107,7 +107,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
         levels = [level for level in summary.levels if level.repeat == repeat]
-        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and _within_reason(each)]
+        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and within_reason(each)]
         out.append(
             Run(
                 label=label,
@@ -190,7 +190,7 @@ def ceiling(roof: Roof | None, input_tokens: float | None, output_tokens: float 
     1/(kv·(ctx + 1) + t_pre/G), ctx = P + G/2, t_pre = P·prompt + attend·P²/2 (docs/method.md, The steady state).
 
     >>> round(ceiling(Roof(prompt=1e-5, attend=0.0, weights=5e-3, kv=4e-8), 1000, 200))
-    10638
+    10634
     """
     if roof is None or not input_tokens or not output_tokens:
         return None
@@ -228,7 +228,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     )
 
 
-def _within_reason(point: Point) -> bool:
+def within_reason(point: Point) -> bool:
     """Whether a level can be one of a server; a stored summary may come from anybody."""
     figures = (point.in_flight or point.concurrency, point.output_tokens_per_s, point.se or 1.0)
     return all(_LEAST < figure < _MOST for figure in figures)

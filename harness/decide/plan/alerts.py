@@ -1,0 +1,93 @@
+"""When to scale and when to wake somebody: thresholds per replica, and the same as Prometheus rules.
+
+Throughput far below what was measured means little while nobody asks for more. So the alerts fire only while requests
+wait: then the replicas are asked for all they have. 70 % for five minutes and 50 % are widely quoted levels.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.decide.plan.capacity import MeasuredLoad
+from harness.server_metrics import ENGINES, Engine, Figure, Kind
+
+LOW, CRITICAL, LOW_FOR = 0.7, 0.5, "5m"
+_GENERATED = (Figure.GENERATION_TOKENS, Figure.ENDED_GENERATION_TOKENS)
+
+
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """Per replica, in the run's unit of work per second."""
+
+    scale_out_above: float  # the target utilisation of the operating point
+    low_below: float  # for five minutes while requests wait: a warning
+    critical_below: float  # likewise: critical
+    in_flight_above: float | None  # beyond it the operating point is passed
+    rules: str  # a Prometheus rule file; "": the engine's names are not known
+
+
+def thresholds(at: MeasuredLoad, utilization: float, engine: str) -> Thresholds:
+    """Of a replica at its operating point."""
+    X = at.work_per_s.value or 0.0
+    found = Thresholds(
+        scale_out_above=utilization * X,
+        low_below=LOW * X,
+        critical_below=CRITICAL * X,
+        in_flight_above=at.in_flight,
+        rules="",
+    )
+    known = next((each for each in ENGINES if each.name == engine), None)
+    return msgspec.structs.replace(found, rules=_rules(found, known) if known else "")
+
+
+def _rules(of: Thresholds, engine: Engine) -> str:
+    """The rule file for an engine that counts its tokens and its queue; "" for another."""
+    tokens, waiting = _series(engine, *_GENERATED), _series(engine, Figure.WAITING)
+    if not tokens or not waiting:
+        return ""
+    running = _series(engine, Figure.RUNNING)
+    replicas = f"count(count by (instance) ({tokens}))"
+    each = f"sum(rate({tokens}[5m])) / {replicas}"
+    queue = f"sum({waiting}) > 0"
+    less = f"sum(rate({tokens}[15m])) / ({replicas} - 1)"
+    rules = [
+        _rule("KneeScaleOut", f"{each} > {of.scale_out_above:.6g}", "1m", "info",
+              "Output tokens/s of a replica are above the planned utilisation: start one more."),
+        _rule("KneeScaleIn", f"{less} < {of.scale_out_above:.6g} and {replicas} > 1", "15m", "info",
+              "One replica fewer would stay within the planned utilisation."),
+        _rule("KneeThroughputLow", f"{each} < {of.low_below:.6g} and {queue}", LOW_FOR, "warning",
+              "Requests wait, and a replica makes less than 70 % of what was measured."),
+        _rule("KneeThroughputCritical", f"{each} < {of.critical_below:.6g} and {queue}", "1m", "critical",
+              "Requests wait, and a replica makes less than 50 % of what was measured."),
+    ]  # fmt: skip
+    if running and of.in_flight_above is not None:
+        in_flight = f"(sum({running}) + sum({waiting})) / {replicas}"
+        rules.append(
+            _rule("KneeInFlightHigh", f"{in_flight} > {of.in_flight_above:.6g}", "1m", "warning",
+                  "More requests are in flight on a replica than at its operating point.")
+        )  # fmt: skip
+    return "groups:\n  - name: knee-plan\n    rules:\n" + "".join(rules)
+
+
+def _rule(name: str, expression: str, lasts: str, severity: str, summary: str) -> str:
+    """One alert of a rule file; the texts are ours and have no quotes."""
+    lines = (
+        f"      - alert: {name}",
+        f"        expr: '{expression}'",
+        f"        for: {lasts}",
+        "        labels:",
+        f"          severity: {severity}",
+        "        annotations:",
+        f"          summary: '{summary}'",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _series(engine: Engine, *figures: Figure) -> str:
+    """The engine's name of the first of these figures that it has, with the labels that it needs; "" for none."""
+    for figure in figures:
+        for name, metrics in engine.metrics.items():
+            for metric in metrics:
+                if metric.figure is figure and metric.kind is not Kind.HISTOGRAM:
+                    labels = ",".join(f'{label}="{value}"' for label, value in metric.where)
+                    return f"{name}{{{labels}}}" if labels else name
+    return ""

@@ -1,0 +1,228 @@
+"""What one replica was measured to do at each load: all that a plan knows of a server.
+
+Levels that are invalid are left out, repeats are pooled as for the curve. A run on several replicas is divided by their
+number. Where the requests were taken out of a folder, an SLO is judged by the stored percentiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.analysis import slo
+from harness.analysis.points import Point, pool
+from harness.analysis.stats import Z95
+from harness.analysis.summarise import summarise
+from harness.analysis.validity import Purpose, usable
+from harness.decide import measured
+from harness.decide.compare.runs import within_reason
+from harness.errors import HarnessError
+from harness.judgement import Gravity, Outcome
+from harness.manifest import Manifest, MapManifest
+from harness.results.folder import REQUESTS, SPOOL, SUMMARY
+from harness.results.result import Result, read_manifest, read_summary
+from harness.summary import LevelSummary, Prediction, Spread, Summary, Value
+from harness.work import Unit
+
+_WIDEST = 50.0  # of half an interval, in ln X: nothing is known
+
+
+class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One load of one replica. Work is counted in the run's unit: output tokens, input tokens or documents."""
+
+    load: float  # requests in flight, or in open loop requests per second
+    work_per_s: Value  # with its 95 % interval
+    requests_per_s: float  # that this work comes to
+    in_flight: float | None
+    ttft_s: Spread  # of what decodes nothing the whole answer
+    itl_s: Spread
+    e2e_s: Spread
+    slo: str | None  # met | missed | unresolved; None without an SLO
+    power_w: float | None  # of the replica's GPUs
+    prefill_time_fraction: float | None  # of the engine's time, by the server
+    batch_utilization: float | None
+    doubts: list[str]  # codes of the level's doubts
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica."""
+
+    source: str  # the folder
+    simulated: bool
+    open_loop: bool
+    unit: str  # a Unit
+    slo: list[str]  # limits, as they are written
+    slo_by: str  # requests | percentiles: what decided it
+    slo_load: float | None  # the highest load that meets the SLO
+    slo_missed: float | None  # the lowest that misses it
+    rises: bool  # no plateau was found: throughput may rise beyond the last load
+    measured_replicas: int  # that the run loaded as one
+    gpu: str | None
+    gpus: float | None
+    usd_per_gpu_hour: float | None
+    work_per_request: float
+    documents_per_request: float | None
+    input_tokens: float | None
+    output_tokens: float | None
+    bytes_per_request: float | None  # received
+    cold_start_s: float | None  # from its start to its first answer
+    engine: str  # as the manifest has it; "": not known
+    loads: list[MeasuredLoad]  # rising
+    prediction: Prediction | None = None  # what is known of model and card
+
+    @property
+    def counts(self) -> Unit:
+        return Unit(self.unit)
+
+
+def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
+    """Of a result folder; `limits` in place of the SLO that the run had, seconds by name."""
+    folder = Path(place)
+    if (folder / SUMMARY).exists() and not any((folder / name).exists() for name in (REQUESTS, SPOOL)):
+        about = read_manifest(folder)
+        if isinstance(about, MapManifest):
+            way_out = "give the folder of one of its cells"
+            raise HarnessError("a level map, not a run", place=place, way_out=way_out)
+        return of_summary(place, about, read_summary(folder), limits, by="percentiles")
+    run = Result.open(folder)
+    if limits is not None:
+        spec = msgspec.structs.replace(run.manifest.scenario, slo=dict(limits))
+        run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=spec))
+    good = [record.bytes_received for record in run.records if not record.error]
+    received = sum(good) / len(good) if good else None
+    return of_summary(place, run.manifest, summarise(run), limits, bytes_per_request=received or None)
+
+
+def of_summary(
+    place: str,
+    manifest: Manifest,
+    summary: Summary,
+    limits: Mapping[str, float] | None,
+    *,
+    by: str = "requests",
+    bytes_per_request: float | None = None,
+) -> Capacity:
+    """Of a summary whose levels are judged by `limits`, or are to be."""
+    levels = [s for s in summary.levels if s.input_tokens_asked is None and s.load and usable(s, Purpose.ANSWER)]
+    levels = [s for s in levels if s.throughput.mean and within_reason(_point(s))]
+    if not levels:
+        raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
+    wanted = slo.limits(manifest.scenario.slo if limits is None else limits)
+    replicas = len(manifest.urls or ()) or 1
+    if summary.unit not in list(Unit):
+        raise HarnessError("it counts what this version does not know", place=place, way_out="use a newer version")
+    unit = Unit(summary.unit)
+    work = _work_per_request(levels, unit)
+    if not work:
+        raise HarnessError("the work of a request is not known", place=place, way_out="measure it anew")
+    pooled = pool([_point(level) for level in levels])
+    rows = zip(pooled.C, pooled.X, pooled.sigma * pooled.widening, strict=True)
+    outcomes = {float(load): _outcome([s for s in levels if s.load == load], wanted, by) for load in pooled.C}
+    loads = [
+        _load([s for s in levels if s.load == load], float(X), float(sigma), work, replicas, outcomes[float(load)])
+        for load, X, sigma in rows
+    ]
+    met, missed = _boundary(summary, outcomes, by) if wanted else (None, None)
+    start, curve = manifest.stack or None, summary.curve
+    return Capacity(
+        source=place,
+        simulated=summary.simulated,
+        open_loop=any(level.rate is not None for level in levels),
+        unit=unit.value,
+        slo=[str(limit) for limit in wanted],
+        slo_by=by,
+        slo_load=met and met / replicas,
+        slo_missed=missed and missed / replicas,
+        rises=curve is None or not curve.plateau_reached,
+        measured_replicas=replicas,
+        gpu=manifest.gpu.lower() if manifest.gpu else None,
+        gpus=manifest.gpus / replicas if manifest.gpus else None,
+        usd_per_gpu_hour=manifest.price,
+        work_per_request=work,
+        documents_per_request=_ratio(levels, "documents_per_s"),
+        input_tokens=_mean(levels, "input_tokens_mean"),
+        output_tokens=_mean(levels, "output_tokens_mean"),
+        bytes_per_request=bytes_per_request,
+        cold_start_s=start and start.start_to_ready_s + (start.first_answer_s or 0.0),
+        engine=str(manifest.server.get("name") or ""),
+        loads=loads,
+        prediction=summary.prediction,
+    )
+
+
+def _load(
+    levels: Sequence[LevelSummary], X: float, sigma: float, work: float, replicas: int, outcome: str | None
+) -> MeasuredLoad:
+    """The repeats of one load as one; latencies and the rest are those of the repeat with the most requests."""
+    level, X = max(levels, key=lambda each: each.requests), X / replicas
+    width = math.exp(min(Z95 * sigma, _WIDEST))
+    server, gpu, load = level.server, level.gpu, float(level.load or 0)
+    return MeasuredLoad(
+        load=load / replicas,
+        work_per_s=Value(X, (X / width, X * width)),
+        requests_per_s=X / work,
+        in_flight=level.in_flight and level.in_flight / replicas,
+        ttft_s=level.first_s,
+        itl_s=level.itl_s,
+        e2e_s=level.e2e_s,
+        slo=outcome,
+        power_w=gpu.power_w / replicas if gpu and gpu.power_w else None,
+        prefill_time_fraction=server.prefill_time_fraction if server else None,
+        batch_utilization=server.batch_utilization if server else None,
+        doubts=sorted({v.code for v in level.verdicts if v.level == Gravity.DOUBT}),
+    )
+
+
+def _point(level: LevelSummary) -> Point:
+    X = level.throughput.mean or math.nan
+    assumed = level.output_tokens_per_s_se_assumed
+    return Point(float(level.load or 0), level.in_flight, X, level.output_tokens_per_s_se, assumed=assumed)
+
+
+def _outcome(levels: Sequence[LevelSummary], limits: Sequence[slo.SloLimit], by: str) -> str | None:
+    """How a load stands to the SLO: by its requests, or by the percentiles that were stored of them."""
+    if not limits:
+        return None
+    if by == "requests":
+        return slo.outcome([each for level in levels for each in level.slo]).value
+    met = all(measured.met(level, limit) for level in levels for limit in limits)
+    return (Outcome.MET if met else Outcome.MISSED).value
+
+
+def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -> tuple[float | None, float | None]:
+    """The highest load that meets the SLO, and the lowest that misses it."""
+    missed = min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
+    if by == "requests":
+        knee = summary.knees.slo or summary.knees.slo_rate
+        return (knee.value, knee.ci95[1] if knee.ci95 else None) if knee else (None, missed)
+    below = math.inf if missed is None else missed
+    met = [load for load, outcome in outcomes.items() if outcome == Outcome.MET and load < below]
+    return max(met, default=None), missed
+
+
+def _work_per_request(levels: Sequence[LevelSummary], unit: Unit) -> float | None:
+    """Of the run's unit, what a request is on average."""
+    if unit is Unit.DOCUMENTS:
+        return _ratio(levels, "documents_per_s")
+    return _mean(levels, "output_tokens_mean" if unit.decodes else "input_tokens_mean")
+
+
+def _ratio(levels: Sequence[LevelSummary], name: str) -> float | None:
+    """A rate over that of requests, of all levels."""
+    pairs = [(getattr(level, name) or None, level.requests_per_s.mean) for level in levels]
+    known = [(rate.mean, requests) for rate, requests in pairs if rate is not None and rate.mean and requests]
+    return sum(rate for rate, _ in known) / sum(requests for _, requests in known) if known else None
+
+
+def _mean(levels: Sequence[LevelSummary], name: str) -> float | None:
+    """Tokens of a request, over the requests of all levels."""
+    known = [
+        (getattr(level, name), level.requests)
+        for level in levels
+        if (getattr(level, name) or 0) > 0 and level.requests > 0
+    ]
+    total = sum(n for _, n in known)
+    return sum(tokens * n for tokens, n in known) / total if total else None

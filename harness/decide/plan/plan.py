@@ -1,0 +1,211 @@
+"""All of a plan: from what one replica was measured to do, and what is asked, to a fleet and its figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from harness.decide.plan import alerts, bill, day, energy, fleet, lengths, offline, operating, outlook, reference
+from harness.decide.plan.bill import Costs
+from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan.question import Prices, Question
+from harness.errors import HarnessError
+from harness.judgement import Outcome
+from harness.traffic import Traffic
+
+FORMAT = 1
+MISSED, UNDECIDED = 99, 3  # exit statuses: the SLO is not reached; too few requests to decide it
+_ALIKE = 0.1  # relative: lengths that still count as those measured
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """plan.json. Seconds, tokens, USD; None and [] where it was not asked or is not known."""
+
+    format: int = FORMAT
+    question: Question
+    capacity: Capacity
+    operating_point: operating.OperatingPoint
+    fleet: fleet.Fleet | None = None  # None: a batch, or no load meets the SLO
+    users: float | None = None  # at the peak, where a think time is given
+    day: day.Day | None = None
+    costs: Costs | None = None
+    batch: offline.Batch | None = None
+    long_requests: list[lengths.LongRequest] = []
+    growth: list[outlook.Month] = []
+    break_even: outlook.BreakEven | None = None
+    energy: energy.Energy | None = None
+    thresholds: alerts.Thresholds | None = None
+    reference: list[reference.Place] = []
+    notes: list[str] = []  # what the figures rest on, a sentence each without its period
+
+    @property
+    def exit_status(self) -> int:
+        """0; 99 where no measured load meets the SLO; 3 where that cannot be decided."""
+        if self.operating_point.at is not None:
+            return 0
+        return MISSED if self.operating_point.outcome == Outcome.MISSED else UNDECIDED
+
+
+def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -> Plan:
+    """The plan for one replica's capacity; `shape` is that of a day's traffic, where there is one."""
+    prices = _filled(question.prices, capacity)
+    question = msgspec.structs.replace(question, prices=prices)
+    point = operating.choose(capacity, question.by, offline=question.demand.offline)
+    shown = msgspec.structs.replace(capacity, prediction=None)
+    begun = Plan(question=question, capacity=shown, operating_point=point)
+    if point.at is None:
+        return begun
+    whole = _of_batch(begun, point.at) if question.demand.offline else _of_traffic(begun, point.at, shape)
+    places = reference.places(capacity, point.at, whole.costs) if question.reference else []
+    return msgspec.structs.replace(whole, reference=places, notes=_notes(whole, point.at))
+
+
+def _of_batch(begun: Plan, at: MeasuredLoad) -> Plan:
+    """The plan with the replicas of a batch."""
+    prices, demand = begun.question.prices, begun.question.demand
+    found = offline.batch(at, _amount(begun), demand.deadline_s or 0.0, prices, prices.cold_start_s)
+    return msgspec.structs.replace(begun, batch=found, energy=energy.energy(at, found.replicas, prices))
+
+
+def _amount(begun: Plan) -> float:
+    """A batch in the run's unit of work."""
+    capacity, demand = begun.capacity, begun.question.demand
+    tokens = capacity.unit.endswith("tokens")
+    if demand.offline_tokens is not None and tokens:
+        return demand.offline_tokens
+    if demand.offline_documents is not None and capacity.documents_per_request:
+        return demand.offline_documents * capacity.work_per_request / capacity.documents_per_request
+    flag, way_out = (
+        ("--offline-documents", "--offline-tokens") if tokens else ("--offline-tokens", "--offline-documents")
+    )
+    raise HarnessError(f"the run counts {capacity.unit}", place=flag, way_out=f"give {way_out}")
+
+
+def _of_traffic(begun: Plan, at: MeasuredLoad, shape: Traffic | None) -> Plan:
+    """The plan with a fleet for requests that come all the time, and all that is asked about it."""
+    capacity, question = begun.capacity, begun.question
+    demand, prices, reserve, future = question.demand, question.prices, question.reserve, question.outlook
+    work = bill.work_of(capacity, demand)
+    X = at.work_per_s.value or 0.0
+
+    def count(rate: float, of: float = work, per_s: float = X) -> int:
+        return fleet.count(rate, of, per_s, capacity.unit, reserve)
+
+    traffic, peak = _day(begun, at, shape, count)
+    found = _with_prices(fleet.fleet(capacity, at, peak, work, reserve), prices)
+    saves = None
+    if future.speedup is not None and future.effort_usd is not None:
+        faster = count(peak, work, X * future.speedup)
+        saves = outlook.break_even(found.replicas, faster, future.speedup, future.effort_usd, prices)
+    users = demand.users
+    if users is None and demand.think_s is not None and at.e2e_s.mean is not None:
+        users = peak * (at.e2e_s.mean + demand.think_s)  # Little's law over answer and pause
+    return msgspec.structs.replace(
+        begun,
+        fleet=found,
+        users=users,
+        day=traffic,
+        costs=bill.costs(capacity, at, demand, prices, found.replicas, traffic.mean if traffic else peak, traffic),
+        long_requests=lengths.long_requests(capacity, at, demand, lambda tokens: count(peak, tokens)),
+        growth=[] if future.growth is None else outlook.grown(peak, future.growth, future.months, count, prices),
+        break_even=saves,
+        energy=energy.energy(at, found.replicas, prices),
+        thresholds=alerts.thresholds(at, reserve.utilization, capacity.engine if capacity.counts.decodes else ""),
+    )
+
+
+def _day(
+    begun: Plan, at: MeasuredLoad, shape: Traffic | None, count: Callable[[float], int]
+) -> tuple[day.Day | None, float]:
+    """The day's traffic where there is one, and the peak in requests per second."""
+    question = begun.question
+    asked = _asked(begun, at)
+    if shape is None:
+        assert asked is not None
+        return None, asked
+    cells, peak = day.rates(shape, asked)
+    cold, utilization = question.prices.cold_start_s, question.reserve.utilization
+    return day.of_rates(cells, peak, shape.period_s or 0.0, count, utilization, cold), peak
+
+
+def _asked(begun: Plan, at: MeasuredLoad) -> float | None:
+    """Requests per second at the peak; None where a day's traffic alone says it."""
+    demand, capacity = begun.question.demand, begun.capacity
+    if demand.users is not None and demand.think_s is not None:
+        if not at.e2e_s.mean or at.e2e_s.mean < 0:
+            raise HarnessError("the time of an answer is not known", place="--users", way_out="give --rps")
+        return demand.users / (at.e2e_s.mean + demand.think_s)  # λ = N/(R + Z)
+    if demand.documents_per_s is not None:
+        if not capacity.documents_per_request:
+            raise HarnessError("the run counts no documents", place="--documents-per-s", way_out="give --rps")
+        return demand.documents_per_s / capacity.documents_per_request
+    return demand.requests_per_s
+
+
+def _filled(prices: Prices, capacity: Capacity) -> Prices:
+    """The prices, with what the run recorded where nothing else is given."""
+    return msgspec.structs.replace(
+        prices,
+        gpu_hour=capacity.usd_per_gpu_hour if prices.gpu_hour is None else prices.gpu_hour,
+        gpus=capacity.gpus if prices.gpus is None else prices.gpus,
+        cold_start_s=capacity.cold_start_s if prices.cold_start_s is None else prices.cold_start_s,
+    )
+
+
+def _with_prices(found: fleet.Fleet, prices: Prices) -> fleet.Fleet:
+    rows = [
+        msgspec.structs.replace(each, usd_per_month=outlook.usd_per_month(each.replicas, prices))
+        for each in found.options
+    ]
+    return msgspec.structs.replace(found, options=rows)
+
+
+def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
+    """What the figures rest on beyond the measured curve, and what would make them better."""
+    capacity, prices, demand, point = plan.capacity, plan.question.prices, plan.question.demand, plan.operating_point
+    last, found = capacity.loads[-1].load == at.load, []
+    if last and capacity.rises:
+        found.append(
+            "throughput still rises at the last measured load: a higher one may carry more and is not planned on"
+        )
+    if point.outcome == Outcome.MET and point.missed_at is None:
+        found.append("no measured load misses the SLO: a higher one may meet it too")
+    if point.outcome and capacity.slo_by == "percentiles":
+        found.append("the SLO is judged by stored percentiles, since the folder has no requests")
+    if at.doubts:
+        found.append(f"the level of the operating point has doubts: {', '.join(at.doubts)}")
+    if capacity.measured_replicas > 1:
+        found.append(
+            f"a replica is one of the {capacity.measured_replicas} that were loaded together, taken to be alike"
+        )
+    if plan.fleet:
+        found += _of_fleet(plan.fleet)
+        if point.outcome and not capacity.open_loop:
+            found.append(
+                "the SLO was met in closed loop; requests that come in bursts wait longer, "
+                "which `knee run --rate` on the planned fleet would show"
+            )
+    asked = (("in", demand.input_tokens, capacity.input_tokens), ("out", demand.output_tokens, capacity.output_tokens))
+    for name, own, was in asked:
+        if own is not None and was and abs(own / was - 1) > _ALIKE:
+            found.append(
+                f"measured with {was:,.0f} tokens {name}, planned for {own:,.0f}: the throughput is taken to stay, "
+                "which was not measured"
+            )
+    if prices.gpu_hour is None:
+        found.append("no price is known: add --price USD, per GPU and hour")
+    elif not prices.gpus:
+        found.append("the GPUs of a replica are not recorded: add --gpus N")
+    if (plan.day or prices.spot_interruptions_per_h) and prices.cold_start_s is None:
+        found.append("the cold start of a replica is not known: add --cold-start TIME")
+    return found
+
+
+def _of_fleet(found: fleet.Fleet) -> list[str]:
+    out = []
+    if found.ci95[1] > found.replicas:
+        out.append(f"by the low end of the measured throughput {found.ci95[1]} replicas are needed")
+    if not found.may_fail:
+        out.append("no replica may fail at the peak: the others would pass their operating point; --spare 1 adds one")
+    return out

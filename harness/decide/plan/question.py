@@ -1,0 +1,116 @@
+"""What a plan is asked for: the demand, what is kept in reserve, and prices. Plain data, read from flags."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from harness.errors import HarnessError
+
+By = Literal["slo", "cost", "knee"]
+UTILIZATION = 0.7  # of the operating point: a headroom of 1/0.7 - 1 = 43 % above the peak
+MONTH_H = 720.0  # hours: 30 days
+MOST = 1e9  # requests per second, users, dollars: nothing that is planned has more
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be served. One of the first three, a day's traffic, or a batch; None is not asked."""
+
+    requests_per_s: float | None = None  # at the peak
+    users: float | None = None  # at the peak; each sends again `think_s` after an answer's end
+    documents_per_s: float | None = None  # at the peak, of work that decodes nothing
+    think_s: float | None = None
+    traffic: str | None = None  # of a day, as `harness.traffic` writes it
+    offline_tokens: float | None = None  # a batch: output tokens, of work that decodes nothing input tokens
+    offline_documents: float | None = None  # a batch of work that decodes nothing
+    deadline_s: float | None = None
+    input_tokens: float | None = None  # means of a request; None: as measured
+    output_tokens: float | None = None
+    long_input: dict[str, float] = {}  # tokens by percentile, like p99
+    long_output: dict[str, float] = {}
+
+    @property
+    def offline(self) -> bool:
+        """Whether it is a batch."""
+        return self.offline_tokens is not None or self.offline_documents is not None
+
+
+class Reserve(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept above the peak. A redundancy factor, spares or an availability: one of the three at most."""
+
+    utilization: float = UTILIZATION  # of the operating point's throughput, at the peak; headroom = 1/u - 1
+    redundancy: float | None = None  # a factor on the replicas
+    spare: int | None = None  # replicas that may be down at the peak (N+k)
+    availability: float | None = None  # share of the time that enough replicas are up
+    replica_availability: float | None = None  # share of the time that one replica is up
+
+    def __post_init__(self) -> None:
+        several = [self.redundancy, self.spare, self.availability]
+        if sum(each is not None for each in several) > 1:
+            fact = "a redundancy factor, spares and an availability exclude each other"
+            raise HarnessError(fact, place="--redundancy, --spare, --availability", way_out="give one of them")
+        if (self.availability is None) != (self.replica_availability is None):
+            way_out = "give --availability and --replica-availability together"
+            raise HarnessError("spares follow from both availabilities", place="--availability", way_out=way_out)
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """USD; None: not known, and what needs it is left out."""
+
+    gpu_hour: float | None = None
+    gpus: float | None = None  # of one replica; None: as recorded
+    reserved_gpu_hour: float | None = None
+    spot_gpu_hour: float | None = None
+    spot_interruptions_per_h: float | None = None  # of one replica
+    monthly: dict[str, float] = {}  # other costs of a month, by name
+    egress_gb: float | None = None
+    kwh: float | None = None
+    carbon_g_kwh: float | None = None  # grams of CO2 per kWh
+    cold_start_s: float | None = None  # of one replica; None: as measured
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What may change."""
+
+    growth: float | None = None  # of the demand, per month
+    months: int = 12
+    speedup: float | None = None  # of throughput by an optimisation
+    effort_usd: float | None = None  # that it costs
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    demand: Demand
+    by: By | None = None  # None: by the SLO where there is one, else at the bend
+    reserve: Reserve = Reserve()
+    prices: Prices = Prices()
+    outlook: Outlook = Outlook()
+    reference: bool = False  # widely quoted tables too
+
+    def __post_init__(self) -> None:
+        demand, outlook = self.demand, self.outlook
+        amounts = (
+            demand.requests_per_s, demand.users, demand.documents_per_s, demand.offline_tokens, demand.offline_documents
+        )  # fmt: skip
+        asked = sum(each is not None for each in amounts)
+        if asked > 1 or (demand.offline and demand.traffic is not None):
+            way_out = "give one of --rps, --users, --documents-per-s, --offline-tokens and --offline-documents"
+            raise HarnessError("a plan has one demand", place="knee plan", way_out=way_out)
+        if not asked and demand.traffic is None:
+            way_out = (
+                "add --rps 50, --users 1000 --think-time 30s, --traffic SHAPE or --offline-tokens 10B --deadline 8h"
+            )
+            raise HarnessError("no demand is given", place="knee plan", way_out=way_out)
+        if demand.offline != (demand.deadline_s is not None):
+            fact = "a batch has an amount and a deadline"
+            raise HarnessError(fact, place="--deadline", way_out="give --offline-tokens and --deadline together")
+        if demand.users is not None and demand.think_s is None:
+            way_out = "add --think-time, the pause between an answer and the next question; 0s for none"
+            raise HarnessError("users without a think time", place="--users", way_out=way_out)
+        if (outlook.speedup is None) != (outlook.effort_usd is None):
+            way_out = "give --speedup and --effort together"
+            raise HarnessError("an optimisation has a speedup and a price", place="--speedup", way_out=way_out)
+        if demand.offline and outlook != Outlook():
+            raise HarnessError("a batch does not grow", place="--growth, --speedup", way_out="leave them out")

@@ -1,0 +1,133 @@
+"""A worker's requests, built before they are due: none of the work of making one delays its send.
+
+The worker's share of the numbers is every n-th; each number stands for one request, or task, in a run. Left out: when
+a request is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from harness.classes import Cancel
+from harness.dialects import DIALECTS
+from harness.load.messages import BeginLevel, Plan
+from harness.load.transport import Transport
+from harness.workload.image import Images
+from harness.workload.request import Request
+from harness.workload.source import Source, times
+from harness.workload.tasks import Tasks
+
+_MOST_AHEAD = 4096  # requests built ahead at most
+
+
+class Built(msgspec.Struct, frozen=True, gc=False):
+    """A request that is ready to be sent."""
+
+    id: str
+    number: int
+    data: Any
+    class_: str
+    cancel: Cancel | None
+    session: str
+    turn: int
+
+
+class Prepared:
+    """The requests of a worker's source; `source` is None where it makes tasks, which are built one by one."""
+
+    def __init__(self, plan: Plan, transport: Transport) -> None:
+        self._plan = plan
+        self._transport = transport
+        self._encode = (
+            DIALECTS[plan.api]
+            .encoder(plan.model, drop=plan.drop, extra=plan.extra_body, classes=plan.classes, stream=plan.stream)
+            .encode
+        )
+        self._images = Images(*plan.images, plan.source.seed) if plan.images else None
+        self._number = plan.first_request + plan.worker
+        self._ready: collections.deque[Built] = collections.deque()
+        self._of_words: dict[int | None, Source] = {}  # by words of a level's own prompts
+        self.source: Source | None = None  # of the requests that are built ahead
+        if not isinstance(plan.source, Tasks):
+            self.source = self._of_words[None] = plan.source
+        self._wanted = 8  # how many requests to have built ahead
+        self._low = asyncio.Event()  # fewer than half of them are left
+
+    @property
+    def times(self) -> Sequence[float]:
+        """When the requests of a trace came, seconds since the first; empty for all other sources."""
+        return () if self.source is None else times(self.source)
+
+    async def prepare(self, connections: int) -> None:
+        """Build the first requests of a level with so many in flight."""
+        self._wanted = min(_MOST_AHEAD, 8 + connections)
+        while self.source is not None and len(self._ready) < self._wanted:
+            self._build_some()
+            await asyncio.sleep(0)
+
+    def begin(self, level: BeginLevel) -> None:
+        """Requests are the level's from now on; those that were built for another leave their numbers unused."""
+        source = None if self.source is None else self._source_of(level)
+        if source is self.source and level.first_request is None:
+            return
+        self.source = source
+        self._ready.clear()
+        self._low.set()
+        if level.first_request is not None:
+            self._number = level.first_request + self._plan.worker
+
+    def next(self, level: BeginLevel) -> Built:
+        """The next request of the level's source."""
+        source = self._source_of(level)
+        built = self._ready.popleft() if self._ready and source is self.source else self._build(source)
+        if 2 * len(self._ready) < self._wanted:
+            self._low.set()
+        return built
+
+    def next_number(self) -> int:
+        """Of a request, or of a task: each once in a run."""
+        number, self._number = self._number, self._number + self._plan.workers
+        return number
+
+    def build(self, request: Request) -> Built:
+        """The bytes of a request."""
+        plan = self._plan
+        if self._images is not None:
+            request = msgspec.structs.replace(request, images=self._images.of(request.number))
+        request_id = f"{plan.run_id}-{plan.worker}-{request.number}"
+        data = self._transport.request(request_id, self._encode(request), request.session)
+        return Built(request_id, request.number, data, request.class_, request.cancel, request.session, request.turn)
+
+    async def fill(self) -> None:
+        """Keep the next requests built, for as long as the worker runs."""
+        while True:
+            self._build_some()
+            if len(self._ready) < self._wanted:
+                await asyncio.sleep(0.001)
+            else:
+                self._low.clear()
+                await self._low.wait()
+
+    def _source_of(self, level: BeginLevel) -> Source:
+        """The source of a level's requests: the plan's, or the same with prompts of the level's own length."""
+        words = level.prompt_words
+        source = self._of_words.get(words)
+        if source is None:
+            source = self._of_words[words] = msgspec.structs.replace(self._of_words[None], prompt_words=words)
+        return source
+
+    def _build(self, source: Source) -> Built:
+        return self.build(source.request(self.next_number()))
+
+    def _build_some(self) -> None:
+        if (source := self.source) is None:
+            return
+        for _ in range(max(1, min(16, 4096 // source.prompt_words))):  # long prompts one a turn
+            if len(self._ready) >= self._wanted:
+                return
+            self._ready.append(self._build(source))

@@ -1,0 +1,129 @@
+"""The table by load: a row for each level with its repeats averaged, and one for each measurement where there are any.
+
+Times are in milliseconds. A percentile has a column where some level has it. A narrow terminal leaves out columns from
+the least needed on (`Column.spare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from harness.judgement import Gravity, Outcome
+from harness.report.document import Column, Section, shown
+from harness.report.format import MISSING, half_width, label, ms, number
+from harness.report.headline import is_open, unit_of
+from harness.report.remarks import SIGNS, legend, worst
+from harness.report.repeats import mean_of, of_loads
+from harness.summary import LevelSummary, PredictedLevel, Spread, Summary
+from harness.work import Unit
+
+_MEANS = "× n: mean of n repeats"
+
+
+def by_load(summary: Summary, title: str = "") -> Section:
+    """A row for each level, the lowest load first; repeats averaged."""
+    same = of_loads(summary.levels)
+    rows = [mean_of(each) for each in same]
+    times = [f"× {len(each)}" if len(each) > 1 else "" for each in same]
+    repeats = [Column("", times, spare=12)] if any(times) else []
+    load, *figures = columns(summary, rows)
+    return _section(title, rows, [load, *repeats, *figures], _MEANS if repeats else "")
+
+
+def every(summary: Summary, title: str) -> Section:
+    """A row for each measurement in its order; empty where no level has repeats."""
+    if len(of_loads(summary.levels)) == len(summary.levels):
+        return Section()
+    return _section(title, summary.levels, columns(summary, summary.levels), "")
+
+
+def _section(title: str, rows: Sequence[LevelSummary], found: Sequence[Column], about: str) -> Section:
+    if not rows:
+        return Section()
+    void = frozenset(i for i, level in enumerate(rows) if worst(level) == Gravity.INVALID)
+    return Section(title, columns=found, void=void, note=", ".join(filter(None, [legend(rows), about])))
+
+
+def columns(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
+    """The columns of these levels, the load first; those of times that no level has are left out."""
+    unit, open_loop, of_sessions = unit_of(summary), is_open(summary), summary.load_unit == "sessions"
+    kind = unit.removesuffix("tokens").strip()
+    joules = [number(x.gpu.joules_per_output_token if x.gpu else None) for x in levels]
+    prompts = [number(x.input_tokens_asked) for x in levels]
+    return [
+        Column("target\nreq/s" if open_loop else "sessions" if of_sessions else "C", [label(x) for x in levels]),
+        *([Column("prompt\ntokens", prompts)] if set(prompts) != {MISSING} else []),
+        Column(
+            "requests\nin flight" if of_sessions else "in\nflight",
+            [MISSING if x.in_flight is None else f"{x.in_flight:,.1f}" for x in levels],
+            spare=0 if of_sessions or open_loop else 6,
+        ),
+        Column(f"{kind}\ntok/s" if kind != unit else f"{kind}\n/s", [number(x.throughput.mean) for x in levels]),
+        Column("95 %\n±", [_half(x) for x in levels], spare=13),
+        *_predicted(summary, levels),
+        Column("req/s", [number(x.requests_per_s.mean) for x in levels], spare=9),
+        *(_decoding(levels) if unit.decodes else _whole(levels, unit)),
+        *([Column("lag ms\np99", [ms(x.lag_s.p99) for x in levels])] if open_loop else []),
+        *([Column("J per\ntoken", joules, spare=5)] if set(joules) != {MISSING} else []),
+        *([Column("SLO", [_outcome(x) for x in levels])] if any(x.slo for x in levels) else []),
+        Column("errors", [number(x.errors) for x in levels]),
+        Column("", [SIGNS[gravity] if (gravity := worst(x)) else "" for x in levels]),
+    ]
+
+
+def _predicted(summary: Summary, levels: Sequence[LevelSummary]) -> list[Column]:
+    """Predicted throughput and measured over it; the same by a calibration."""
+    prediction = None if is_open(summary) else summary.prediction
+    own = prediction.calibrated if prediction else None
+    predicted = {level.concurrency: level for level in prediction.levels} if prediction else {}
+    calibrated = {level.concurrency: level for level in own.levels} if own else {}
+
+    def tokens(by: Mapping[int, PredictedLevel]) -> list[str]:
+        guesses = [by.get(level.concurrency or 0) for level in levels]
+        return [number(round(x.throughput.mid, 1)) if x else MISSING for x in guesses]
+
+    def ratio(by: Mapping[int, PredictedLevel]) -> list[str]:
+        guesses = [by.get(level.concurrency or 0) for level in levels]
+        ratios = [guess.measured_over_predicted if guess else None for guess in guesses]
+        return [MISSING if value is None else f"{value:.2f}" for value in ratios]
+
+    return [
+        *([Column("predicted\ntok/s", tokens(predicted), spare=2)] if predicted else []),
+        *([Column("meas./\npred.", ratio(predicted))] if predicted else []),
+        *([Column("calibr.\ntok/s", tokens(calibrated), spare=2)] if calibrated else []),
+        *([Column("meas./\ncalibr.", ratio(calibrated))] if calibrated else []),
+    ]
+
+
+def _decoding(levels: Sequence[LevelSummary]) -> list[Column]:
+    """TTFT, ITL and E2E; the median of TTFT and the mean of ITL always."""
+    first, *later = _percentiles(levels, "TTFT ms", lambda x: x.ttft_s, {"p50": 0, "p90": 8, "p95": 11, "p99": 14})
+    itl = _percentiles(levels, "ITL ms", lambda x: x.itl_s, {"p50": 1, "p90": 1, "p95": 1, "p99": 4})
+    e2e = _percentiles(levels, "E2E ms", lambda x: x.e2e_s, {"p50": 10, "p90": 1, "p95": 3, "p99": 7})
+    mean = Column("ITL ms\nmean", [ms(x.itl_s.mean) for x in levels])
+    return [first, *shown(later), mean, *shown(itl), *shown(e2e)]
+
+
+def _whole(levels: Sequence[LevelSummary], unit: Unit) -> list[Column]:
+    """Where nothing is decoded: an answer has one time."""
+    documents = [number(x.documents_per_s.mean if x.documents_per_s else None) for x in levels]
+    first, *later = _percentiles(levels, "latency ms", lambda x: x.e2e_s, {"p50": 0, "p90": 1, "p95": 2, "p99": 10})
+    of_documents = [Column("docs/s", documents, spare=8)] if unit is not Unit.DOCUMENTS else []
+    return [*of_documents, first, *shown(later)]
+
+
+def _percentiles(
+    levels: Sequence[LevelSummary], name: str, times: Callable[[LevelSummary], Spread], spare: Mapping[str, int]
+) -> list[Column]:
+    return [Column(f"{name}\n{q}", [ms(getattr(times(x), q)) for x in levels], spare=n) for q, n in spare.items()]
+
+
+def _half(level: LevelSummary) -> str:
+    width = half_width(level.throughput.ci95)
+    return MISSING if width is None else f"±{number(width, 2)}"
+
+
+def _outcome(level: LevelSummary) -> str:
+    """Of all limits of the SLO together."""
+    outcomes = [each.outcome for each in level.slo]
+    return next((outcome for outcome in Outcome if outcome in outcomes), MISSING)

@@ -1,0 +1,101 @@
+"""What one level, or one phase, gives, in a line each; and the level that a run's answer is read at.
+
+Left out: the knee and the plateau, which several levels make together (`headline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.document import Fact
+from harness.report.format import MISSING, confidence, interval, joined, load_of, number, time
+from harness.summary import LevelSummary, Phases, Spread, Value
+from harness.work import Unit
+
+AT = 1.05  # of a knee: a level up to there counts as at the knee
+
+
+def at_the_knee(levels: Sequence[LevelSummary], knee: float | None) -> list[Fact]:
+    """Latencies at the highest of the valid levels up to the knee; without such a one at the fastest."""
+    below = [level for level in levels if knee is not None and (level.load or 0) <= knee * AT]
+    if below:
+        level = max(below, key=lambda each: each.load or 0)
+        return [Fact("At the knee", f"{_latencies(level)} ({load_of(level)})")]
+    top = max(levels, key=lambda level: level.throughput.mean or 0.0, default=None)
+    return [latencies(top)] if top else []
+
+
+def one_level(level: LevelSummary, unit: Unit, price: str) -> list[Fact]:
+    """A run of one level: no knee, but its figures."""
+    first = throughput(level, unit, price)
+    if not unit.decodes:
+        return [first, Fact("Latency", _percentiles("", level.e2e_s) or MISSING)]
+    pace = joined(_itl(level), _percentiles("E2E ", level.e2e_s))
+    return [first, Fact("First token", _percentiles("TTFT ", level.ttft_s) or MISSING), Fact("Pace", pace or MISSING)]
+
+
+def throughput(level: LevelSummary, unit: Unit, price: str) -> Fact:
+    """Throughput of a level, with its interval, its requests and what they cost."""
+    rate = level.requests_per_s.mean
+    value = f"{number(level.throughput.mean)} {unit.per_s} ({confidence(level.throughput.ci95)}) at {load_of(level)}"
+    return Fact("Throughput", value, joined(f"{number(rate)} requests/s" if rate is not None else "", price))
+
+
+def latencies(level: LevelSummary) -> Fact:
+    """Times of the requests at a level."""
+    return Fact(f"At {load_of(level)}", _latencies(level))
+
+
+def phases(found: Phases | None) -> list[Fact]:
+    """Prefill and decode, as their probes measured them."""
+    out = []
+    if found and found.prefill:
+        prefill, slope = found.prefill, found.prefill.seconds_per_token.value
+        each = f"{number(slope * 1e6)} µs a prompt token" if slope is not None else ""
+        rate, share = prefill.tokens_per_s, _share("MFU", prefill.mfu)
+        if rate.value is None and each:
+            out.append(Fact("Prefill", each, share))
+        else:
+            out.append(
+                Fact("Prefill", f"{number(rate.value)} prompt tok/s", joined(confidence(rate.ci95), each, share))
+            )
+    if found and found.decode:
+        decode = found.decode
+        alone = f"ITL {time(decode.itl_s)} with one request" if decode.itl_s is not None else ""
+        detail = joined(confidence(decode.tokens_per_s.ci95), alone, _share("MBU", decode.mbu))
+        out.append(Fact("Decode", f"{number(decode.tokens_per_s.value)} output tok/s", detail))
+    return out
+
+
+def _latencies(level: LevelSummary) -> str:
+    if level.unit:
+        return _percentiles("latency ", level.e2e_s) or "no request succeeded"
+    median = f"E2E p50 {time(level.e2e_s.p50)}" if level.e2e_s.p50 is not None else ""
+    times = joined(_percentiles("TTFT ", level.ttft_s), _itl(level), median)
+    return times or "no request succeeded"
+
+
+def _itl(level: LevelSummary) -> str:
+    return f"ITL {time(level.itl_s.mean)}" if level.itl_s.mean is not None else ""
+
+
+def _percentiles(name: str, times: Spread) -> str:
+    """The median and the highest percentile that the samples carry; the mean where they carry none.
+
+    >>> _percentiles("TTFT ", Spread(0.05, 0.04, 0.06, 0.07, None, 0.2, 150))
+    'TTFT p50 40 ms, p95 70 ms'
+    >>> _percentiles("TTFT ", Spread(0.05, None, None, None, None, 0.2, 9))
+    'TTFT 50 ms on average'
+    """
+    if times.p50 is None:
+        return f"{name}{time(times.mean)} on average" if times.mean is not None else ""
+    highest = next((q for q in ("p99", "p95", "p90") if getattr(times, q) is not None), "")
+    high = f", {highest} {time(getattr(times, highest))}" if highest else ""
+    return f"{name}p50 {time(times.p50)}{high}"
+
+
+def _share(name: str, value: Value | None) -> str:
+    if value is None or value.value is None:
+        return ""
+    words = interval(value.ci95)
+    return f"{name} {value.value:.2f}" + (f" ({words})" if words else "")

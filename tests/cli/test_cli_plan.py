@@ -1,0 +1,181 @@
+"""`knee plan` as it is called: a folder in, the answer, its files and its exit status out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import files
+from harness.cli import cli
+from harness.decide.plan.plan import Plan
+from tests.builders import summaries
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+H100 = str(Path(__file__).parents[2] / "results" / "live-h100-bf16")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A result folder whose requests were taken out: 200 tokens out, a hinge at 16, 1,860 tok/s, no SLO."""
+    made = tmp_path / "run"
+    made.mkdir()
+    files.write_json(made / "manifest.json", summaries.MANIFEST)
+    files.write_json(made / "summary.json", summaries.full())
+    return str(made)
+
+
+def knee(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["plan", *words])
+
+
+def printed(*words: str) -> dict[str, Any]:
+    done = knee(*words, "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_answer_is_three_lines_and_a_small_table(folder: str) -> None:
+    done = knee(folder, "--rps", "20", "--price", "2")
+    assert done.exit_code == 0, done.output
+    lines = done.output.split("\n\n")
+    # 15.87/(7 ms + 0.1 ms · 15.87) less 1.3 % are 1,824 tok/s: 20 · 200 / 1,824 = 2.193, and 3.13 at 70 %
+    assert lines[1].startswith("Replicas  4")
+    assert "Each at   16 requests in flight: 1,8" in lines[1]
+    assert "the lowest measured load with 95 % of the highest throughput" in " ".join(lines[1].split())
+    assert "Cost      $8 an hour at the peak, $5,760 a month" in lines[1]
+    assert [line.split()[:3] for line in lines[2].splitlines()[1:4]] == [
+        ["one", "fewer", "3"],
+        ["planned", "4", "54.8"],
+        ["one", "more", "5"],
+    ]
+
+
+def test_json_is_the_plan_and_keeps_its_schema(folder: str) -> None:
+    found = printed(folder, "--rps", "20", "--price", "2", "--traffic", "wave(period=24h,low=5,high=20)")
+    assert found["fleet"]["replicas"] == 4
+    schema = json.loads(SCHEMA.read_text())
+    assert schema == msgspec.json.schema(Plan), "run scripts/schema"
+    jsonschema.validate(found, schema)
+    assert msgspec.convert(found, Plan).question.prices.gpu_hour == 2
+
+
+def test_files(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    done = knee(folder, "--rps", "20", "--out", str(out))
+    assert sorted(path.name for path in out.iterdir()) == ["alerts.yml", "plan.json", "plan.md"]
+    assert str(out / "plan.md") in done.output
+    assert "Replicas" in (out / "plan.md").read_text()
+    assert "alert: KneeThroughputLow" in (out / "alerts.yml").read_text()
+    assert json.loads((out / "plan.json").read_text())["capacity"]["source"] == folder
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_rules(folder: str, tmp_path: Path) -> None:
+    knee(folder, "--rps", "20", "--out", str(tmp_path / "plan"))
+    done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "plan" / "alerts.yml")], check=False)
+    assert done.returncode == 0
+
+
+def test_an_slo_is_judged_anew(folder: str) -> None:
+    """TTFT is 30 ms up to 16 in flight and 0.89 s at 24: half of 30 ms is met nowhere."""
+    found = printed(folder, "--rps", "20", "--slo", "ttft_p50=100ms")
+    assert (found["operating_point"]["at"]["load"], found["operating_point"]["missed_at"]) == (16, 24)
+    done = knee(folder, "--rps", "20", "--slo", "ttft_p50=15ms")
+    assert done.exit_code == 99
+    assert "Replicas  no measured load meets ttft_p50=15ms" in done.output
+
+
+def test_the_committed_run_on_an_h100() -> None:
+    found = printed(H100, "--rps", "50", "--price", "3", "--slo", "ttft_p99=2s")
+    assert found["operating_point"]["at"]["load"] == 128
+    X = found["operating_point"]["at"]["work_per_s"]["value"]
+    assert found["fleet"]["replicas"] == 2
+    assert found["fleet"]["exact"] == pytest.approx(50 * 128 / X / 0.7)
+    assert found["energy"]["watts"] == pytest.approx(2 * 682, rel=0.01)
+    assert "between P50 and P95" in knee(H100, "--rps", "50", "--reference").output
+
+
+def test_headroom_is_utilization_by_another_name(folder: str) -> None:
+    a, b = (
+        printed(folder, "--rps", "20", flag, value) for flag, value in (("--headroom", "25%"), ("--utilization", "80%"))
+    )
+    assert a["fleet"] == b["fleet"]
+
+
+def test_everything_at_once_has_its_section(folder: str, tmp_path: Path) -> None:
+    day = tmp_path / "day.csv"
+    day.write_text("time,requests_per_s\n0h,5\n8h,20\n18h,10\n24h\n")
+    done = knee(
+        folder, "--traffic", str(day), "--price", "2", "--cold-start", "90s", "--reserved-price", "1.2", "--spot-price",
+        "0.8", "--spot-interruptions", "5%", "--monthly", "storage=500", "--growth", "10%", "--speedup", "1.5",
+        "--effort", "50k", "--reference", "--long-output", "p99=1k", "--think-time", "30s",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for title in ("Cost", "Traffic of 24 h", "Long requests", "Outlook", "Thresholds", "Widely quoted tables"):
+        assert f"\n{title}\n" in done.output
+    assert "No row is about such a model and card." in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "knee plan: no demand is given; add --rps 50"),
+        (("--rps", "0"), "--rps: '0' is not above 0; give more"),
+        (("--rps", "-5"), "--rps: '-5' is not a number from 0 on; write it like '50' or '1.5k'"),
+        (("--rps", "nan"), "--rps: 'nan' is not a number from 0 on; write it like '50' or '1.5k'"),
+        (("--rps", "1e300"), "--rps: '1e300' is not a number from 0 on; write it like '50' or '1.5k'"),
+        (("--rps", "many"), "--rps: 'many' is not a number; write it like '5', '0.25' or '1.5k'"),
+        (("--rps", "5", "--users", "5", "--think-time", "1s"), "knee plan: a plan has one demand"),
+        (
+            ("--rps", "5", "--utilization", "120%"),
+            "--utilization: '120%' is not between 1% and 100%; write it like 70%",
+        ),
+        (("--rps", "5", "--utilization", "70%", "--headroom", "30%"), "--headroom: --utilization says the same"),
+        (("--rps", "5", "--redundancy", "0.5"), "--redundancy: a redundancy factor is 1 or more"),
+        (("--rps", "5", "--spare", "1", "--redundancy", "2"), "exclude each other; give one of them"),
+        (("--rps", "5", "--availability", "100%", "--replica-availability", "99%"), "nothing is up all the time"),
+        (("--rps", "5", "--availability", "99%"), "--availability: spares follow from both availabilities"),
+        (("--rps", "5", "--spot-price", "1"), "--spot-price: spot replicas have a price and interruptions"),
+        (("--rps", "5", "--monthly", "storage"), "--monthly: 'storage' is no new name=value"),
+        (("--rps", "5", "--long-input", "p98=5"), "--long-input: p98=5 is no percentile of a length"),
+        (("--rps", "5", "--speedup", "2"), "--speedup: an optimisation has a speedup and a price"),
+        (("--rps", "5", "--slo", "tftt=1s"), "--slo: unknown limit 'tftt'; did you mean 'ttft'?"),
+        (("--rps", "5", "--by", "slo"), "--by slo: the run has no SLO; add --slo ttft_p99=2s"),
+        (("--traffic", "poisson"), "--traffic poisson: No such file or directory"),
+        (("--traffic", "gamma(2)"), "--traffic: these arrivals have no rate of their own"),
+        (("--rps", "1e14"), "more than 100,000 replicas"),
+        (("--offline-tokens", "1e9", "--deadline", "8h", "--growth", "1%"), "a batch does not grow"),
+        (("--documents-per-s", "5"), "--documents-per-s: the run counts no documents; give --rps"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: str, words: tuple[str, ...], line: str) -> None:
+    done = knee(folder, *words)
+    assert done.exit_code == 1, done.output
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    done = knee(str(tmp_path / "nothing"), "--rps", "5")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "no such result folder" in done.stderr
+
+
+def test_a_run_without_a_valid_level(tmp_path: Path) -> None:
+    """Nothing is planned on levels that are void."""
+    files.write_json(tmp_path / "manifest.json", summaries.MANIFEST)
+    made = summaries.full()
+    void = [level for level in made.levels if any(verdict.level == "invalid" for verdict in level.verdicts)]
+    files.write_json(tmp_path / "summary.json", msgspec.structs.replace(made, levels=void))
+    done = knee(str(tmp_path), "--rps", "5")
+    assert done.exit_code == 1
+    assert "no level of it is valid; measure it anew" in done.stderr

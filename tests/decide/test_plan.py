@@ -1,0 +1,494 @@
+"""Plans by hand: every expected figure is worked out in the test that expects it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import units
+from harness.decide.plan import alerts, bill, day, fleet, operating, outlook
+from harness.decide.plan.capacity import Capacity, MeasuredLoad
+from harness.decide.plan.plan import MISSED, UNDECIDED, Plan, make
+from harness.decide.plan.question import Demand, Outlook, Prices, Question, Reserve
+from harness.errors import HarnessError
+from harness.summary import Spread, Value
+from harness.work import Unit
+
+G = 200.0  # output tokens of a request
+
+
+def spread(mean: float) -> Spread:
+    return Spread(mean, mean, mean, mean, mean, mean, 1000)
+
+
+def load(C: float, X: float, *, half: float = 0.0, slo: str | None = None, **changes: Any) -> MeasuredLoad:
+    """C in flight make X output tok/s; a request of 200 tokens takes C·200/X by Little's law."""
+    ci95 = (X * (1 - half), X * (1 + half))
+    made = MeasuredLoad(
+        load=C,
+        work_per_s=Value(X, ci95),
+        requests_per_s=X / G,
+        in_flight=C,
+        ttft_s=spread(0.1),
+        itl_s=spread(0.02),
+        e2e_s=spread(C * G / X),
+        slo=slo,
+        power_w=None,
+        prefill_time_fraction=None,
+        batch_utilization=None,
+        doubts=[],
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def capacity(*loads: MeasuredLoad, **changes: Any) -> Capacity:
+    made = Capacity(
+        source="results/a",
+        simulated=False,
+        open_loop=False,
+        unit=Unit.OUTPUT_TOKENS.value,
+        slo=[],
+        slo_by="requests",
+        slo_load=None,
+        slo_missed=None,
+        rises=False,
+        measured_replicas=1,
+        gpu="h100-sxm",
+        gpus=1.0,
+        usd_per_gpu_hour=None,
+        work_per_request=G,
+        documents_per_request=None,
+        input_tokens=500.0,
+        output_tokens=G,
+        bytes_per_request=None,
+        cold_start_s=None,
+        engine="vllm",
+        loads=list(loads),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+CURVE = (load(1, 100), load(8, 700), load(16, 960), load(32, 1000), load(64, 990))
+LIMITED: dict[str, Any] = {"slo": ["ttft_p99=2s"], "slo_load": 8.0, "slo_missed": 16.0}
+
+
+def planned(found: Capacity, **question: Any) -> Plan:
+    question.setdefault("demand", Demand(requests_per_s=10.0))
+    asked = Question(**question)
+    return make(found, asked, day.read(asked.demand.traffic) if asked.demand.traffic else None)
+
+
+# ---- the operating point ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "limits", "at"),
+    [
+        (None, {}, 16),  # 960 of 1,000 is the first with 95 %
+        ("cost", {}, 32),
+        (None, LIMITED, 8),
+        ("slo", LIMITED, 8),
+        ("cost", LIMITED | {"slo_load": 64.0, "slo_missed": None}, 32),
+        ("knee", LIMITED | {"slo_load": 64.0, "slo_missed": None}, 16),
+    ],
+)
+def test_the_operating_point_is_a_measured_load(by: Any, limits: dict[str, Any], at: float) -> None:
+    found = operating.choose(capacity(*CURVE, **limits), by)
+    assert found.at is not None
+    assert found.at.load == at
+
+
+def test_offline_work_has_no_limits() -> None:
+    found = operating.choose(capacity(*CURVE, **LIMITED), offline=True)
+    assert found.at is not None
+    assert (found.at.load, found.outcome) == (32, "")
+
+
+def test_by_slo_needs_one() -> None:
+    with pytest.raises(HarnessError, match="--by slo: the run has no SLO; add --slo"):
+        operating.choose(capacity(*CURVE), "slo")
+
+
+@pytest.mark.parametrize(("lowest", "status"), [("missed", MISSED), ("unresolved", UNDECIDED)])
+def test_without_a_load_that_meets_the_slo_nothing_is_planned(lowest: str, status: int) -> None:
+    made = planned(capacity(load(1, 100, slo=lowest), slo=["ttft_p99=1ms"], slo_missed=1.0))
+    assert (made.fleet, made.exit_status) == (None, status)
+
+
+# ---- the fleet --------------------------------------------------------------------------------------------
+
+
+def test_golden_case_28_by_a_measured_replica() -> None:
+    """10 rps, 500 in, 200 out, 5,000 tok/s of both together, u 0.7, ×1.25: 2.5, so 3 replicas."""
+    of_output = 5000 * 200 / 700
+    found = planned(capacity(load(16, of_output)), reserve=Reserve(utilization=0.7, redundancy=1.25)).fleet
+    assert found is not None
+    assert found.exact == pytest.approx(2.5, rel=1e-12)
+    assert found.replicas == 3
+
+
+def test_golden_case_29_by_a_measured_replica() -> None:
+    demand, reserve = Demand(requests_per_s=100.0), Reserve(utilization=0.7, redundancy=1.25)
+    found = planned(capacity(load(16, 6000)), demand=demand, reserve=reserve).fleet
+    assert found is not None
+    assert found.exact == pytest.approx(5.952, rel=1e-3)
+    assert found.replicas == 6
+
+
+def test_golden_case_27_users_and_what_each_sees() -> None:
+    """10 users without pauses, each at 50 tok/s, are 500 tok/s: half of what one replica of 1,000 does."""
+    at = load(10, 1000, e2e_s=spread(G / 50))
+    found = planned(capacity(at), demand=Demand(users=10.0, think_s=0.0)).fleet
+    assert found is not None
+    assert found.requests_per_s * G == pytest.approx(500)
+    assert found.options[0].utilization == pytest.approx(0.5)
+
+
+def test_headroom_and_spares() -> None:
+    """100 rps of 200 tokens on 6,000 tok/s are 3.33 replicas; 4.76 at 70 %, and 4 + k with k spares."""
+    found = capacity(load(16, 6000))
+    for spare, replicas in ((None, 5), (0, 5), (1, 5), (2, 6)):
+        made = planned(found, demand=Demand(requests_per_s=100.0), reserve=Reserve(spare=spare)).fleet
+        assert made is not None
+        assert (made.replicas, made.needed, made.may_fail) == (replicas, 4, replicas - 4)
+
+
+def test_the_interval_of_the_throughput_is_that_of_the_replicas() -> None:
+    """At 10 % more or less: 3.33 / 0.7 / 1.1 = 4.33 and 3.33 / 0.7 / 0.9 = 5.29."""
+    made = planned(capacity(load(16, 6000, half=0.1)), demand=Demand(requests_per_s=100.0))
+    assert made.fleet is not None
+    assert made.fleet.ci95 == (5, 6)
+    assert "by the low end of the measured throughput 6 replicas are needed" in made.notes
+
+
+def test_one_replica_lost() -> None:
+    """10 rps on 1,200 tok/s are 1.67 replicas: 3 at 70 %, 83 % each with one lost, and two may not fail."""
+    made = planned(capacity(load(16, 1200))).fleet
+    assert made is not None
+    assert [each.replicas for each in made.options] == [2, 3, 4]
+    assert made.options[1].utilization == pytest.approx(0.5556, rel=1e-3)
+    assert made.options[1].one_lost == pytest.approx(0.8333, rel=1e-3)
+    assert made.may_fail == 1
+
+
+def test_availability_is_a_binomial_tail() -> None:
+    """Two of three at 90 %: 0.9³ + 3·0.9²·0.1 = 0.972. One of two: 1 - 0.1² = 0.99."""
+    assert fleet.up(2, 1, 0.9) == pytest.approx(0.972)
+    assert fleet.up(1, 1, 0.9) == pytest.approx(0.99)
+    assert [fleet.spares(2, A, 0.9) for A in (0.8, 0.97, 0.98)] == [0, 1, 2]
+    for needed in (1, 7, 300):
+        k = fleet.spares(needed, 0.999, 0.97)
+        assert fleet.up(needed, k, 0.97) >= 0.999
+        assert k == 0 or fleet.up(needed, k - 1, 0.97) < 0.999
+
+
+def test_an_availability_makes_spares() -> None:
+    """3.33 replicas need 4, and 4 of 5 at 99 % are up 99.9 % of the time."""
+    reserve = Reserve(utilization=1.0, availability=0.999, replica_availability=0.99)
+    made = planned(capacity(load(16, 6000)), demand=Demand(requests_per_s=100.0), reserve=reserve).fleet
+    assert made is not None
+    assert (made.replicas, round(fleet.up(4, 1, 0.99), 4)) == (5, 0.999)
+
+
+def test_users_come_back_after_an_answer_and_a_pause() -> None:
+    """16 in flight at 960 tok/s: 3.33 s. With 30 s of pause 1,000 users send 30 requests/s, 100 in flight."""
+    made = planned(capacity(load(16, 960)), demand=Demand(users=1000.0, think_s=30.0))
+    assert made.fleet is not None
+    assert made.fleet.requests_per_s == pytest.approx(30)
+    assert made.fleet.in_flight == pytest.approx(100)
+    back = planned(capacity(load(16, 960)), demand=Demand(requests_per_s=30.0, think_s=30.0))
+    assert back.users == pytest.approx(1000)
+
+
+def test_documents_of_work_that_decodes_nothing() -> None:
+    """32 documents of 125 tokens a request, 80,000 tok/s: 20 requests or 640 documents/s; 1,000 need 2.23 at 70 %."""
+    found = capacity(load(16, 80_000), unit="input tokens", work_per_request=4000.0, documents_per_request=32.0)
+    made = planned(found, demand=Demand(documents_per_s=1000.0)).fleet
+    assert made is not None
+    assert made.requests_per_s == pytest.approx(31.25)
+    assert made.exact == pytest.approx(2.232, rel=1e-3)
+    with pytest.raises(HarnessError, match="the run counts no documents"):
+        planned(capacity(load(16, 960)), demand=Demand(documents_per_s=1000.0))
+
+
+def test_other_lengths_are_said_to_go_beyond_the_measurement() -> None:
+    made = planned(capacity(load(16, 1000)), demand=Demand(requests_per_s=10.0, output_tokens=400.0))
+    assert made.fleet is not None
+    assert made.fleet.exact == pytest.approx(10 * 400 / 1000 / 0.7)
+    assert any("measured with 200 tokens out, planned for 400" in note for note in made.notes)
+    assert not any("measured with" in note for note in planned(capacity(load(16, 1000))).notes)
+
+
+def test_long_requests() -> None:
+    """P99 is 1,000 tokens in and 600 out: 0.1·2 + 599·0.02 = 12.18 s; three times the work of 200 out."""
+    demand = Demand(requests_per_s=10.0, long_input={"p99": 1000.0}, long_output={"p99": 600.0, "p95": 300.0})
+    p95, p99 = planned(capacity(load(16, 1000)), demand=demand).long_requests
+    assert (p95.input_tokens, p95.output_tokens) == (500, 300)
+    assert p99.seconds == pytest.approx(12.18)
+    assert (p95.replicas, p99.replicas) == (5, 9)  # 10·300/1000/0.7 = 4.29; 10·600/1000/0.7 = 8.57
+
+
+def test_a_demand_beyond_reason_is_refused() -> None:
+    with pytest.raises(HarnessError, match="more than 100,000 replicas"):
+        planned(capacity(load(16, 1.0)), demand=Demand(requests_per_s=1e14))
+
+
+# ---- money ------------------------------------------------------------------------------------------------
+
+
+def test_golden_case_25_the_cost_of_ownership() -> None:
+    """10 GPUs at $3 for 720 h, and storage 500, network 1,000, monitoring 500, engineering 5,000: $28,600."""
+    others = {"storage": 500.0, "network": 1000.0, "monitoring": 500.0, "engineering": 5000.0}
+    prices = Prices(gpu_hour=3.0, gpus=1.0, monthly=others)
+    demand, reserve = Demand(requests_per_s=50.0), Reserve(utilization=1.0)
+    made = planned(capacity(load(16, 1000)), demand=demand, prices=prices, reserve=reserve)
+    assert made.fleet is not None
+    assert made.costs is not None
+    assert (made.fleet.replicas, made.costs.tco_usd_per_month) == (10, 28_600)
+
+
+def test_golden_case_26_an_optimisation_that_pays() -> None:
+    """$50,000 that save $10,000 a month: two replicas of $5,000 become one at twice the throughput, four become two."""
+    prices = Prices(gpu_hour=5000 / 720, gpus=1.0)
+    question: dict[str, Any] = {
+        "demand": Demand(requests_per_s=20.0), "reserve": Reserve(utilization=1.0), "prices": prices,
+        "outlook": Outlook(speedup=2.0, effort_usd=50_000.0),
+    }  # fmt: skip
+    found = planned(capacity(load(16, 1000)), **question).break_even
+    assert found is not None
+    assert (found.replicas, found.usd_saved_per_month) == (2, pytest.approx(10_000))
+    assert found.months == pytest.approx(5)
+    nothing = outlook.break_even(1, 1, 2.0, 50_000.0, prices)
+    assert nothing is not None
+    assert nothing.months is None
+
+
+def test_what_the_money_buys() -> None:
+    """Two replicas of 2 GPUs at $3 are $12 an hour; 10 rps of 500 in and 200 out are 7.2 M output tokens an hour."""
+    at = load(16, 2000, half=0.1, prefill_time_fraction=0.25)
+    found = planned(
+        capacity(at, bytes_per_request=5e4),
+        prices=Prices(gpu_hour=3.0, gpus=2.0, egress_gb=0.09),
+        demand=Demand(requests_per_s=10.0, think_s=9.8),  # 10·(1.6 + 9.8) users
+    ).costs
+    assert found is not None
+    assert found.usd_per_hour == 12
+    assert found.usd_per_month == 8640
+    assert found.usd_per_million == pytest.approx(12 / 7.2)
+    assert found.usd_per_million_blended == pytest.approx(12 / 25.2)
+    assert found.usd_per_million_split == pytest.approx((0.25 * 12 / 18, 0.75 * 12 / 7.2))
+    assert found.usd_per_request == pytest.approx(12 / 36_000)
+    # at the operating point: $6 over 7.2 M tokens, at 10 % more or less
+    assert found.usd_per_million_at_point.value == pytest.approx(6 / 7.2)
+    assert found.usd_per_million_at_point.ci95 == pytest.approx((6 / 7.92, 6 / 6.48))
+    # 50 kB · 10 rps · 2,592,000 s = 1,296 GB
+    assert found.egress_gb_per_month == pytest.approx(1296)
+    assert found.egress_usd_per_month == pytest.approx(116.64)
+    assert found.tco_usd_per_month == pytest.approx(8640 + 116.64)
+
+
+def test_what_is_not_known_has_no_figure() -> None:
+    made = planned(capacity(load(16, 2000), gpus=None), prices=Prices(gpu_hour=3.0))
+    assert made.costs is None
+    assert made.energy is None
+    assert made.fleet is not None
+    assert {each.usd_per_month for each in made.fleet.options} == {None}
+    assert "the GPUs of a replica are not recorded: add --gpus N" in made.notes
+    assert "no price is known: add --price USD, per GPU and hour" in planned(capacity(load(16, 2000))).notes
+    known = planned(capacity(load(16, 2000)), prices=Prices(gpu_hour=3.0)).costs
+    assert known is not None
+    assert known.usd_per_million_split is known.egress_gb_per_month is known.tco_usd_per_month is None
+
+
+def test_the_price_of_the_run_is_taken_where_no_other_is_given() -> None:
+    found = planned(capacity(load(16, 2000), usd_per_gpu_hour=2.0)).costs
+    assert found is not None
+    assert found.usd_per_hour == 4
+
+
+def test_ways_to_pay() -> None:
+    """A day of 12 h at 5 rps and 12 h at 20: 1 and 4 replicas at u = 1, X 1,000. The cold start is an hour."""
+    cells = [5.0] * 12 + [20.0] * 12
+    found = day.of_rates(cells, 20.0, 86_400.0, lambda rate: math.ceil(rate * G / 1000 - 1e-9), 1.0, 3600.0)
+    # three more replicas for 12 h and an hour ahead: 24 + 39 replica-hours of 96
+    assert (found.hours_at_peak, found.hours_following, found.hours_above_least) == (96, 63, 39)
+    assert (found.growth, found.follows) == (4, False)
+    prices = Prices(
+        gpu_hour=2.0, gpus=1.0, reserved_gpu_hour=1.0, spot_gpu_hour=0.5, spot_interruptions_per_h=0.25,
+        cold_start_s=3600.0,
+    )  # fmt: skip
+    rows = {each.name: each for each in bill.bills(prices, 4, found)}
+    assert rows[bill.ON_DEMAND].usd_per_month == 96 * 30 * 2
+    assert rows[bill.FOLLOWING].usd_per_month == 63 * 30 * 2
+    assert rows[bill.RESERVED].usd_per_month == (24 * 1 + 39 * 2) * 30
+    # interrupted every 4 h and gone for one: 4 of 5 hours, so 5 replicas for 4
+    assert (rows[bill.SPOT].replicas, rows[bill.SPOT].usd_per_month) == (5, 5 * 720 * 0.5)
+
+
+# ---- a day ------------------------------------------------------------------------------------------------
+
+
+def test_a_shape_is_scaled_to_the_peak() -> None:
+    shape = day.read("series(0h:10,12h:40,24h)")
+    cells, peak = day.rates(shape, None)
+    assert (len(cells), cells[0], cells[-1], peak) == (1440, 10, pytest.approx(40), 40)
+    cells, peak = day.rates(shape, 4.0)
+    assert (cells[0], cells[-1], peak) == (1, pytest.approx(4), 4)
+
+
+def test_a_file_of_traffic(tmp_path: Path) -> None:
+    file = tmp_path / "day.csv"
+    file.write_text("time,requests_per_s\n0h, 10\n\n12h,40\n")
+    assert day.rates(day.read(str(file)), None) == day.rates(day.read("series(0h:10,12h:40)"), None)
+    for content, words in (("", "not a traffic file"), ("a,b\n0h,1", "header"), ("time,requests_per_s\n0h", "rates")):
+        file.write_text(content)
+        with pytest.raises(HarnessError, match=words):
+            day.read(str(file))
+    with pytest.raises(HarnessError, match="No such file"):
+        day.read(str(tmp_path / "nothing"))
+
+
+def test_the_headroom_lasts_where_traffic_grows_slowly() -> None:
+    """10 % an hour within a cold start of an hour: 70 % leave room, 95 % do not."""
+    cells = [10.0, 11.0, 12.1, 11.0]
+    for utilization, follows in ((0.7, True), (0.95, False)):
+        found = day.of_rates(cells, 12.1, 14_400.0, lambda rate: 1, utilization, 3600.0)
+        assert found.growth == pytest.approx(1.1)
+        assert found.follows is follows
+    assert day.of_rates([0.0, 5.0], 5.0, 7200.0, lambda rate: 1, 0.7, 60.0).growth is None
+
+
+def test_without_a_cold_start_nothing_is_said_of_following() -> None:
+    demand = Demand(traffic="wave(period=24h,low=5,high=20)")
+    made = planned(capacity(load(16, 1000)), demand=demand, prices=Prices(gpu_hour=2.0))
+    assert made.day is not None
+    assert made.costs is not None
+    assert made.day.hours_following is made.day.follows is None
+    assert [each.name for each in made.costs.bills] == [bill.ON_DEMAND]
+    assert "the cold start of a replica is not known: add --cold-start TIME" in made.notes
+    # 12.5 rps on average: 9 M output tokens an hour on 6 replicas of $2
+    assert made.costs.usd_per_million == pytest.approx(12 / 9, rel=1e-6)
+
+
+def test_the_measured_cold_start_is_used() -> None:
+    demand = Demand(traffic="wave(period=24h,low=5,high=20)")
+    made = planned(capacity(load(16, 1000), cold_start_s=90.0), demand=demand, prices=Prices(gpu_hour=2.0))
+    assert made.day is not None
+    assert made.day.cold_start_s == 90
+    assert made.day.hours_following is not None
+    assert made.day.hours_following < made.day.hours_at_peak == 6 * 24
+    assert made.day.follows
+
+
+# ---- a batch, growth, energy, alerts ----------------------------------------------------------------------
+
+
+def test_a_batch_with_a_deadline() -> None:
+    """10 G tokens in 8 h are 347,222 tok/s: 347.2 replicas of 1,000, which take 7 h 58 min 24 s of 348."""
+    demand = Demand(offline_tokens=1e10, deadline_s=28_800.0)
+    made = planned(capacity(*CURVE), demand=demand, prices=Prices(gpu_hour=2.0))
+    assert made.batch is not None
+    assert made.batch.replicas == 348
+    assert made.batch.seconds == pytest.approx(1e10 / 348_000)
+    assert made.batch.usd == pytest.approx(1e10 / 1000 / 3600 * 2)
+    assert made.batch.usd_per_million == pytest.approx(2 / 3.6)
+    late = planned(capacity(*CURVE), demand=demand, prices=Prices(gpu_hour=2.0, cold_start_s=3600.0)).batch
+    assert late is not None
+    assert late.replicas == 397  # 1e10 / (1000 · 25,200) = 396.8
+    with pytest.raises(HarnessError, match="the deadline is not after a cold start of 3600 s"):
+        planned(
+            capacity(*CURVE), demand=Demand(offline_tokens=1e9, deadline_s=60.0), prices=Prices(cold_start_s=3600.0)
+        )
+
+
+def test_a_batch_counts_what_the_run_counts() -> None:
+    found = capacity(load(16, 80_000), unit="input tokens", work_per_request=4000.0, documents_per_request=32.0)
+    made = planned(found, demand=Demand(offline_documents=3.2e6, deadline_s=5000.0)).batch
+    assert made is not None
+    assert (made.work, made.replicas) == (4e8, 1)
+    with pytest.raises(HarnessError, match="--offline-documents: the run counts output tokens"):
+        planned(capacity(*CURVE), demand=Demand(offline_documents=10.0, deadline_s=10.0))
+
+
+def test_a_demand_that_grows() -> None:
+    """10 rps of 200 tokens on 1,000 at 70 %: 2.86 replicas; ×1.1³ = 3.80, ×1.1⁶ = 5.06."""
+    prices, outlook_ = Prices(gpu_hour=2.0), Outlook(growth=0.1, months=6)
+    rows = planned(capacity(load(16, 1000)), prices=prices, outlook=outlook_).growth
+    assert [(row.month, row.replicas) for row in rows] == [(0, 3), (1, 4), (3, 4), (6, 6)]
+    assert rows[-1].requests_per_s == pytest.approx(17.7156)
+    assert rows[0].usd_per_month == 3 * 2 * 720
+
+
+def test_energy_where_it_was_measured() -> None:
+    """Three replicas of 600 W at 1,000 tok/s: 1.8 kW, 1,296 kWh a month, 0.6 J a token, 1/6 kWh per million."""
+    prices = Prices(kwh=0.25, carbon_g_kwh=400.0)
+    found = planned(capacity(load(16, 1000, power_w=600.0)), prices=prices).energy
+    assert found is not None
+    assert (found.watts, found.kwh_per_month, found.joules_per_unit) == (1800, 1296, 0.6)
+    assert found.kwh_per_million == pytest.approx(1 / 6)
+    assert found.usd_per_month == 324
+    assert found.carbon_kg_per_month == pytest.approx(518.4)
+    assert found.carbon_g_per_million == pytest.approx(400 / 6)
+
+
+def test_thresholds_are_shares_of_what_was_measured() -> None:
+    found = planned(capacity(load(16, 1000)), reserve=Reserve(utilization=0.6)).thresholds
+    assert found is not None
+    assert (found.scale_out_above, found.low_below, found.critical_below) == (600, 700, 500)
+    assert found.in_flight_above == 16
+
+
+@pytest.mark.parametrize(
+    ("engine", "tokens"),
+    [
+        ("vllm", "vllm:generation_tokens_total"),
+        ("sglang", "sglang:generation_tokens_total"),
+        ("llamacpp", "llamacpp:tokens_predicted_total"),
+    ],
+)
+def test_the_rules_have_the_engine_s_own_names(engine: str, tokens: str) -> None:
+    rules = alerts.thresholds(load(16, 1000), 0.7, engine).rules
+    low = f"expr: 'sum(rate({tokens}[5m])) / count(count by (instance) ({tokens})) < 700 and sum("
+    assert low in rules
+    assert "for: 5m\n        labels:\n          severity: warning" in rules
+
+
+def test_an_engine_without_these_metrics_has_no_rules() -> None:
+    assert [alerts.thresholds(load(16, 1000), 0.7, engine).rules for engine in ("", "triton", "other")] == ["", "", ""]
+
+
+# ---- the question -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        ({}, "no demand is given"),
+        ({"requests_per_s": 1.0, "users": 2.0, "think_s": 1.0}, "one demand"),
+        ({"offline_tokens": 1.0, "deadline_s": 1.0, "traffic": "poisson"}, "one demand"),
+        ({"users": 2.0}, "--users: users without a think time"),
+        ({"offline_tokens": 1.0}, "--deadline: a batch has an amount and a deadline"),
+        ({"requests_per_s": 1.0, "deadline_s": 1.0}, "--deadline: a batch has an amount and a deadline"),
+    ],
+)
+def test_a_question_is_one_question(demand: dict[str, Any], words: str) -> None:
+    with pytest.raises(HarnessError, match=words):
+        Question(demand=Demand(**demand))
+
+
+def test_a_redundancy_factor_and_spares_exclude_each_other() -> None:
+    with pytest.raises(HarnessError, match="exclude each other"):
+        Reserve(redundancy=1.25, spare=1)
+    with pytest.raises(HarnessError, match="both availabilities"):
+        Reserve(availability=0.99)
+
+
+def test_shares() -> None:
+    assert [units.share(text) for text in ("43%", "0.43", " 30 % ")] == [0.43, 0.43, 0.3]
+    for text in ("43%%", "x%", "", "30% off"):
+        with pytest.raises(HarnessError):
+            units.share(text)

@@ -1,0 +1,112 @@
+"""What a plan reads of a result folder: loads pooled, invalid levels left out, replicas apart, and the SLO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness.decide.plan.capacity import Capacity, of_summary, read
+from harness.errors import HarnessError
+from harness.judgement import Outcome
+from harness.manifest import Manifest, StackStart
+from harness.summary import Attainment, Estimate, Knees, LevelSummary, Summary, Value
+from tests.builders import summaries
+
+ROOT = Path(__file__).parents[2]
+
+
+def summary(*levels: LevelSummary, **changes: Any) -> Summary:
+    return msgspec.structs.replace(summaries.full(), levels=list(levels), **changes)
+
+
+def capacity(made: Summary, limits: dict[str, float] | None = None, **manifest: Any) -> Capacity:
+    about: Manifest = msgspec.structs.replace(summaries.MANIFEST, **manifest)
+    return of_summary("a", about, made, limits)
+
+
+def test_repeats_of_a_load_are_pooled_and_invalid_levels_left_out() -> None:
+    made = summaries.full()
+    again = msgspec.structs.replace(made.levels[3], repeat=1, output_tokens_per_s=Estimate(1100.0))
+    found = capacity(msgspec.structs.replace(made, levels=[*made.levels, again]))
+    assert [each.load for each in found.loads] == [1, 2, 4, 8, 12, 16, 24, 32, 48]  # 64 is void
+    first = made.levels[3].output_tokens_per_s.mean or 0.0
+    assert min(first, 1100.0) < (found.loads[3].work_per_s.value or 0.0) < max(first, 1100.0)
+
+
+def test_the_interval_is_that_of_the_level_s_own_error() -> None:
+    """One standard error is 0.4 % in the builder, taken as the 0.5 % that no throughput is known better than."""
+    found = capacity(summary(*(summaries.level(C) for C in (1, 2, 4, 8, 16))))
+    X, ends = found.loads[2].work_per_s.value, found.loads[2].work_per_s.ci95
+    assert pytest.approx(summaries.throughput(4 * 0.992)) == X
+    assert ends is not None
+    assert ends[0] is not None
+    assert X / ends[0] - 1 == pytest.approx(1.96 * 0.005, rel=0.02)
+
+
+def test_a_run_on_several_replicas_is_divided_by_their_number() -> None:
+    levels = [summaries.level(C) for C in (2, 4, 8)]
+    one, two = capacity(summary(*levels), gpus=4), capacity(summary(*levels), gpus=4, urls=["http://a", "http://b"])
+    assert [each.load for each in two.loads] == [1, 2, 4]
+    assert two.loads[0].work_per_s.value == pytest.approx((one.loads[0].work_per_s.value or 0.0) / 2)
+    assert (two.measured_replicas, two.gpus) == (2, 2)
+
+
+def test_rates_of_an_open_loop_are_loads_too() -> None:
+    levels = [msgspec.structs.replace(summaries.level(C), concurrency=None, rate=float(C)) for C in (2, 4, 8)]
+    found = capacity(summary(*levels, knees=Knees(slo_rate=Value(4.0, (4.0, 8.0)))), {"ttft_p99": 2.0})
+    assert found.open_loop
+    assert [each.load for each in found.loads] == [2, 4, 8]
+    assert (found.slo_load, found.slo_missed) == (4, 8)
+
+
+def test_the_slo_is_what_the_requests_decided() -> None:
+    def judged(C: int, outcome: Outcome) -> LevelSummary:
+        return summaries.level(C, slo=[Attainment("ttft_p99=2s", 0.99, 1, 1, 1.0, None, outcome)])
+
+    levels = [judged(2, Outcome.MET), judged(4, Outcome.UNRESOLVED), judged(8, Outcome.MISSED)]
+    found = capacity(summary(*levels, knees=Knees(slo=Value(2.0, (2.0, 8.0)))), {"ttft_p99": 2.0})
+    assert [each.slo for each in found.loads] == ["met", "unresolved", "missed"]
+    assert (found.slo, found.slo_load, found.slo_missed) == (["ttft_p99=2s"], 2, 8)
+    none = capacity(summary(*levels[1:]), {"ttft_p99": 2.0})
+    assert (none.slo_load, none.slo_missed) == (None, 8)
+
+
+def test_the_cold_start_is_up_to_the_first_answer() -> None:
+    start = StackStart(name="vllm", command=[], start_to_ready_s=80.0, first_answer_s=5.0)
+    assert capacity(summary(summaries.level(2)), stack=start).cold_start_s == 85
+    assert capacity(summary(summaries.level(2))).cold_start_s is None
+
+
+def test_what_the_run_counts_is_the_work_of_a_request() -> None:
+    level = summaries.level(4, requests_per_s=Estimate(10.0), documents_per_s=Estimate(320.0), output_tokens_mean=None)
+    tokens = capacity(summary(msgspec.structs.replace(level, unit="input tokens"), unit="input tokens"))
+    assert (tokens.work_per_request, tokens.documents_per_request) == (1000, 32)
+    documents = capacity(summary(msgspec.structs.replace(level, unit="documents"), unit="documents"))
+    assert documents.work_per_request == 32
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (summary(), "no level of it is valid"),
+        (summary(summaries.level(2), unit="pictures"), "it counts what this version does not know"),
+        (summary(summaries.level(2, output_tokens_mean=None)), "the work of a request is not known"),
+        (summary(summaries.level(2, output_tokens_mean=-5.0)), "the work of a request is not known"),
+        (summary(summaries.level(2, output_tokens_per_s=Estimate(1e15))), "no level of it is valid"),
+    ],
+)
+def test_what_cannot_be_planned_with_is_said(made: Summary, words: str) -> None:
+    with pytest.raises(HarnessError, match=words):
+        capacity(made)
+
+
+@pytest.mark.slow
+def test_a_committed_run_is_judged_by_its_requests() -> None:
+    found = read(str(ROOT / "results" / "live-nginx-buffered"), {"e2e_p90": 3600.0})
+    assert {each.slo for each in found.loads} <= {"met", "unresolved"}
+    assert found.slo_by == "requests"
+    assert found.bytes_per_request is not None
+    assert found.bytes_per_request > 100
