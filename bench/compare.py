@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import knee_truths
@@ -26,7 +27,11 @@ FACTS = Facts(
     measured_by="knee", workload="w", model="m", parameters=8e9, gpu="g", gpus="1", power_limit="700 W", engine="e",
     precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256",
 )  # fmt: skip
-LEAST = {"equal stacks: no difference shown": 19, "5 % apart: found": 18, "turn-over: in its interval": 18}  # of 20
+LEAST = {  # by kind of truth: what is due, and in how many of 20
+    "equal": ("equal stacks: no difference shown", 19),
+    "apart": ("5 % apart: found", 18),
+    "turning": ("turn-over: in its interval", 18),
+}
 
 
 class Noise(NamedTuple):
@@ -104,27 +109,40 @@ def compared(one: TrueCurve, other: TrueCurve, levels: list[int], noise: Noise, 
     return pair
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parser() -> argparse.ArgumentParser:
+    """The options, less how many runs a side has."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run-noise", type=float, default=0.007)
     parser.add_argument("--level-noise", type=float, default=0.01)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def count(
+    options: argparse.Namespace,
+    least: dict[str, tuple[str, int]],
+    trial: Callable[[str, Noise, np.random.Generator], bool],
+) -> int:
+    """Draw as many of each kind as are asked for, and count those of which the right thing is said."""
     noise = Noise(options.run_noise, options.level_noise, options.repeats)
     met = True
-    for i, (name, least) in enumerate(LEAST.items()):
-        kind = ("equal", "apart", "turning")[i]
-        rngs = [np.random.default_rng([options.seed, i, trial]) for trial in range(options.trials)]
+    for i, (kind, (due, fewest)) in enumerate(least.items()):
+        rngs = [np.random.default_rng([options.seed, i, number]) for number in range(options.trials)]
         right = sum(trial(kind, noise, rng) for rng in rngs)
-        ok = right * 20 >= least * options.trials
+        ok = right * 20 >= fewest * options.trials
         met = met and ok
         print(
-            f"{name:36} {right:5} of {options.trials}   at least {least} of 20   {'met' if ok else 'MISSED'}",
+            f"{due:36} {right:5} of {options.trials}   at least {fewest} of 20   {'met' if ok else 'MISSED'}",
             flush=True,
         )
     return 0 if met else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser()
+    options.add_argument("--repeats", type=int, default=3)
+    return count(options.parse_args(arguments), LEAST, trial)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from harness.summary import PredictedLevel
 CURVES = Path(__file__).parents[1] / "tests" / "data" / "measured_curves_2.csv"
 _PARTS = 5
 _SMALL = 20  # levels: a smaller group has no figure of its own
-_ENGINES = {"trtllm": "TensorRT-LLM", "trt-llm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
+ENGINES = {"trtllm": "TensorRT-LLM", "trt-llm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
 _BLACKWELL = ("b200", "gb200", "b300", "gb300")
 
 # Constants that are searched: seconds, shares of the MFU, the MFU of Blackwell cards, and the share that meets.
@@ -88,7 +88,7 @@ def _curve(name: str, rows: list[dict[str, str]]) -> Curve:
     if "0.95" in first["extra"]:  # --gpu-memory-utilization
         figures["gpu_memory_utilization"] = 0.95
     where = deployment(gpu(first["gpu"]), **figures)
-    engine = _ENGINES[first["engine"].split()[0].lower()]
+    engine = ENGINES[first["engine"].split()[0].lower()]
     return Curve(
         id=name,
         group=f"{kind(made)}, {where.gpu.vendor}, {engine}",
@@ -187,3 +187,32 @@ def table(found: Sequence[Level]) -> str:
 
 def _share(which: Sequence[bool]) -> str:
     return f"{sum(which) / len(which):.0%}" if which else "–"
+
+
+_COLOURS = {"dense": "#0072B2", "experts": "#D55E00", "latent attention": "#009E73"}
+
+
+def picture(found: Sequence[Level], path: Path) -> None:
+    """Measured over predicted output tok/s of every level, by load; the shades are the band of each kind of model."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
+    panels = figure.subplots(1, len(_COLOURS), sharey=True)
+    for panel, (sort, colour) in zip(panels, _COLOURS.items(), strict=True):
+        mine = [level for level in found if level.curve.group.startswith(sort)]
+        band = mine[0].predicted.output_tokens_per_s
+        panel.axhspan(band.low / band.mid, band.high / band.mid, color=colour, alpha=0.12, linewidth=0)
+        panel.axhline(1.0, color="#7a828c", linewidth=0.8)
+        panel.scatter(
+            [x.concurrency for x in mine], [x.ratio for x in mine], s=8, color=colour, alpha=0.5, linewidths=0
+        )
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        panel.set_yticks([0.5, 0.71, 1.0, 1.41, 2.0], ["0.5", "0.71", "1", "1.41", "2"])
+        panel.set_title(
+            f"{sort}: {len(mine)} levels, {sum(x.within for x in mine) / len(mine):.0%} in band", fontsize=9
+        )
+        panel.set_xlabel("requests in flight")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("measured / predicted output tok/s")
+    figure.savefig(path, metadata={"Software": None})

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import predict_beside
 import predict_groups
 
 from harness.predict import rules
@@ -109,11 +110,19 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["levels", "groups"], default="levels")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     parser.add_argument("--cross-validate", action="store_true", help="judge each part by constants set on the others")
+    parser.add_argument(
+        "--beside", metavar="PYTHON", help="of an environment that has aiconfigurator: both in one table"
+    )
+    parser.add_argument("--plot", metavar="FILE.png", help="measured over predicted of every level")
     options = parser.parse_args()
     if options.what == "groups":
         published = predict_groups.curves()
-        judged = predict_groups.cross_validated(published) if options.cross_validate else None
-        print(predict_groups.table(judged or predict_groups.levels(published)))
+        judged = (predict_groups.cross_validated if options.cross_validate else predict_groups.levels)(published)
+        print(predict_groups.table(judged))
+        if options.beside:
+            print("\n" + predict_beside.table(judged, predict_beside.beside(judged, options.beside)))
+        if options.plot:
+            predict_groups.picture(judged, Path(options.plot))
         return
     found = rows()
     if options.json:

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import harness
@@ -68,13 +69,58 @@ def constraints(*names: str) -> dict[str, str]:
     return pins(list(pinned(*(names or ("", "-dev")))))
 
 
-def test_what_pyproject_pins_is_what_the_constraints_pin() -> None:
-    declared = pins(PYPROJECT["dependencies"] + PYPROJECT["optional-dependencies"]["dev"])
-    assert declared.items() <= constraints().items()
+def ranges(requirements: list[str]) -> dict[str, SpecifierSet]:
+    """Name → range of requirements that each have a lowest version and one that is too new."""
+    found: dict[str, SpecifierSet] = {}
+    for requirement in map(Requirement, requirements):
+        assert sorted(each.operator for each in requirement.specifier) == ["<", ">="], requirement
+        found[canonicalize_name(requirement.name)] = requirement.specifier
+    return found
+
+
+def beyond(wanted: dict[str, SpecifierSet], installed: dict[str, str]) -> list[str]:
+    """Packages that are installed in a version outside of their range."""
+    shared = sorted(wanted.keys() & installed.keys())
+    return [f"{name} {installed[name]}" for name in shared if not wanted[name].contains(installed[name])]
+
+
+def beside_vllm() -> dict[str, str]:
+    """Every package of the vLLM that scripts/live-vllm installs, exactly."""
+    lines = (ROOT / "scripts/live-constraints.txt").read_text().splitlines()
+    return pins([line.split()[0] for line in lines if re.match(r"[A-Za-z0-9._-]+==", line)])
+
+
+def test_the_versions_that_are_tested_lie_in_the_ranges() -> None:
+    declared, base = ranges(PYPROJECT["dependencies"]), constraints("")
+    assert declared.keys() <= base.keys()
+    assert beyond(declared, base) == []
+    assert pins(PYPROJECT["optional-dependencies"]["dev"]).items() <= constraints().items()
+
+
+def test_the_versions_that_vllm_needs_lie_in_the_ranges() -> None:
+    declared, theirs = ranges(PYPROJECT["dependencies"]), beside_vllm()
+    assert {"numpy", "transformers", "httpx", "click", "msgspec"} <= declared.keys() & theirs.keys()
+    assert beyond(declared, theirs) == []
+    assert beyond({"numpy": SpecifierSet(">=2.4")}, theirs) == [f"numpy {theirs['numpy']}"]
+
+
+@pytest.mark.slow
+def test_knee_and_vllm_resolve_into_one_environment(tmp_path: Path) -> None:
+    """Of every package that vLLM has, its version; the rest is up to the resolver."""
+    (tmp_path / "constraints").write_text("\n".join(f"{name}=={version}" for name, version in beside_vllm().items()))
+    (tmp_path / "requirements").write_text("\n".join(PYPROJECT["dependencies"]))
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("no pip in this environment: not resolved together with vLLM")
+    command = [*pip, "install", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--no-input", "--quiet"]
+    command += ["-c", str(tmp_path / "constraints"), "-r", str(tmp_path / "requirements")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "conflict" not in done.stderr:
+        pytest.skip("the package index does not answer: not resolved together with vLLM")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_base_pins_stand_alone() -> None:
-    assert pins(PYPROJECT["dependencies"]).items() <= constraints("").items()
     assert not constraints("").keys() & constraints("-dev").keys()
     assert not constraints("").keys() & {"pytest", "mypy", "ruff"}
 
@@ -117,6 +163,11 @@ def test_the_wheel_has_everything_that_a_page_is_made_of() -> None:
     assets = {path.relative_to(ROOT) for path in (ROOT / "harness/report/assets").iterdir()}
     assert {path.suffix for path in assets} == {".css", ".js", ".j2"}
     assert assets <= packed
+
+
+def test_the_wheel_says_that_it_is_typed() -> None:
+    packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert "harness/py.typed" in packed
 
 
 def test_the_wheel_has_the_ready_scenarios() -> None:

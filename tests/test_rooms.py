@@ -19,13 +19,14 @@ HARNESS = Path(__file__).parent.parent / "harness"
 
 # A room may import itself and what stands to its right.
 ROOMS = (
-    "cli", "experiment", "stacks", "report", "decide", "search", "analysis", "sim", "observe", "load", "dialects",
-    "workload", "results", "predict", "ground",
+    "cli", "library", "experiment", "stacks", "report", "decide", "search", "analysis", "sim", "observe", "load",
+    "dialects", "workload", "results", "predict", "ground",
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "images",
     "interpreter", "judgement", "manifest", "precedence", "ready", "recipe", "record", "reuse", "roles",
-    "scenario", "secrecy", "server_metrics", "summary", "terminal", "traffic", "units", "work",
+    "scenario", "secrecy", "server_metrics", "summary", "terminal", "traffic", "units", "version",
+    "work",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}
 MEASURING = {
@@ -74,10 +75,10 @@ def waits(node: ast.AST) -> bool:
 def room_of(module: str) -> str | None:
     """The room of a dotted name inside harness; None where it has none."""
     name = (*module.split("."), "")[1]
-    if name in GROUND or name in ("", "__init__", "__version__"):
+    if name in GROUND or name in ("", "__version__"):
         return "ground"
-    if name == "__main__":
-        return "cli"
+    if name in ("__init__", "__main__"):  # the first names what the library has
+        return {"__init__": "library", "__main__": "cli"}[name]
     return name if name in ROOMS else None
 
 
@@ -171,6 +172,8 @@ def test_imports_point_down_the_rooms() -> None:
     [
         ("harness.predict.model", "from harness.report import page", "up from predict to report"),
         ("harness.errors", "import harness.cli", "up from ground to cli"),
+        ("harness.__init__", "from harness import cli", "up from library to cli"),
+        ("harness.experiment.run", "from harness.library.run import run", "up from experiment to library"),
         ("harness.load.driver", "from harness.analysis.window import steady", "up from load to analysis"),
         ("harness.load.driver", "from ..analysis import window", "up from load to analysis"),
         ("harness.results.frames", "from harness.dialects import sse", "up from results to dialects"),
@@ -203,7 +206,8 @@ def test_an_import_that_breaks_a_rule_is_found(module: str, source: str, fault: 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("harness.cli", "from harness import __version__\nfrom harness.experiment import run"),
+        ("harness.cli", "from harness.version import __version__\nfrom harness.experiment import run"),
+        ("harness.__init__", "from harness.library.run import run"),
         ("harness.experiment.run", "from harness.load import driver\nfrom harness.analysis import window"),
         ("harness.sim.server", "import asyncio, socket, time\nfrom harness.predict import batching"),
         ("harness.load.transport", "import asyncio, socket, time"),
@@ -285,6 +289,11 @@ def test_a_package_and_what_stands_in_it_are_a_circle_where_each_names_the_other
 @pytest.mark.slow
 def test_knee_help_imports_no_heavy_package() -> None:
     assert imported_by("-m", "harness", "--help") & (HEAVY | {"numpy"}) == set()
+
+
+@pytest.mark.slow
+def test_to_import_the_library_takes_no_heavy_package_and_none_of_the_rooms() -> None:
+    assert imported_by("-c", "import harness as knee; dir(knee)") & (HEAVY | {"numpy", "msgspec", "click"}) == set()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
 from harness.manifest import Client, Hardware, Manifest, WorkloadSpec
 from harness.record import NOT_FAILED, SERVER, Level, Record, Sample
 from harness.scenario import PRECISION
-from harness.summary import ClientSummary, ClientView, LevelSummary, ServerView
+from harness.summary import Attainment, ClientSummary, ClientView, LevelSummary, ServerView
 from harness.work import QUERY_WORDS, RANKED, Unit
 
 PAUSED = 0.01  # of a window, above which a worker that stood still voids it if that did harm
@@ -168,6 +168,12 @@ def summarise_level(
         node=telemetry.node_view(samples, window) or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
+
+
+def attainments(table: Table, level: Level, facts: Facts, limits: Sequence[slo.SloLimit]) -> list[Attainment]:
+    """How much of a finished level met limits that its run did not have; `table` holds the run's records."""
+    table = table.around(*level.window)
+    return slo.attainments(limits, table, whole_requests(table, level), replicas=facts.replicas)
 
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:

@@ -13,15 +13,19 @@ from typing import Any
 
 import click
 
-from harness import __version__
 from harness.terminal import guard
+from harness.version import __version__
 
-# Each verb's module, which has a command of the verb's name, and the first sentence of that command's help.
+# Each verb's module, which has a command of the verb's name (`list_` for `list`, which Python has), and the first
+# sentence of that command's help.
 VERBS = {
     "calibrate": ("calibrate", "Measure the load generator, or fit the prediction to a server."),
+    "check": ("check", "Hold results against thresholds: met, missed or unresolved."),
     "compare": ("compare", "Compare stacks, and rank them where the data show a difference."),
+    "export": ("export", "Write a result in another tool's format."),
     "fit": ("report", "Fit the curve to measured points."),
-    "plan": ("plan", "Plan replicas and cost for a demand, from a result folder."),
+    "list": ("listing", "List result folders, a line each."),
+    "plan": ("plan", "How many replicas a demand needs, and what they cost."),
     "predict": ("predict", "Predict the whole curve from a model's config and a GPU's name."),
     "report": ("report", "Make summary and report again from a result folder."),
     "run": ("run", "Measure an endpoint and write a result folder."),
@@ -60,8 +64,8 @@ class _Verbs(click.Group):
 
 def verb(name: str) -> click.Command:
     """The command of that name, out of its module."""
-    module, _ = VERBS[name]
-    found: click.Command = getattr(importlib.import_module(f"harness.cli.{module}"), name)
+    module = importlib.import_module(f"harness.cli.{VERBS[name][0]}")
+    found: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
     return found
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness import units
 from harness.cli import output
+from harness.errors import HarnessError
 from harness.terminal import console, json_text
 
+if TYPE_CHECKING:
+    from harness.predict.deployment import Deployment
+    from harness.predict.model import Model
+    from harness.predict.step import MeanLengths
+    from harness.predict.tune import CalibrationPoint
+
+    Measured = tuple[Model, Deployment, MeanLengths, list[CalibrationPoint]]
+
 _ELSEWHERE = "give a file by --out"
+_OF_CSV = ("input_tokens", "output_tokens")
 
 
 @click.group()
@@ -47,11 +57,13 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 
 
 @calibrate.command("model")
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
+@click.argument("measured", metavar="DIR|FILE.csv", type=click.Path())
 @click.option(
     "--on", metavar="1,16", default="1,16", show_default=True, help="Levels to fit to; the others test the fit."
 )
 @click.option("--out", metavar="FILE", help="The profile to write; default DIR/calibration.json.")
+@click.option("--input-tokens", type=float, metavar="N", help="Of a CSV: mean length of its prompts.")
+@click.option("--output-tokens", type=float, metavar="N", help="Of a CSV: mean length of its answers.")
 @click.option("--model-config", "--model", metavar="PATH|NAME", help="Model, if the folder does not name it.")
 @click.option("--gpu", metavar="KEY|host", help="GPU, if the folder does not name it.")
 @click.option("--host-cpus", metavar="0,1", help="Cores of this machine that serve, with --gpu host.")
@@ -61,40 +73,26 @@ def calibrate_client(quick: bool, as_json: bool) -> None:
 @click.option("--kv-dtype", help="KV cache of the server, if the folder does not say it.")
 @click.option("--max-num-seqs", type=int, help="Limit of running requests, if the folder does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile on stdout.")
-def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
-    """Fit the prediction to levels of a result folder.
+def calibrate_model(measured: str, on: str, out: str | None, as_json: bool, **flags: Any) -> None:
+    """Fit the prediction to levels of a result folder, or to the points of a CSV.
 
-    MBU, MFU and overheads are fitted to the levels of --on, and the fit is tested on all others. `knee predict`,
-    `knee run` and `knee sim` take the profile by --calibration.
+    A CSV has the columns concurrency and output_tokens_per_s, and may have itl_s and ttft_s. MBU, MFU and overheads are
+    fitted to the levels of --on, and the fit is tested on all others. `knee predict`, `knee run` and `knee sim` take
+    the profile by --calibration.
     """
-    import msgspec
-
     from harness import files
-    from harness.analysis.summarise import summarise
-    from harness.decide import measured
-    from harness.experiment import hardware
     from harness.predict import tune
     from harness.report import prediction, terminal
-    from harness.results.result import Result
 
-    run = Result.open(folder)
-    path = Path(out) if out else run.path / "calibration.json"
+    file = Path(measured)
+    path = Path(out) if out else file.with_suffix(".calibration.json") if file.is_file() else file / "calibration.json"
     where = files.named(path) if out else path
     files.must_be_files(where.parent, (where.name,), way_out=_ELSEWHERE)  # before the work that takes time
     values = {name: value for name, value in flags.items() if value is not None}
     if "host_cpus" in values:
         values["host_cpus"] = units.cpus(values["host_cpus"])
-    where_served = msgspec.structs.replace(measured.hardware(run), **values)
-    model, deployment = measured.deployed(run, where_served, hardware.measure)
-    summary = summarise(run)
-    found = tune.tune(
-        model,
-        deployment,
-        measured.workload(run, summary),
-        measured.points(summary),
-        units.levels(on, "--on"),
-        source=str(run.path),
-    )
+    model, deployment, lengths, points = _of_csv(file, values) if file.is_file() else _of_folder(measured, values)
+    found = tune.tune(model, deployment, lengths, points, units.levels(on, "--on"), source=measured)
     text = tune.encode(found)
     files.write(where, text, way_out=_ELSEWHERE)
     with output.closed_stdout_ignored():
@@ -104,3 +102,62 @@ def calibrate_model(folder: str, on: str, out: str | None, as_json: bool, **flag
             before = {"o_step": deployment.o_step, **tune.assumed(model, deployment)}
             terminal.show(prediction.calibration(found, before), console(stderr=False))
     console(stderr=True).print(f"stored in {path}", soft_wrap=True)
+
+
+def _of_folder(folder: str, values: dict[str, Any]) -> Measured:
+    """What a result folder says of its server; the options fill it up."""
+    import msgspec
+
+    from harness.analysis.summarise import summarise
+    from harness.decide import measured
+    from harness.experiment import hardware
+    from harness.results.result import Result
+
+    for name in _OF_CSV:
+        if name in values:
+            raise HarnessError("the folder has its own", place=_flag(name), way_out="leave it out")
+    run = Result.open(folder)
+    where = msgspec.structs.replace(measured.hardware(run), **values)
+    model, deployment = measured.deployed(run, where, hardware.measure)
+    summary = summarise(run)
+    return model, deployment, measured.workload(run, summary), measured.points(summary)
+
+
+def _of_csv(path: Path, values: dict[str, Any]) -> Measured:
+    """The points of a CSV; the options say all else of the server."""
+    import msgspec
+
+    from harness import decoding
+    from harness.experiment import hardware
+    from harness.predict import served
+    from harness.predict.question import short
+    from harness.predict.step import MeanLengths
+    from harness.predict.tune import CalibrationPoint
+    from harness.results import points
+    from harness.scenario import Hardware
+
+    for name in (*_OF_CSV, "model_config", "gpu"):
+        if values.get(name) is None or (name in _OF_CSV and not 0 < values[name] < units.BEYOND):
+            raise HarnessError("a CSV does not say it", place=_flag(name), way_out="add it, above 0")
+    lengths = MeanLengths(*(values.pop(name) for name in _OF_CSV))
+    where = Hardware(**values)
+    card = served.find(where, None, hardware.measure).card
+    found = served.deployed(where, card, None)
+    assert found is not None  # both are named
+    model, deployment = found
+    with decoding.reading(str(path), "a CSV of points", "give concurrency and output_tokens_per_s"):
+        text = decoding.content(path).decode()
+    read = [
+        CalibrationPoint(
+            concurrency=each.concurrency,
+            output_tokens_per_s=each.output_tokens_per_s,
+            itl_s=each.itl_s,
+            ttft_s=each.ttft_s,
+        )
+        for each in points.read(text, str(path))
+    ]
+    return msgspec.structs.replace(model, name=short(model.name)), deployment, lengths, read
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -47,7 +47,7 @@ _FIGURES = (
         "--layer-overhead",
         "o_layer",
         metavar="TIME",
-        help="Overhead of a layer in a step; default 32us, with experts 45us, with latent attention 70us.",
+        help="Overhead of a layer in a step; default 32us, with experts 50us, with latent attention 70us.",
     ),
     click.option("--step-overhead", "o_step", metavar="TIME", help="Overhead of a step; default 126us."),
     click.option("--request-overhead", "o_req", metavar="TIME", help="Overhead of a request in a step; default 4.4us."),

@@ -49,6 +49,8 @@ _SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 @click.option("--peak-flops", type=float, metavar="FLOP/s", help="Peak that you assume for the card, to be checked.")
 @click.option("--plot", metavar="DIR|FILE.png", help="Write frontier and roofline; a DIR gets the tables too.")
 @click.option("--claims", is_flag=True, help="Also list unsourced claims about such a setup.")
+@click.option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus.")
+@click.option("--decode-gpus", type=int, metavar="N", help="GPUs that only decode; each pool in replicas of --tp.")
 @click.option("--golden", is_flag=True, help="Check known figures instead; status 1 where one is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the `prediction` object of summary.json on stdout.")
 def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
@@ -70,7 +72,9 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
             raise click.UsageError(f"no {flag}: a prediction needs a model and a card, or `--gpu all`")
     if flags["price"] is not None and not 0 <= flags["price"] < units.BEYOND:
         raise HarnessError("a price is a number from 0 on", place="--price", way_out="give USD per GPU and hour")
-    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
+    if flags["prefill_gpus"] is not None or flags["decode_gpus"] is not None:
+        _disaggregated(resolved, flags)
+    elif flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         _choose(resolved, flags)
     else:
         _one(resolved, flags)
@@ -162,6 +166,36 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
         _show(predicting.report(found, with_claims=flags["claims"]))
 
 
+_ALONE = "of two pools there is only the closed form of one kind of card"
+
+
+def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
+    """Prefill and decode on GPUs of their own."""
+    import msgspec
+
+    from harness.predict import disaggregated
+    from harness.predict import question as questions
+    from harness.report import disaggregated as predicted
+
+    for flag in ("prefill_gpus", "decode_gpus"):
+        if flags[flag] is None:
+            raise HarnessError("two pools need both sizes", place=f"--{flag.replace('_', '-')}", way_out="add it")
+    unused = ("simulate", "measured", "calibration", "plot", "rate", "slo", "price", "gpus", "dp", "ep")
+    for flag in unused:
+        if flags[flag]:
+            raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
+    if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
+        raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
+    question = _question(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
+    made, where, mean = questions.setup(question)
+    pools = {name: flags[name] for name in ("prefill_gpus", "decode_gpus")}
+    found = disaggregated.predict(made, where, mean, question.levels, **pools)
+    if flags["as_json"]:
+        output.print_json(msgspec.json.encode(found).decode())
+    else:
+        _show(predicted.report(found))
+
+
 def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
     from harness.predict import question
     from harness.predict.step import MeanLengths, means
@@ -222,14 +256,17 @@ def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
     if flags["calibration"] is None:
         return found
     from harness.experiment import hardware
-    from harness.predict.calibrated import calibrated
+    from harness.predict.calibrated import calibrated, doubts
 
     profile = hardware.calibration(flags["calibration"])
     made, where, mean = questions.setup(question)
     both = calibrated(
         made, where, question.mixture or mean, question.levels, profile, slo=question.slo or None, price=question.price
     )
-    return msgspec.structs.replace(found, prediction=msgspec.structs.replace(found.prediction, calibrated=both))
+    notes = [*found.prediction.notes, *doubts(profile, question.levels)]
+    return msgspec.structs.replace(
+        found, prediction=msgspec.structs.replace(found.prediction, calibrated=both, notes=notes)
+    )
 
 
 def _stepped(
@@ -309,7 +346,8 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     if flags["as_json"]:
         output.print_json(msgspec.json.encode(found).decode())
     else:
-        head = Section(lines=[_heading(first, made.name, workload)])
+        judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
+        head = Section(lines=[_heading(judged, made.name, workload)])
         _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
 
 

@@ -15,9 +15,8 @@ from harness.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.analysis.curve import Point
+    from harness.library.fit import Measured
     from harness.summary import Summary
-    from harness.work import Unit
 
 
 @click.command()
@@ -89,38 +88,24 @@ def fit(source: str, as_json: bool, seed: int) -> None:
     import msgspec
 
     from harness.analysis import curve
+    from harness.library import fit as fitting
     from harness.report import run_report, terminal
 
-    measured, unit, about = _points(source)
-    found = curve.fit(measured, seed=seed)
+    measured = _of_stdin() if source == "-" else fitting.read(source)
+    found = curve.fit(measured.points, seed=seed)
     if as_json:
         output.print_json(msgspec.json.encode(found.curve).decode())
     else:
-        loads = [point.concurrency for point in measured]
-        document = run_report.fit(found.curve, found.knees, loads, unit, about)
+        loads = [point.concurrency for point in measured.points]
+        document = run_report.fit(found.curve, found.knees, loads, measured.unit, measured.about)
         terminal.show(document, console(stderr=False))
 
 
-def _points(source: str) -> tuple[list[Point], Unit, str]:
-    """The points to fit, what they count, and what another tool's file lacks: a folder's levels, or those of a file."""
-    from harness.analysis import curve
-    from harness.work import Unit
-
-    if source != "-" and Path(source).is_dir():
-        from harness.analysis.summarise import summarise
-        from harness.results.result import Result
-
-        summary = summarise(Result.open(source))
-        return curve.points_of([s for s in summary.levels if s.throughput.mean]), Unit(summary.unit), ""
+def _of_stdin() -> Measured:
     from harness import decoding
+    from harness.library import fit as fitting
     from harness.results.foreign import formats
 
-    if source == "-":
-        with decoding.reading("stdin", "text", "give a result folder or a file"):
-            data = decoding.bounded(sys.stdin.buffer)
-        found = formats.of_bytes(data, "stdin")
-    else:
-        found = formats.read(source)
-    levels = formats.closed_loop(found, "stdin" if source == "-" else source)
-    about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
-    return [curve.Point(C, level.in_flight, X, level.se) for C, X, level in levels], Unit.OUTPUT_TOKENS, about
+    with decoding.reading("stdin", "text", "give a result folder or a file"):
+        data = decoding.bounded(sys.stdin.buffer)
+    return fitting.of_foreign(formats.of_bytes(data, "stdin"), "stdin")

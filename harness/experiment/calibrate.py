@@ -23,13 +23,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from harness import __version__, files
+from harness import files
 from harness.analysis.stats import percentiles
 from harness.errors import HarnessError
 from harness.experiment.trial import LONGEST, Load, Trial, errors, measure
 from harness.manifest import Ceiling, ClientCalibration, Timing
 from harness.report.format import MISSING, number
 from harness.sim.profile import StreamPace
+from harness.version import __version__
 
 FORMAT = 1
 OLDEST = timedelta(days=30)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET
 
-import harness
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.analysis import phases
@@ -27,6 +26,7 @@ from harness.observe.cards import Cards
 from harness.predict import served
 from harness.scenario import Scenario
 from harness.sim.profile import Profile
+from harness.version import __version__
 from harness.work import Unit
 from harness.workload import hit_rate, image, representative, shape
 from harness.workload.request import Request
@@ -72,7 +72,7 @@ async def first(
         name=scenario.name,
         created=created,
         command=command,
-        harness_version=harness.__version__,
+        harness_version=__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         workload=_workload(scenario, launch),

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-import harness
 from harness import files, fleet
 from harness import manifest as manifests
 from harness import scenario as scenarios
@@ -47,6 +46,7 @@ from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
 from harness.scenario import Scenario
+from harness.version import __version__
 from harness.workload import probe
 
 if TYPE_CHECKING:
@@ -93,10 +93,12 @@ def run(
     *,
     agreed: Agreed = Agreed(),
     stack: StackStart | None = None,
+    signals: Signals | None = None,
 ) -> Outcome:
     """Measure; HarnessError if nothing could be measured, else the outcome, however the run ended.
 
-    A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand.
+    A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand. In another thread than the
+    main one `signals` are not the process's.
     """
     url = scenario.target.url
     if url is None:
@@ -112,9 +114,8 @@ def run(
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
     try:
         with folders.claimed(folder):
-            return _run_session(
-                _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack)
-            )
+            setup = _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack)
+            return _run_session(setup, signals or Signals())
     except BaseException:
         if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
             with contextlib.suppress(HarnessError):
@@ -154,14 +155,12 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
         manifest = msgspec.structs.replace(manifest, sessions=sessions)
         files.write_json(folder / folders.MANIFEST, manifest)
         del run, earlier, inputs
-        return _run_session(
-            _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
-        )
+        setup = _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, manifest=manifest)
+        return _run_session(setup, Signals())
 
 
-def _run_session(setup: _Setup) -> Outcome:
+def _run_session(setup: _Setup, signals: Signals) -> Outcome:
     """Start the simulated endpoint, if that is the target, and the event loop."""
-    signals = Signals()
     server_cpu, placed = limits.placement(setup.scenario)
     urls = fleet.urls(setup.scenario.target)
     with signals.outside(), contextlib.ExitStack() as stack:
@@ -338,7 +337,7 @@ async def _measure(
         unix_origin=start.unix_origin,
         boot=host.boot(),
         workers=len(workers),
-        harness_version=harness.__version__,
+        harness_version=__version__,
         server=launch.server | scenarios.shown(scenario, launch.secrets).target.server_meta,
     )
     files.write_json(folder / folders.MANIFEST, manifest)  # before any load

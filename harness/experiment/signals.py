@@ -18,14 +18,29 @@ _ONE_PRESS_S = 1.0  # between two signals that are meant as one
 
 
 class Signals:
-    """The first signal ends the run in order; one after the load shortens the rest."""
+    """The first signal ends the run in order; one after the load shortens the rest.
 
-    def __init__(self) -> None:
+    A run in a thread of a program that has signals of its own does not handle any (`handled`): `interrupt` stands in
+    for the first.
+    """
+
+    def __init__(self, *, handled: bool = True) -> None:
         self.number: int | None = None  # of the first
         self.at_s = 0.0  # when that was
         self.levels: Levels | None = None  # once there are any
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: a terminal may go away
-        self._numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
+        numbers = [signal.SIGINT, signal.SIGTERM] + ([] if ignored else [signal.SIGHUP])
+        self._numbers = numbers if handled else []
+        self._task: asyncio.Task[object] | None = None
+
+    def interrupt(self) -> None:
+        """End the run in order, as Ctrl-C does; from any thread."""
+        task = self._task
+        if task is None:  # `inside` finds it
+            self.number = self.number or signal.SIGINT
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+                task.get_loop().call_soon_threadsafe(self._first, signal.SIGINT)
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
@@ -34,6 +49,9 @@ class Signals:
         Most runs finish in that time, and what was measured is on disk already. The signal that ended the load does not
         count, nor does another one of the same key press.
         """
+        if not self._numbers:
+            yield
+            return
         loop = asyncio.get_running_loop()
 
         def leave(*_: object) -> NoReturn:
@@ -71,17 +89,18 @@ class Signals:
 
     def inside(self) -> None:
         """On the event loop: a signal cancels the current task, unless the load is over."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def interrupt(number: int) -> None:
-            if self.number is None:
-                self.number, self.at_s = number, time.monotonic()
-                if self.levels is None or not self.levels.over:
-                    task.cancel()
-
+        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        assert self._task is not None
         for number in self._numbers:
-            loop.add_signal_handler(number, interrupt, number)
+            loop.add_signal_handler(number, self._first, number)
+        if self.number is not None:  # it was interrupted before there was a loop
+            self._task.cancel()
+
+    def _first(self, number: int) -> None:
+        if self.number is None:
+            self.number, self.at_s = number, time.monotonic()
+            if self._task is not None and (self.levels is None or not self.levels.over):
+                self._task.cancel()
 
 
 def _leave(number: int, _: object) -> NoReturn:

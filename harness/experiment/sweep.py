@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-import harness
 from harness import files, secrecy
 from harness import manifest as manifests
 from harness import scenario as scenarios
@@ -41,6 +40,7 @@ from harness.results.levelmap import Map, MeasuredCell
 from harness.results.result import Result
 from harness.scenario import Scenario
 from harness.search.budget import Budget, Spent
+from harness.version import __version__
 from harness.work import Unit
 
 _FAILED = 1  # exit status of an operator's mistake, and so of a cell that could not be measured
@@ -86,7 +86,7 @@ def sweep(
         name=scenario.name,
         created=created_iso,
         command=command,
-        harness_version=harness.__version__,
+        harness_version=__version__,
         scenario=manifests.Scenario.of(shown),
         scenario_digest=scenarios.digest(shown),
         sessions=[Session(created=created_iso, command=command)],

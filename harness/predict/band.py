@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.predict.catalog import constants
 from harness.predict.deployment import Deployment
 from harness.predict.model import Model
 from harness.predict.step import kind
 
 # Times slower and faster within which about four in five published levels lie, by the kind of model.
 _SPREAD = {"dense": (1.15, 1.22), "experts": (1.28, 1.3), "latent attention": (1.35, 1.35)}
-_UNTESTED = (
-    1.6  # times slower still where no published level set the constants: other vendors, and this machine's cores
-)
+_UNTESTED = 1.6  # times slower still where the constants are a guess: other vendors, older cards, this machine's cores
 MEMORY = 2**30  # bytes a GPU
 
 
 def spread(model: Model, deployment: Deployment) -> tuple[float, float]:
     """How many times slower and faster than the middle the two ends are."""
     slower, faster = _SPREAD[kind(model)]
-    known = deployment.gpu.vendor == "NVIDIA" and deployment.gpu.certainty != "measured"
-    return (slower if known else slower * _UNTESTED), faster
+    return slower * (_UNTESTED if constants(deployment.gpu) == "guess" else 1.0), faster
 
 
 def slow(model: Model, deployment: Deployment) -> Deployment:

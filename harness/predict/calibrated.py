@@ -7,7 +7,7 @@ was not fitted on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +18,8 @@ from harness.predict.question import short
 from harness.predict.step import MeanLengths, Mixture
 from harness.predict.tune import RANGES, Calibration
 from harness.summary import Band, Calibrated, PredictedLevel
+
+_FAR = 2.0  # times beyond the levels that were fitted
 
 
 def calibrated(
@@ -47,6 +49,25 @@ def calibrated(
         hinge_concurrency=found.hinge_concurrency,
         levels=[_banded(level, error or 0.0) for level in found.levels],
     )
+
+
+def doubts(calibration: Calibration, levels: Iterable[float]) -> list[str]:
+    """Where the data sheet is known to be nearer, and which of the levels lie far from those that were fitted.
+
+    Far is more than twice as many users as at the highest level, or fewer than half of those at the lowest.
+    """
+    found, rms = [], calibration.rms()
+    if rms.calibrated is not None and rms.data_sheet is not None and rms.calibrated > rms.data_sheet:
+        found.append(
+            f"at levels that were not fitted the data sheet is nearer than this calibration: "
+            f"{rms.data_sheet:.0%} beside {rms.calibrated:.0%} rms of output tok/s"
+        )
+    least, most = min(calibration.fitted_on), max(calibration.fitted_on)
+    far = [f"{C:g}" for C in levels if not least / _FAR <= C <= most * _FAR]
+    if far:
+        on = " to ".join(dict.fromkeys(f"{C:g}" for C in (least, most)))
+        found.append(f"C = {', '.join(far)}: far from the levels that were fitted ({on})")
+    return found
 
 
 def _place(name: str) -> int:

@@ -12,7 +12,7 @@ import difflib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -55,7 +55,9 @@ def gpu(key: str, place: str = "--gpu") -> Gpu:
     whole, colon, slice_ = key.lower().partition(":")
     known = _gpus()
     if whole not in known:
-        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=nearest(whole, known))
+        several = [each for each in known if each.startswith(f"{whole}-")]  # b200 is b200-sxm, and no gb200
+        way_out = f"did you mean {', '.join(several)}?" if several else nearest(whole, known)
+        raise HarnessError(f"unknown GPU {key!r}", place=place, way_out=way_out)
     return _slice(known[whole], slice_, place) if colon else known[whole]
 
 
@@ -65,14 +67,32 @@ def gpus() -> list[Gpu]:
 
 
 def among(gpu: Gpu, n: int) -> Gpu:
-    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins.
+    """The GPU with the link that n of them have: PCIe where they are more than its bridge joins, or none.
 
     >>> among(gpu("h100-pcie"), 2).link, among(gpu("h100-pcie"), 4).link, among(gpu("h100-sxm"), 4).link
     (300000000000.0, 64000000000.0, 450000000000.0)
+    >>> among(gpu("dgx-spark"), 2).link, among(gpu("dgx-spark"), 4).link
+    (25000000000.0, None)
     """
     if gpu.bridged is None or n <= gpu.bridged:
         return gpu
     return msgspec.structs.replace(gpu, link=gpu.pcie)
+
+
+_PUBLISHED = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")  # whose published levels set constants, docs/predict.md
+_OLDER = ("t4", "v100")  # without BF16 and with other kernels than any card with published levels
+Constants = Literal["published", "other cards", "guess"]
+
+
+def constants(gpu: Gpu) -> Constants:
+    """How well MBU, MFU and overheads are known on this card: from its own published levels, those of others, or not.
+
+    >>> constants(gpu("h100-sxm")), constants(gpu("l40s")), constants(gpu("mi300x"))
+    ('published', 'other cards', 'guess')
+    """
+    if gpu.vendor != "NVIDIA" or gpu.certainty == "measured" or gpu.key.startswith(_OLDER):
+        return "guess"
+    return "published" if gpu.key.startswith(_PUBLISHED) else "other cards"
 
 
 def doubts(gpu: Gpu) -> list[str]:
@@ -82,9 +102,11 @@ def doubts(gpu: Gpu) -> list[str]:
         return [f"{gpu.key}: {gpu.source}", f"{gpu.key}: overheads were fitted on NVIDIA cards, here they are a guess"]
     if gpu.vendor != "NVIDIA":
         out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on NVIDIA cards, on {gpu.vendor} they are a guess")
+    elif constants(gpu) == "guess":
+        out.append(f"{gpu.key}: MBU, MFU and overheads were fitted on newer cards, here they are a guess")
     if gpu.certainty in ("medium", "low"):
         out.append(f"{gpu.key}: its data-sheet figures are of {gpu.certainty} certainty ({gpu.source})")
-    if gpu.bridged and gpu.link == gpu.pcie:
+    if gpu.bridged and gpu.link and gpu.link == gpu.pcie:
         out.append(f"{gpu.key}: a bridge joins {gpu.bridged} of them, more are counted at the speed of PCIe")
     return out
 
@@ -179,19 +201,23 @@ def _gpu(row: dict[str, str]) -> Gpu:
     )
 
 
+_TUNED = ("instruct", "thinking")  # words of a name that mean another training of the same architecture
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _FEW = 3  # names that an unknown one is answered with
 
 
 def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
     """The config.json of a model, as a dict: a shipped name, a config.json, or its folder.
 
-    An organisation in front and `-instruct` behind are no difference of architecture.
+    An organisation in front and `-instruct` behind are no difference of architecture; `-fp8` is how it is stored.
 
     >>> model_config("meta-llama/Llama-3.1-8B-Instruct")["num_hidden_layers"]
     32
+    >>> model_config("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")["quantization_config"]["quant_method"]
+    'fp8'
     """
     shipped = _models()
-    short = name.rsplit("/", 1)[-1].lower().removesuffix("-instruct")
+    short = "-".join(word for word in name.rsplit("/", 1)[-1].lower().split("-") if word not in _TUNED)
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
@@ -199,12 +225,24 @@ def model_config(name: str, place: str = "--model-config") -> dict[str, Any]:
         return _read(path, place)
     if short in shipped:
         return dict(shipped[short])
+    config = shipped.get(short.removesuffix("-fp8"))
+    if config and config.get("quantization_config", _FP8)["quant_method"] == "fp8":
+        return {"quantization_config": _FP8, **config}
     near = difflib.get_close_matches(short, shipped, n=_FEW) or list(shipped)[:_FEW]
     way_out = f"give the path of its config.json, or one of the {len(shipped)} that are shipped, like {', '.join(near)}"
     raise HarnessError(f"unknown model {name!r}", place=place, way_out=way_out)
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
+    """A config.json, with the hf_quant_config.json beside it where quantisation is described only there."""
+    config = _decoded(path, place)
+    beside = path.with_name("hf_quant_config.json")
+    if not config.get("quantization_config") and beside.is_file():
+        config["quantization_config"] = {"quant_method": "modelopt", **_decoded(beside, place)}
+    return config
+
+
+def _decoded(path: Path, place: str) -> dict[str, Any]:
     way_out = "give the config.json next to the model's weights"
     with decoding.reading(f"{place} {path}", "a model config", way_out):
         return decoding.typed(decoding.json(decoding.content(path), numbers=False), dict[str, Any])
@@ -217,4 +255,6 @@ def models() -> list[str]:
 
 @cache
 def _models() -> dict[str, dict[str, Any]]:
-    return msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
+    """The shipped configs; `same_as` names the one that a config differs from in the fields it has."""
+    found = msgspec.json.decode((_DATA / "models.json").read_bytes(), type=dict[str, dict[str, Any]])
+    return {name: {**found.get(config.pop("same_as", ""), {}), **config} for name, config in found.items()}

@@ -1,7 +1,8 @@
 """Which GPU: every card of the table, in every size that fits, by what its tokens cost or by how many there are.
 
-Each is judged at its best load: the most users within the SLO, never more than fit into the batch. Prices are the
-middle of what renting costs, or the operator's own. A measured rate takes the place of a prediction.
+Each is judged at its best load: the most users within the SLO, never more than fit into the batch. They are ordered by
+the slow end of the band, and cards whose constants are a guess stand behind the others. Prices are the middle of what
+renting costs, or the operator's own. A measured rate takes the place of a prediction.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError, nearest
-from harness.predict.catalog import Gpu, doubts
+from harness.predict.catalog import Constants, Gpu, among, constants, doubts
 from harness.predict.deployment import deployment, divisors
+from harness.predict.latency import slo_figure
 from harness.predict.limits import batch_cap, caps
 from harness.predict.model import Model
 from harness.predict.roofline import predict
@@ -24,6 +26,8 @@ from harness.summary import Band
 
 _SIZES = (1, 2, 4, 8)  # GPUs of one node
 _RANKS = ("cost", "speed")
+_READ = ("itl", "icl", "tpot", "e2e")  # figures that limit how slowly an answer goes on
+_USUAL_TPOT = 0.2  # seconds; the limit of MLPerf Inference's server scenario of Llama 2 70B
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +43,24 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None = None
     usd_per_hour: float | None = None  # of all its GPUs
     usd_per_million: float | None = None  # output tokens, or input where there are none
+    usd_per_million_slow: float | None = None  # the same at the slow end
     binding_cap: str | None = None
     measured: bool = False
+    constants: Constants = "guess"  # how well those of the card are known
     doubts: list[str] = []
+
+
+def with_usual(slo: Mapping[str, float], workload: MeanLengths) -> dict[str, float]:
+    """The limits, and one on the time per output token where they only limit the wait for the first.
+
+    Without it the best load of a card is one at which nobody wants to read.
+
+    >>> with_usual({"ttft_p99": 2.0}, MeanLengths(1000, 200))
+    {'ttft_p99': 2.0, 'tpot': 0.2}
+    """
+    named = {slo_figure(name) for name in slo}
+    alone = bool(named) and not named & set(_READ) and workload.output_tokens > 1
+    return {**slo, "tpot": _USUAL_TPOT} if alone else dict(slo)
 
 
 def choose(
@@ -58,24 +77,28 @@ def choose(
     """Every card × tensor-parallel size, the best first, those that are out last with their reason.
 
     The sizes of a card that do not fit are one choice together, the largest of them, which says what does fit.
-    rank "cost": the fewest dollars a million tokens; "speed": the most tokens/s. `prices` are USD per GPU-hour by
-    key, `measured` tokens/s (requests/s where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
+    rank "cost": the fewest dollars a million tokens; "speed": the most tokens/s; of each the slow end. An `slo` on the
+    first token alone is completed (`with_usual`). `prices` are USD per GPU-hour by key, `measured` tokens/s (requests/s
+    where nothing is decoded) by key and GPUs; `figures` are of the Deployment.
     """
     if rank not in _RANKS:
         raise HarnessError(f"unknown order {rank!r}", place="--rank", way_out=nearest(rank, _RANKS))
+    limits = with_usual(slo or {}, workload)
     found = [
         each
         for card in cards
-        for each in _sizes(model, card, workload, slo or {}, (prices or {}).get(card.key), measured or {}, figures)
+        for each in _sizes(model, card, workload, limits, (prices or {}).get(card.key), measured or {}, figures)
     ]
     return sorted(found, key=lambda each: _order(each, rank))
 
 
-def _order(choice: Choice, rank: str) -> tuple[bool, float]:
+def _order(choice: Choice, rank: str) -> tuple[bool, bool, float]:
+    guessed = choice.constants == "guess" and not choice.measured
     if rank == "cost":
-        return bool(choice.why_not), math.inf if choice.usd_per_million is None else choice.usd_per_million
-    rate = choice.output_tokens_per_s.mid if choice.output_tokens_per_s else 0.0
-    return bool(choice.why_not), -(rate or choice.requests_per_s or 0.0)
+        cost = choice.usd_per_million_slow
+        return bool(choice.why_not), guessed, math.inf if cost is None else cost
+    rate = choice.output_tokens_per_s.low if choice.output_tokens_per_s else 0.0
+    return bool(choice.why_not), guessed, -(rate or choice.requests_per_s or 0.0)
 
 
 def _sizes(
@@ -90,7 +113,7 @@ def _sizes(
     """A card in every size that fits, and the largest that does not with the reason."""
     if price is None and card.usd_per_hour:
         price = sum(card.usd_per_hour) / 2
-    sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or card.link is not None)]
+    sizes = [n for n in _SIZES if n in divisors(model) and (n == 1 or among(card, n).link is not None)]
     deployment(card, **figures)  # a mistake in the options is raised here: it is no reason against a card
     found: list[Choice] = []
     out: dict[int, str] = {}
@@ -103,7 +126,11 @@ def _sizes(
     if out:
         largest = max(out)
         fits = f"; it fits from {found[0].tp} on" if found and found[0].tp > largest else ""
-        found.append(Choice(gpu=card.key, tp=largest, why_not=out[largest] + fits, doubts=doubts(card)))
+        found.append(
+            Choice(
+                gpu=card.key, tp=largest, why_not=out[largest] + fits, constants=constants(card), doubts=doubts(card)
+            )
+        )
     return found
 
 
@@ -134,6 +161,8 @@ def _best(
         ttft_s=level.ttft_s,
         usd_per_hour=None if price is None else price * where.gpus,
         usd_per_million=level.usd_per_million.mid if level.usd_per_million else None,
+        usd_per_million_slow=level.usd_per_million.high if level.usd_per_million else None,
+        constants=constants(where.gpu),
         binding_cap=prediction.binding_cap,
         doubts=doubts(where.gpu),
     )
@@ -146,10 +175,12 @@ def _replaced(choice: Choice, workload: MeanLengths, rate: float | None) -> Choi
     G = workload.output_tokens
     tokens = rate if G else rate * workload.input_tokens
     price = choice.usd_per_hour
+    cost = None if price is None else usd_per_million(price, tokens)
     return msgspec.structs.replace(
         choice,
         output_tokens_per_s=Band(rate, rate, rate) if G else choice.output_tokens_per_s,
         requests_per_s=rate / G if G else rate,
-        usd_per_million=None if price is None else usd_per_million(price, tokens),
+        usd_per_million=cost,
+        usd_per_million_slow=cost,
         measured=True,
     )

@@ -20,13 +20,11 @@ from harness.predict.quantisation import Quantisation
 # Of prefill, docs/method.md, The deployment; by how the card's key begins; all Hoppers as the H100.
 _USUAL_MFU = {
     "h100": 0.45, "h200": 0.45, "h20-": 0.45, "gh200": 0.45, "l40s": 0.32, "host": 0.6,
-    "b200": 0.5, "gb200": 0.5, "b300": 0.5, "gb300": 0.5,  # set on published curves, docs/predict.md
+    "b200": 0.42, "gb200": 0.42, "b300": 0.42, "gb300": 0.42,  # set on published curves, docs/predict.md
 }  # fmt: skip
 # A host's rate is that of measured matrix products, about three quarters of a peak: 0.6 of it are 0.45 of the peak.
 _OTHER_MFU = 0.38  # an A100's
 _GIB = 2**30
-_LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
-_WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
 _LARGE = 70 * _GIB  # memory from which vLLM takes larger defaults
 _WORKSPACES = 0.4 * _GIB  # CUDA graphs and workspaces of kernels
 _LARGEST = 64  # GPUs of one replica that a way out proposes
@@ -43,7 +41,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     o_layer: float | None = None  # seconds per layer and step; None: by the kind of model, predict.step
     o_step: float = 126e-6  # seconds per step; with the next a published fit on H100
     o_req: float = 4.4e-6  # seconds per running request and step
-    o_rank: float = 4e-6  # the same for each further rank of TP; set on published curves, docs/predict.md
+    o_rank: float = 4.8e-6  # the same for each further rank of TP; set on published curves, docs/predict.md
     o_api: float = 0.0  # seconds per request outside the batch: HTTP, tokenizer, the client's turnaround
     gpu_memory_utilization: float = 0.9
     activations: float | None = None  # bytes a replica; None: by the model and the largest step
@@ -59,8 +57,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     ep: int = 1
     micro_batches: int | None = None  # of a pipeline; None: one a stage
     link_latency: float = 15e-6  # seconds of one collective before its first byte: 10-20 µs
-    experts_prefill: float = 0.6  # of the MFU, where experts multiply: many small products reach less of the peak
-    experts_decode: float = 0.35
+    experts_prefill: float = 0.42  # of the MFU, where experts multiply: many small products reach less of the peak
+    experts_decode: float = 0.2
     link_share: float = 0.7  # of the link's peak that collectives reach
     max_num_batched_tokens: int | None = None  # of one step; None: no limit
     reserve: bool = False  # the engine keeps room for whole answers instead of preempting
@@ -138,7 +136,10 @@ def check(model: Model, deployment: Deployment) -> None:
     if pp > model.layers:
         raise HarnessError(f"{pp} stages for {model.layers} layers", place="--pp", way_out=f"at most {model.layers}")
     if tp * pp * max(1, ep // max(tp, 1)) > 1 and deployment.gpu.link is None:
-        fact = f"{deployment.gpu.key} has no link to others"
+        card = deployment.gpu
+        fact = (
+            f"{card.key} has no link to others" if card.bridged is None else f"a link joins {card.bridged} {card.key}"
+        )
         raise HarnessError(fact, place="--tp", way_out="give --dp for replicas that need none")
     if ep > 1:
         _check_experts(model, deployment)
@@ -275,9 +276,9 @@ def _does_not_fit(model: Model, deployment: Deployment) -> HarnessError:
 
 def smallest_tp(model: Model, deployment: Deployment, tokens: float = 1.0) -> int | None:
     """The fewest GPUs of that card over which the model and one request of so many tokens fit; None up to 64."""
-    if deployment.gpu.link is None:
-        return 1 if _fits(model, deployment, 1, tokens) else None
-    return next((n for n in divisors(model) if n <= _LARGEST and _fits(model, deployment, n, tokens)), None)
+    card = deployment.gpu
+    sizes = [n for n in divisors(model) if n == 1 or (n <= _LARGEST and among(card, n).link is not None)]
+    return next((n for n in sizes if _fits(model, deployment, n, tokens)), None)
 
 
 def _fits(model: Model, deployment: Deployment, tp: int, tokens: float) -> bool:

@@ -5,6 +5,8 @@ Only families whose fields are known are read: the same field name means differe
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +47,7 @@ FAMILIES = {
     "gemma": _TIED,
     "gemma2": Family(tied=True, pattern=2),
     "gemma3_text": Family(tied=True, pattern=6, defaults=_GEMMA3),
+    "gemma4_text": Family(tied=True, pattern=6),
     "glm4": _PLAIN,
     "glm4_moe": _PLAIN,
     "gpt_neox": _UNGATED,
@@ -58,6 +61,7 @@ FAMILIES = {
     "mistral": _PLAIN,
     "mixtral": _WIDE_EXPERTS,
     "modernbert": Family(tied=True, generates=False),
+    "nemotron-nas": _PLAIN,
     "nemotron_h": Family(matrices=2),
     "olmo2": _PLAIN,
     "olmo3": _PLAIN,
@@ -70,6 +74,8 @@ FAMILIES = {
     "qwen2_moe": _PLAIN,
     "qwen2_vl": _PLAIN,
     "qwen3": _PLAIN,
+    "qwen3_5_moe_text": _PLAIN,
+    "qwen3_5_text": _PLAIN,
     "qwen3_moe": _PLAIN,
     "qwen3_next": _PLAIN,
     "qwen3_vl_moe_text": _PLAIN,
@@ -85,6 +91,8 @@ _REFUSED = {
     "cross_attention_layers": "layers that attend to images",
     "attention_pattern": "a pattern of attention by letters",
     "index_topk": "attention to chosen tokens only",
+    "hidden_size_per_layer_input": "embeddings for every layer",
+    "num_kv_shared_layers": "layers that share their KV",
 }
 
 
@@ -95,17 +103,19 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     8
     """
     inner = config.get("text_config")
-    return dict(config) if not isinstance(inner, Mapping) else {**config, **inner, "text_config": None}
+    text = dict(config) if not isinstance(inner, Mapping) else {**config, **inner, "text_config": None}
+    listed = text.get("layers_block_type")  # of some Nemotrons, which do not count them
+    return {"num_hidden_layers": len(listed), **text} if isinstance(listed, list) else text
 
 
 def family(config: Mapping[str, Any], name: str) -> Family:
     """The family of a config, or which field of it is not understood."""
     kind = str(config.get("model_type", ""))
-    if kind not in FAMILIES:
-        raise refused("model_type", kind, name, nearest(kind, FAMILIES))
-    for field, what in _REFUSED.items():
+    for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
         if config.get(field):
             raise refused(field, what, name)
+    if kind not in FAMILIES:
+        raise refused("model_type", kind, name, nearest(kind, FAMILIES))
     return FAMILIES[kind]
 
 
@@ -144,8 +154,59 @@ def heads(config: Mapping[str, Any], name: str) -> tuple[int, int, int]:
     """n_q, n_kv and d; an explicit head_dim beats hidden_size / num_attention_heads."""
     n_q = figure(config, "num_attention_heads", name)
     defaults = FAMILIES[config["model_type"]].defaults
-    n_kv = maybe(config, "num_key_value_heads", name) or defaults.get("num_key_value_heads") or n_q
+    n_kv = maybe(config, "num_key_value_heads", name) or defaults.get("num_key_value_heads")
+    n_kv = n_kv or next((each.kv_heads for each in blocks(config, name) if each.kv_heads), n_q)
     d = maybe(config, "head_dim", name) or defaults.get("head_dim") or figure(config, "hidden_size", name) // n_q
     if n_q % n_kv:
         raise refused("num_key_value_heads", f"{n_kv} for {n_q} heads", name)
     return n_q, n_kv, d
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One layer of a model whose layers were searched one by one (nemotron-nas); 0: it has none."""
+
+    kv_heads: int
+    width: int  # of its MLP
+
+
+def blocks(config: Mapping[str, Any], name: str) -> list[Block]:
+    """The layers of `block_configs`, in order; empty where there are none.
+
+    Attention is given by the heads that share one of KV. An MLP is ffn_mult · 2 h / 3 wide, rounded up to the next 256
+    (configuration_decilm.py of nvidia/Llama-3_3-Nemotron-Super-49B-v1).
+    """
+    listed = config.get("block_configs")
+    if not listed:
+        return []
+    if not isinstance(listed, list) or len(listed) != figure(config, "num_hidden_layers", name):
+        raise refused("block_configs", "not one for each layer", name)
+    found = [_block(config, each, name) for each in listed]
+    if len({each.kv_heads for each in found} - {0}) != 1:
+        raise refused("block_configs", "heads of KV that differ by layer", name)
+    return found
+
+
+def _block(config: Mapping[str, Any], listed: Any, name: str) -> Block:
+    attention, ffn = _part(listed, "attention", name), _part(listed, "ffn", name)
+    for part, field in itertools.product((attention, ffn), ("replace_with_linear", "sparsify", "window_length")):
+        if part.get(field):
+            raise refused(f"block_configs.{field}", str(part[field])[:40], name)
+    n_q, h, kv_heads, width = figure(config, "num_attention_heads", name), figure(config, "hidden_size", name), 0, 0
+    if not attention.get("no_op"):
+        kv_heads = n_q // figure(attention, "n_heads_in_group", name)
+    if not ffn.get("no_op"):
+        mult = ffn.get("ffn_mult")
+        if not isinstance(mult, int | float) or not 0 < mult < _WIDEST:
+            raise refused("block_configs.ffn_mult", str(mult)[:40], name)
+        width = math.ceil(int(2 * mult * h / 3) / 256) * 256
+    return Block(kv_heads, width)
+
+
+def _part(listed: Any, field: str, name: str) -> Mapping[str, Any]:
+    part = listed.get(field) if isinstance(listed, Mapping) else None
+    if not isinstance(part, Mapping):
+        raise refused("block_configs", f"a layer without {field}", name)
+    return part
+
+
+_WIDEST = 100  # times the hidden size: more is a slip of the pen

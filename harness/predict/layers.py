@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.predict.families import FAMILIES, figure, heads, maybe, refused
+from harness.predict.families import FAMILIES, blocks, figure, heads, maybe, refused
 
 _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -67,6 +67,8 @@ def _sorts(config: Mapping[str, Any], name: str) -> list[str]:
     if config.get("model_type") == "nemotron_h":
         return [{"*": _FULL, "M": _LINEAR}.get(letter, "") for letter in _letters(config, name)]
     L = figure(config, "num_hidden_layers", name)
+    if searched := blocks(config, name):
+        return [_FULL if each.kv_heads else "" for each in searched]
     types = config.get("layer_types")
     if types and not isinstance(types, list):
         raise refused("layer_types", str(types), name)
@@ -110,14 +112,19 @@ def _attending(config: Mapping[str, Any], name: str, layers: int, window: int | 
     if config.get("kv_lora_rank"):
         return _latent(config, name, layers)
     n_q, n_kv, d = heads(config, name)
-    queries = 2 if config.get("model_type") == "qwen3_next" else 1  # its queries bring a gate of their own size
+    kind, values = config.get("model_type"), True
+    queries = 2 if kind == "qwen3_next" or config.get("attn_output_gate") else 1  # a gate of their own size
+    if kind == "gemma4_text" and window is None:  # its layers that see everything have heads of their own
+        d = maybe(config, "global_head_dim", name) or d
+        if config.get("attention_k_eq_v"):
+            n_kv, values = maybe(config, "num_global_key_value_heads", name) or n_kv, False
     encoder = not FAMILIES[config["model_type"]].generates
     return Attention(
         layers=layers,
         matrices={
             "q_proj": queries * h * n_q * d,
             "k_proj": h * n_kv * d,
-            "v_proj": h * n_kv * d,
+            **({"v_proj": h * n_kv * d} if values else {}),  # without it values are keys without positions, kept apart
             "o_proj": n_q * d * h,
         },
         kv=0 if encoder else 2 * n_kv * d,
@@ -153,14 +160,15 @@ def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
 
 def _linear(config: Mapping[str, Any], name: str, layers: int) -> Attention:
     """Layers that keep a matrix a head instead of KV, read and written with every token."""
-    bits = 32 if config.get("mamba_ssm_cache_dtype") == "float32" else 16
+    kept = config.get("mamba_ssm_cache_dtype") or config.get("mamba_ssm_dtype")
+    bits = 32 if kept == "float32" else 16
     h = figure(config, "hidden_size", name)
     if config.get("model_type") == "nemotron_h":  # Mamba-2
         n, d = figure(config, "mamba_num_heads", name), figure(config, "mamba_head_dim", name)
         groups, size = figure(config, "n_groups", name), figure(config, "ssm_state_size", name)
         inner, mixed, kernel = n * d, n * d + 2 * groups * size, figure(config, "conv_kernel", name)
         matrices, state = {"in_proj": h * (inner + mixed + n), "out_proj": inner * h}, n * d * size
-    elif config.get("model_type") == "qwen3_next":  # gated delta net
+    elif str(config.get("model_type")).startswith(("qwen3_next", "qwen3_5")):  # gated delta net
         keys = figure(config, "linear_num_key_heads", name) * figure(config, "linear_key_head_dim", name)
         n, d = figure(config, "linear_num_value_heads", name), figure(config, "linear_value_head_dim", name)
         mixed, kernel = 2 * keys + n * d, figure(config, "linear_conv_kernel_dim", name)
@@ -171,9 +179,16 @@ def _linear(config: Mapping[str, Any], name: str, layers: int) -> Attention:
     return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
 
 
+_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+
+
 def _letters(config: Mapping[str, Any], name: str) -> str:
     """The layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
-    letters = str(config.get("hybrid_override_pattern", ""))
+    listed = config.get("layers_block_type")  # newer configs have words instead
+    if isinstance(listed, list):
+        letters = "".join(_LETTERS.get(str(each), "?") for each in listed)
+    else:
+        letters = str(config.get("hybrid_override_pattern", ""))
     if not letters or set(letters) - set("M*E-"):
         raise refused("hybrid_override_pattern", letters or "none", name)
     return letters
@@ -185,6 +200,8 @@ def _letters(config: Mapping[str, Any], name: str) -> str:
 def dense(config: Mapping[str, Any], name: str, sparse: int) -> int:
     """Parameters of all dense MLPs together, where `sparse` layers have experts instead."""
     kind = FAMILIES[config["model_type"]]
+    if searched := blocks(config, name):
+        return kind.matrices * figure(config, "hidden_size", name) * sum(each.width for each in searched)
     if config.get("model_type") == "nemotron_h":
         layers = _letters(config, name).count("-")
     else:
@@ -211,15 +228,19 @@ def experts(config: Mapping[str, Any], name: str) -> Experts | None:
     if shared is None:
         copies = 1 if config["model_type"] == "llama4_text" else maybe(config, "n_shared_experts", name) or 0
         shared = copies * width
-    per_token = figure(config, "num_experts_per_tok", name)
+    if config["model_type"] == "gemma4_text":  # its layers have a dense MLP as well, which every token passes
+        shared = figure(config, "intermediate_size", name)
+    chosen = "top_k_experts" if config.get("top_k_experts") else "num_experts_per_tok"
+    per_token = figure(config, chosen, name)
     if per_token > E:
-        raise refused("num_experts_per_tok", f"{per_token} of {E} experts", name)
+        raise refused(chosen, f"{per_token} of {E} experts", name)
+    latent = maybe(config, "moe_latent_size", name)  # experts work on a smaller vector, made and undone by two matrices
     return Experts(
         layers=layers,
         count=E,
         per_token=per_token,
-        each=kind.matrices * h * width,
-        shared=kind.matrices * h * shared,
+        each=kind.matrices * (latent or h) * width,
+        shared=kind.matrices * h * shared + 2 * h * (latent or 0),
         router=h * E,
     )
 
@@ -259,9 +280,14 @@ def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, in
     mlp = dense(config, name, sum(sparse) if has_experts else 0)
     hybrid = config.get("model_type") == "nemotron_h"
     work = "mixer" if hybrid else "mlp"
+    names_of = (f"{work}.gate", f"{work}.experts", f"{work}.shared_expert")
+    if config.get("model_type") == "gemma4_text":
+        names_of = ("router", "experts", "mlp")
     plain = [i for i in range(len(sorts)) if not (has_experts and sparse[i])]
     if hybrid:
         plain = [i for i, letter in enumerate(_letters(config, name)) if letter == "-"]
+    if searched := blocks(config, name):
+        plain = [i for i, each in enumerate(searched) if each.width]
     for i, sort in enumerate(sorts):
         inside = "mixer" if hybrid else "linear_attn" if sort == _LINEAR else "self_attn"
         for matrix, count in mixing[sort].matrices.items() if sort else ():
@@ -271,8 +297,9 @@ def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, in
             for matrix in names:
                 yield "dense", f"layers.{i}.{work}.{matrix}", mlp // len(plain) // len(names)
         if mixture is not None and sparse[i]:
-            yield "router", f"layers.{i}.{work}.gate", mixture.router
-            yield "experts", f"layers.{i}.{work}.experts", mixture.count * mixture.each
+            router, experts_name, shared = names_of
+            yield "router", f"layers.{i}.{router}", mixture.router
+            yield "experts", f"layers.{i}.{experts_name}", mixture.count * mixture.each
             if mixture.shared:
-                yield "shared", f"layers.{i}.{work}.shared_expert", mixture.shared
+                yield "shared", f"layers.{i}.{shared}", mixture.shared
     yield "head", "lm_head", figure(config, "vocab_size", name) * figure(config, "hidden_size", name)

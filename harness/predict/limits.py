@@ -164,7 +164,7 @@ def limits(
             ThroughputLimit(name, each, None, "stop", name == binding) for name, each in one.items() if each is not None
         ]
     far = work_of(cost, FAR, FAR * ctx)
-    t_pre = prefill_time(cost, P, cost.cached * P, FAR)
+    t_pre = prefill_time(cost, P, cost.cached * P, FAR, FAR)
     ceilings = {
         "kv_traffic": FAR * gain / (far.kv * far.rounds),
         "compute": FAR * gain / (far.compute * far.rounds),

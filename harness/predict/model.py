@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from harness.predict import families, layers
 from harness.predict.families import figure
 from harness.predict.layers import Attention, Experts
-from harness.predict.quantisation import PLAIN, Quantisation, kv_bits, quantisation
+from harness.predict.quantisation import PLAIN, Quantisation, another_checkpoint, kv_bits, quantisation
 
 _SENSES = ("vision_config", "audio_config", "vision_tower")
 
@@ -96,7 +96,10 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         generates=family.generates,
         stored=quantisation(text, name, dtype, layers.modules(text, name)),
         kv_bits=kv_bits(text, kv_dtype),
-        notes=(f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else (),
+        notes=(
+            *((f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else ()),
+            *another_checkpoint(text, name, dtype),
+        ),
     )
 
 

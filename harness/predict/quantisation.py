@@ -67,7 +67,7 @@ def quantisation(
     its activations, as servers have it, and changes nothing that is stored.
     """
     stored = config.get(_WHERE) or config.get("compression_config")
-    wanted = dtype.lower().removeprefix("torch.").replace("w8a8", "int8").replace("awq", "int4").replace("gptq", "int4")
+    wanted = _normal(dtype)
     if wanted != "auto" and wanted not in _SIXTEEN and wanted not in _BY_DTYPE:
         known = ["auto", "bfloat16", "float16", *_BY_DTYPE]
         raise HarnessError(f"unknown precision {dtype!r}", place="--dtype", way_out=nearest(wanted, known))
@@ -76,12 +76,25 @@ def quantisation(
     if not stored:
         return PLAIN if wanted == "auto" or wanted in _SIXTEEN else _BY_DTYPE[wanted]
     scheme, kept = _scheme(stored, name), _named(stored, name)
-    if wanted in _FOUR_BITS and scheme.bits == 8.0:
+    if _asks_another(wanted, scheme):
         return _another(_BY_DTYPE[wanted], latent=bool(config.get("kv_lora_rank")))
     if wanted in _BY_DTYPE and wanted != scheme.method and _BY_DTYPE[wanted].compute != scheme.compute:
         way_out = "leave --dtype out, or give the config of the 16-bit checkpoint"
         raise HarnessError(f"{name!r} is stored as {scheme.method}, not as {wanted}", place="--dtype", way_out=way_out)
     return _left_out(scheme, kept, list(modules), name) if kept else scheme
+
+
+def _asks_another(wanted: str, scheme: Quantisation) -> bool:
+    return wanted in _FOUR_BITS and scheme.bits == 8.0
+
+
+def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list[str]:
+    """A note where --dtype is not how the weights are stored: no server loads this checkpoint so."""
+    stored = _mapping(config.get(_WHERE) or config.get("compression_config"))
+    wanted = _normal(dtype)
+    if not stored or not _asks_another(wanted, scheme := _scheme(stored, name)):
+        return []
+    return [f"{name} is stored in {scheme.method}: this is the prediction of another checkpoint of it, in {wanted}"]
 
 
 def _another(scheme: Quantisation, *, latent: bool) -> Quantisation:
@@ -91,6 +104,10 @@ def _another(scheme: Quantisation, *, latent: bool) -> Quantisation:
     of moonshotai/Kimi-K2-Thinking); others convert every linear layer.
     """
     return msgspec.structs.replace(scheme, attention=0.0, shared=0.0, dense=0.0) if latent else scheme
+
+
+def _normal(dtype: str) -> str:
+    return dtype.lower().removeprefix("torch.").replace("w8a8", "int8").replace("awq", "int4").replace("gptq", "int4")
 
 
 def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
@@ -114,8 +131,9 @@ def kv_bits(config: Mapping[str, Any], kv_dtype: str) -> float:
 def _named(stored: Mapping[str, Any], name: str) -> list[str]:
     """The modules that are left in 16 bits, by whichever field names them."""
     found = []
+    inner = _mapping(stored.get("quantization"))  # of an hf_quant_config.json
     for field in _KEPT:
-        value = stored.get(field) or []
+        value = stored.get(field) or inner.get(field) or []
         if not isinstance(value, list):
             raise refused(f"{_WHERE}.{field}", str(value), name)
         found += [str(each) for each in value]
@@ -155,9 +173,9 @@ def _scheme(stored: Mapping[str, Any], name: str) -> Quantisation:
     raise refused(f"{_WHERE}.quant_method", method or "none", name)
 
 
-def _number(stored: Mapping[str, Any], field: str, name: str) -> int:
+def _number(stored: Mapping[str, Any], field: str, name: str, most: int = 16) -> int:
     value = stored.get(field)
-    if not isinstance(value, int) or not 1 <= value <= 16:
+    if not isinstance(value, int) or not 1 <= value <= most:
         raise refused(f"{_WHERE}.{field}", str(value), name)
     return value
 
@@ -169,6 +187,9 @@ def _modelopt(stored: Mapping[str, Any], name: str) -> Quantisation:
         return Quantisation(method="fp8", bits=8.0, compute="fp8")
     if algorithm == "NVFP4":
         return Quantisation(method="nvfp4", bits=4.5, compute="fp4")
+    if algorithm == "W4A16_AWQ":
+        group = _number(inner or stored, "group_size", name, most=1024)
+        return Quantisation(method="int4", bits=4 + 16 / group)  # a 16-bit scale a group
     raise refused(f"{_WHERE}.quant_algo", algorithm, name)
 
 
@@ -198,7 +219,7 @@ _ALIKE = (
 )
 # Never in the counts, or never converted by anyone: naming them changes nothing.
 _ELSEWHERE = re.compile(
-    r"vis|image|audio|multi_modal|merger|connector|embed|norm|rotary|mtp|eagle|conv1d|e_score|sinks|aligner|patch"
+    r"vis|image|audio|multi_modal|mm_projector|merger|connector|embed|norm|rotary|mtp|eagle|conv1d|e_score|sinks|aligner|patch"
     r"|q_scale|k_scale|v_scale|shared_expert_gate|kv_cache",
 )
 # A config's own pattern: a few repetitions, none of a group, so that no name takes long.
@@ -223,7 +244,7 @@ def _left_out(
         except re.error:
             raise refused(f"{_WHERE}: modules_to_not_convert", entry, name) from None
         found = {i for i, (_, dotted, _) in enumerate(modules) if matches(dotted)}
-        if not found and not _ELSEWHERE.search(entry.lower()):
+        if not found and not _ELSEWHERE.search(entry.lower()) and not _beyond(entry, modules):
             raise refused(f"{_WHERE}: modules_to_not_convert", entry, name)
         left |= found
     shares: dict[str, float] = {}
@@ -232,6 +253,19 @@ def _left_out(
         everything = sum(count for _, count in of_part)
         shares[part] = sum(count for i, count in of_part if i not in left) / everything if everything else 1.0
     return msgspec.structs.replace(scheme, **shares)
+
+
+def _beyond(entry: str, modules: list[tuple[str, str, int]]) -> bool:
+    """Whether an entry is of a layer past the last: one that drafts tokens, which is in no count."""
+    number = entry.partition("layers.")[2].partition(".")[0].rstrip("*")
+    layers = {dotted.split(".")[1] for _, dotted, _ in modules if dotted.startswith("layers.")}
+    return number.isdecimal() and number not in layers
+
+
+def _spellings(dotted: str) -> tuple[str, ...]:
+    """A module's names in checkpoints that a pattern may be written for."""
+    several = dotted.replace(".shared_expert", ".shared_experts")
+    return dotted, f"model.{dotted}", several, f"model.{several}"
 
 
 def _matcher(entry: str) -> Any:
@@ -245,9 +279,12 @@ def _matcher(entry: str) -> Any:
             pattern = re.compile(entry[3:])
         except (OverflowError, RecursionError) as error:
             raise re.error(str(error)) from None
-        return lambda dotted: any(pattern.match(f"{front}{dotted}") for front in ("", "model."))
+        return lambda dotted: any(pattern.match(each) for each in _spellings(dotted))
     for found, same in _ALIKE:
         entry = found.sub(same, entry)
     if "*" in entry:
-        return lambda dotted: fnmatchcase(dotted, entry) or fnmatchcase(dotted, f"{entry}.*")
+        below = f"{entry}.*"
+        return lambda dotted: (
+            fnmatchcase(dotted, below) or any(fnmatchcase(each, entry) for each in (dotted, f"{dotted}.weight"))
+        )
     return lambda dotted: f".{entry}." in f".{dotted}."

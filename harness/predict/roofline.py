@@ -194,7 +194,7 @@ def recomputed(cost: StepCost, workload: MeanLengths, cap: float) -> float:
     """
     P, G = workload.input_tokens, workload.output_tokens
     times = math.log1p(G / P)
-    again = times * prefill_time(cost, G / times, cost.cached * P, cap)
+    again = times * prefill_time(cost, G / times, cost.cached * P, cap, cap - 1)
     return 1 / (1 + steady_state(cost, workload, cap, cap).requests_per_s * again)
 
 

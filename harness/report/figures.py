@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from harness.analysis.validity import Purpose, usable
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load_of, ms, number
 from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
+from harness.report.operating_point import AT
+from harness.report.repeats import mean_of, of_loads
 from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
 
 
@@ -21,13 +21,11 @@ def figures(summary: Summary) -> list[Fact]:
 
 
 def at_the_knee(summary: Summary) -> LevelSummary | None:
-    """The valid level nearest to the knee; None without a knee."""
+    """The highest of the valid levels up to the knee; None without such a one."""
     knee = _knee(summary)
     levels = [each for each in of_ramp(summary.levels) if each.load and usable(each, Purpose.ANSWER)]
-    if knee is None or not knee.value or not levels:
-        return None
-    at = math.log(knee.value)
-    return min(levels, key=lambda each: abs(math.log(each.load or 1) - at))
+    below = [each for each in levels if knee is not None and (each.load or 0) <= (knee.value or 0) * AT]
+    return max(below, key=lambda each: each.load or 0, default=None)
 
 
 def _knee(summary: Summary) -> Value | None:
@@ -59,9 +57,12 @@ def _fact(label: str, value: Value, unit: str, doubt: str) -> Fact:
 
 
 def _first_token(summary: Summary) -> list[Fact]:
-    """Median and 99th percentile at the level nearest to the knee."""
+    """Median and 99th percentile at the level at the knee, means of its repeats."""
     level = at_the_knee(summary)
-    if level is None or level.first_s.p50 is None:
+    if level is None:
+        return []
+    level = next((mean_of(same) for same in of_loads(of_ramp(summary.levels)) if level in same), level)
+    if level.first_s.p50 is None:
         return []
     name = "TTFT at the knee" if unit_of(summary).decodes else "Latency at the knee"
     p99 = f"p99 {ms(level.first_s.p99)} ms" if level.first_s.p99 is not None else "too few requests for a p99"

@@ -45,8 +45,8 @@ Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 
 
 def draw(chart: Chart) -> bytes:
-    """The chart with its title, its answer and its legend; PNG."""
-    return encoded(_drawn(chart))
+    """The chart as a PNG."""
+    return encoded(figure(chart))
 
 
 def vector(chart: Chart) -> bytes:
@@ -55,22 +55,23 @@ def vector(chart: Chart) -> bytes:
 
     out = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}):
-        _drawn(chart).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        figure(chart).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
 
 
-def _drawn(chart: Chart) -> Any:
-    figure = paper((9, 5.4))
+def figure(chart: Chart) -> Any:
+    """The chart with its title, its answer and its legend, as a figure of matplotlib."""
+    drawn = paper((9, 5.4))
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
     top = 0.77 if chart.answer else 0.795
-    axes = figure.add_axes((0.085, _FOOT, 0.745 if margin else 0.885, top - _FOOT))
+    axes = drawn.add_axes((0.085, _FOOT, 0.745 if margin else 0.885, top - _FOOT))
     entries = fill(axes, chart)
     _margin(axes, chart)
     if chart.missing:
         axes.text(0.5, 0.5, chart.missing, transform=axes.transAxes, ha="center", color=SOFT)
     if entries:
         handles, names = zip(*reversed(entries), strict=True)
-        legend = figure.legend(
+        legend = drawn.legend(
             handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.03), ncols=min(3, len(names)), fontsize=8.5,
             labelcolor=INK, frameon=False, handlelength=2.2, borderaxespad=0.0, columnspacing=1.4,
         )  # fmt: skip
@@ -81,9 +82,9 @@ def _drawn(chart: Chart) -> Any:
             0.55, 0.36, "SIMULATED", transform=axes.transAxes, fontsize=62, fontweight="bold", color=INK, alpha=0.07,
             rotation=18, ha="center", va="center", zorder=0,
         )  # fmt: skip
-    figure.text(0.97, 0.012, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
-    head(figure, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
-    return figure
+    drawn.text(0.97, 0.012, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
+    head(drawn, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
+    return drawn
 
 
 def paper(inches: tuple[float, float]) -> Any:

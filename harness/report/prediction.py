@@ -244,7 +244,7 @@ def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
     fit = [each for each in choices if not each.why_not]
     out = [each for each in choices if each.why_not]
     most = "tokens" if _decodes(fit) else "requests"
-    by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank]
+    by = {"cost": "the cheapest tokens first", "speed": f"the most {most} first"}[rank] + ", by the slow end"
     reasons = [
         Column("GPU", [_cards(each) for each in out], words=True),
         Column("why not", [plain(each.why_not) for each in out], words=True),
@@ -273,7 +273,9 @@ def _choices(choices: Sequence[Choice]) -> list[Column]:
     columns = [
         Column("GPU", [_cards(each) for each in choices], words=True),
         Column("$/1M" if _decodes(choices) else "$/1M in", [number(each.usd_per_million) for each in choices]),
+        Column("at most", [number(each.usd_per_million_slow) for each in choices]),
         Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
+        Column("at least", [number(band.low) if band and band.low else MISSING for band in bands]),
         Column("req/s", [number(each.requests_per_s) for each in choices]),
         Column("at C", [number(each.concurrency) for each in choices]),
         Column("ITL ms", [ms(each.itl_s) for each in choices]),
@@ -282,7 +284,8 @@ def _choices(choices: Sequence[Choice]) -> list[Column]:
         Column(
             "bound by", [limit_name(each.binding_cap) if each.binding_cap else MISSING for each in choices], words=True
         ),
-        Column("", ["measured" if each.measured else "?" if each.doubts else "" for each in choices], words=True),
+        Column("constants", ["measured" if each.measured else each.constants for each in choices], words=True),
+        Column("", ["?" if each.doubts and not each.measured else "" for each in choices], words=True),
     ]
     return shown(columns, empty=(MISSING, ""))
 
@@ -306,6 +309,7 @@ def golden_columns(rows: Sequence[GoldenCase]) -> list[Column]:
 
 def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     """What was fitted and what was `assumed`, and the error at the levels that were not fitted on."""
+    from harness.predict.calibrated import doubts  # which reports of other things start without
 
     def figure(parameter: str, value: float) -> str:
         return f"{value:.3f}" if parameter in _SHARES else number(value * 1e6)
@@ -320,9 +324,13 @@ def calibration(found: Calibration, assumed: Mapping[str, float]) -> Document:
     sections = [
         Section(f"{found.model} on {found.gpu}, calibrated on C = {on}", columns=parameters),
         *_errors(found),
-        Section("Notes", lines=[plain(note) for note in found.notes]),
+        Section("Notes", lines=[plain(note) for note in (*found.notes, *doubts(found, _unseen(found)))]),
     ]
     return Document(sections=sections)
+
+
+def _unseen(found: Calibration) -> list[float]:
+    return list(dict.fromkeys(row.concurrency for row in found.errors_unseen))
 
 
 def _errors(found: Calibration) -> list[Section]:

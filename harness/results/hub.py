@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
+from harness import decoding
 from harness.errors import HarnessError
 
 _PLACE = "--hub"
 
 
 def config(name: str) -> str:
-    """The path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; kept in its own cache."""
+    """The path of the config.json that the hub has for `name`, like meta-llama/Llama-3.1-8B; kept in its own cache.
+
+    Where that says nothing of quantisation, the hf_quant_config.json comes with it, if there is one.
+    """
     try:
         import huggingface_hub
     except ImportError:
@@ -18,8 +25,12 @@ def config(name: str) -> str:
 
     # HfHubHTTPError and a hub that cannot be reached are OSErrors; a name that is none is a ValueError.
     try:
-        return huggingface_hub.hf_hub_download(name, "config.json")
+        found = huggingface_hub.hf_hub_download(name, "config.json")
     except (OSError, ValueError, EntryNotFoundError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         way_out = "see its name and HF_TOKEN, or give the path of a config.json"
         raise HarnessError(f"no config.json of {name!r} ({reason})", place=_PLACE, way_out=way_out) from None
+    with suppress(OSError, ValueError, EntryNotFoundError):
+        if b"quantization_config" not in decoding.content(Path(found)):
+            huggingface_hub.hf_hub_download(name, "hf_quant_config.json")
+    return found

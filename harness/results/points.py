@@ -1,8 +1,9 @@
 """Measured points from anywhere: a CSV of concurrency and output tokens per second, with or without an error.
 
 The header names the columns, `concurrency,output_tokens_per_s[,error]`, in any order, in any case and among others; the
-error is one standard error in tokens per second. Semicolons and tabs separate as well, and a line that begins with #
-is a comment. Read strictly: a line that is not understood ends it, by its number.
+error is one standard error in tokens per second. A calibration also takes `itl_s` and `ttft_s`, means in seconds.
+Semicolons and tabs separate as well, and a line that begins with # is a comment. Read strictly: a line that is not
+understood ends it, by its number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from harness.errors import HarnessError
 
 LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
+_OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
 _MOST_ROWS = 10_000
 _BEYOND = 1e12  # requests in flight, tokens per second: none has so many
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
@@ -27,13 +29,15 @@ class CsvPoint(msgspec.Struct, frozen=True):
     concurrency: float
     output_tokens_per_s: float
     error: float | None = None  # one standard error, tok/s
+    itl_s: float | None = None  # means
+    ttft_s: float | None = None
 
 
 def read(text: str, place: str) -> list[CsvPoint]:
     r"""The points of a CSV's text; an empty error is none.
 
     >>> read("concurrency,output_tokens_per_s\n1,100\n2,190\n", "x.csv")[1]
-    CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None)
+    CsvPoint(concurrency=2.0, output_tokens_per_s=190.0, error=None, itl_s=None, ttft_s=None)
     """
     try:
         return _read(text, place)
@@ -56,10 +60,10 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     for line in lines:
         where = f"{place}, line {before + lines.line_num}"
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
-        error = line.get(ERROR)
+        rest = [_positive(line[name], name, where) if (line.get(name) or "").strip() else None for name in _OPTIONAL]
         if len(rows) == _MOST_ROWS:
             raise HarnessError(f"more than {_MOST_ROWS:,} points", place=place, way_out="fit the levels' means")
-        rows.append(CsvPoint(load, rate, _positive(error, ERROR, where) if error and error.strip() else None))
+        rows.append(CsvPoint(load, rate, *rest))
     if not rows:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
     return rows

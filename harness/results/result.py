@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,10 +20,6 @@ from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY
 from harness.summary import FORMAT as SUMMARY_FORMAT
 from harness.summary import Summary
-
-if TYPE_CHECKING:
-    import pandas
-
 
 _LARGEST = 64 << 20  # bytes of a summary: thousands of levels
 
@@ -88,10 +83,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             (max(level.begin_s, level.window_end_s or 0.0, level.end_s or 0.0) for level in self.levels),
         )
         return max(moments, default=0.0)
-
-    def requests(self) -> pandas.DataFrame:
-        """The requests as a data frame, a row a request; the columns of requests.parquet."""
-        return columns.table(columns.ordered(self.records), self.header, self.levels).to_pandas()
 
 
 def read_manifest(path: str | Path) -> Manifest | MapManifest:

@@ -52,7 +52,7 @@ def test_help_imports_no_verb() -> None:
     )
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(f"  {name} " in got.stdout for name in VERBS)
-    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.terminal"}
+    assert set(got.stderr.split()) == {"harness", "harness.cli", "harness.terminal", "harness.version"}
 
 
 def test_an_unknown_verb_is_a_usage_error_that_names_the_nearest() -> None:

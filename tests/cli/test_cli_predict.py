@@ -293,7 +293,8 @@ def test_every_card_is_ranked_and_misfits_say_why() -> None:
     assert "the cheapest tokens first" in fit
     assert "does not fit" in misfits
     choices = json.loads(knee("--model", "llama-3.1-70b", "--gpu", "all", "--json").output)
-    prices = [each["usd_per_million"] for each in choices if not each["why_not"] and each["usd_per_million"]]
+    known = [each for each in choices if not each["why_not"] and each["constants"] != "guess"]
+    prices = [each["usd_per_million_slow"] for each in known if each["usd_per_million_slow"]]
     assert prices == sorted(prices)
     assert len(prices) > 5
 
@@ -555,3 +556,27 @@ def test_a_prediction_imports_no_heavy_package() -> None:
 def test_the_package_offers_the_command_and_main() -> None:
     assert {"run", "predict", "report", "fit", "calibrate", "sim"} <= set(cli_module.cli.commands)
     assert callable(cli_module.main)
+
+
+def test_two_pools_are_predicted_with_the_ratio_that_balances_them() -> None:
+    pools = ("--prefill-gpus", "2", "--decode-gpus", "2")
+    got = knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", *pools, *CHAT[4:])
+    assert got.exit_code == 0, got.output
+    assert "Balance: " in got.output
+    found = json.loads(knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", *pools, "--json").output)
+    assert (found["prefill"]["gpus"], found["decode"]["replicas"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ((), "--decode-gpus: two pools need both sizes"),
+        (("--decode-gpus", "2", "--simulate"), "--simulate: "),
+        (("--decode-gpus", "2", "--dp", "2"), "--dp: "),
+        (("--decode-gpus", "2", "--gpu", "all"), "--gpu: "),
+    ],
+)
+def test_what_two_pools_cannot_be_is_refused(more: tuple[str, ...], place: str) -> None:
+    got = knee("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--prefill-gpus", "2", *more)
+    assert got.exit_code == 1
+    assert place in got.stderr

@@ -55,7 +55,7 @@ def test_a_step_carries_the_prefills_it_admits_beside_the_decoding():
     assert step.tokens == [(1, 1, False), (2, 0, False), (3, 0, False)]
     assert step.prefilled == 2
     assert step.duration == pytest.approx(
-        decode_time(COST, 3, 101 + 50 + 60) + prefill_time(COST, 50) + prefill_time(COST, 60)
+        decode_time(COST, 3, 101 + 50 + 60) + prefill_time(COST, 50, beside=1) + prefill_time(COST, 60, beside=1)
     )
 
 
@@ -159,8 +159,9 @@ def test_decoding_goes_first_and_prompts_share_the_rest_of_the_budget():
     assert [step.tokens for step in (first, second)] == [[(1, 0, False)], [(1, 1, False)]]
     assert third.tokens == [(1, 2, False), (2, 0, False)]
     cost = step_cost(LLAMA, msgspec.structs.replace(H100, max_num_batched_tokens=100))
-    assert second.duration == pytest.approx(decode_time(cost, 1, 61) + prefill_time(cost, 139, 40))
-    assert third.duration == pytest.approx(decode_time(cost, 2, 62 + 150) + prefill_time(cost, 150, 139))
+    assert second.duration == pytest.approx(decode_time(cost, 1, 61) + prefill_time(cost, 139, 40, beside=1))
+    rest = prefill_time(cost, 150, 139, beside=1)
+    assert third.duration == pytest.approx(decode_time(cost, 2, 62 + 150) + rest)
 
 
 def test_a_step_that_only_computes_part_of_a_prompt_gives_no_token():
@@ -255,7 +256,7 @@ def test_a_fused_step_hides_a_prompt_behind_the_decoding_of_others():
         server.step()
         server.submit(SimulatedRequest(9, 100, 9))
     alone = decode_time(COST, 10, 9 * 501 + 100)
-    serial = alone + prefill_time(COST, 100)
+    serial = alone + prefill_time(COST, 100, beside=9)
     assert plain.step().duration == pytest.approx(serial)
     # The prompt computes for less time than decoding reads, so all that is not hidden is the share of its own decoding.
     assert fused.step().duration == pytest.approx(0.9 * alone + 0.1 * serial, rel=1e-3)
@@ -406,6 +407,7 @@ class Plain:
         for each in [each for each in self.running if each["over"]]:
             self.free += each["held"]
             self.running.remove(each)
+        joined = []
         before, chunks, known = self.preemptions, [], lambda each: each["request"].prompt_tokens + each["done"]
         for each in list(self.running):
             if each["computed"] >= known(each) - each["done"] and each.get("decodes"):
@@ -427,19 +429,22 @@ class Plain:
             chunks.append((each["computed"], end))
             left -= end - each["computed"]
             each["computed"], each["decodes"] = end, end == known(each)
+            joined.append(each)
         if not self.running:
             return None
         ready = [each for each in self.running if each.get("decodes")]
         seconds = decode_time(self.cost, len(ready), sum(map(known, ready))) if ready else self.cost.step
         cost = self.cost
+        decoded_before = [each for each in ready if not any(each is other for other in joined)]
+        weights = 0.0 if decoded_before else cost.weights  # which they read anyway
         computing = [
             cost.prompt * (end - start) + cost.prompt_head + cost.prompt_attend * (end**2 - start**2)
             for start, end in chunks
         ]
         if self.budget == math.inf:  # one prompt after the other; else one pass for all
-            seconds += sum(max(each, cost.weights) for each in computing)
+            seconds += sum(max(each, weights) for each in computing)
         elif chunks:
-            seconds += max(sum(computing), cost.weights)
+            seconds += max(sum(computing), weights)
         gain = self.cost.accepted
         gained = int((self.steps + 1) * gain + 1e-9) - int(self.steps * gain + 1e-9)
         self.steps += 1

@@ -6,6 +6,7 @@ import pytest
 from harness.errors import HarnessError
 from harness.predict import catalog
 from harness.predict.catalog import gpu, key_of, model_config
+from harness.predict.model import model
 
 
 def test_a_gpu_key_is_found_in_any_case_and_printed_in_lower_case():
@@ -35,6 +36,34 @@ def test_a_dtype_without_tensor_cores_is_absent():
 def test_a_wrong_gpu_key_names_the_nearest():
     with pytest.raises(HarnessError, match="unknown GPU 'h100-sx'; did you mean 'h100-sxm'"):
         gpu("h100-sx")
+
+
+@pytest.mark.parametrize(
+    ("key", "like"),
+    [("b200", "b200-sxm"), ("v100", "v100-16-sxm, v100-32-sxm"), ("H100", "h100-pcie, h100-sxm, h100-nvl")],
+)
+def test_a_card_without_its_form_names_its_forms_and_no_other_card(key, like):
+    with pytest.raises(HarnessError) as raised:
+        gpu(key)
+    assert str(raised.value) == f"--gpu: unknown GPU {key!r}; did you mean {like}?"
+
+
+@pytest.mark.parametrize(
+    ("key", "memory", "bandwidth", "bf16"),
+    [  # by their data sheets
+        ("t4", 15360 * 2**20, 320e9, 65e12),
+        ("v100-32-sxm", 2**35, 900e9, 125e12),
+        ("a40", 46068 * 2**20, 696e9, 149.7e12),
+        ("a6000", 49140 * 2**20, 768e9, 154.8e12),
+        ("mi250x", 64e9, 1638e9, 191.5e12),  # one of two dies
+        ("mi350x", 288e9, 8e12, 2306.9e12),
+        ("tpu-v7", 192 * 2**30, 7380e9, 2307e12),
+        ("trainium2", 96 * 2**30, 2900e9, 667e12),
+    ],
+)
+def test_cards_have_the_figures_of_their_data_sheets(key, memory, bandwidth, bf16):
+    card = gpu(key)
+    assert (card.memory_bytes, card.bandwidth, card.flops["bf16"]) == (memory, bandwidth, bf16)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +125,10 @@ def test_a_card_that_cannot_be_sliced_says_so():
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA GeForce RTX 5090", "rtx5090"),
         ("NVIDIA GB10", "dgx-spark"),
+        ("Tesla T4", "t4"),
+        ("Tesla V100-SXM2-32GB", "v100-32-sxm"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA RTX A6000", "a6000"),
     ],
 )
 def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
@@ -106,7 +139,7 @@ def test_a_gpu_is_known_by_the_name_its_driver_gives_it(name, key):
 @pytest.mark.parametrize(
     "name",
     [
-        "Tesla T4",
+        "Tesla V100-PCIE-32GB",
         "NVIDIA L40",
         "NVIDIA A100-SXM-64GB",
         "NVIDIA H100",
@@ -156,6 +189,45 @@ def test_an_unknown_model_names_a_few_and_the_way_by_path(name, like):
     few = message.partition(" like ")[2].split(", ")
     assert len(few) == 3
     assert set(few) <= set(shipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "context"),
+    [
+        ("zai-org/GLM-4.6", "glm-4.5", 202752),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", 163840),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b", 262144),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b", 131072),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b", 131072),
+    ],
+)
+def test_a_later_training_has_the_architecture_of_the_first_and_its_own_context(name, like, context):
+    assert model_config(name) == {**model_config(like), "max_position_embeddings": context}
+
+
+def test_fp8_behind_a_name_is_how_it_is_stored():
+    assert model_config("Qwen3-32B-FP8")["quantization_config"]["quant_method"] == "fp8"
+    assert model_config("DeepSeek-V3.1-FP8") == model_config("DeepSeek-V3.1")  # it comes so
+    with pytest.raises(HarnessError, match="unknown model 'gpt-oss-20b-fp8'"):  # which has 4 bits
+        model_config("gpt-oss-20b-fp8")
+
+
+QUANTISED = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+
+
+def test_quantisation_that_stands_beside_a_config_is_read_with_it(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(model_config("llama-3.1-8b")))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(QUANTISED))
+    for place in (tmp_path, tmp_path / "config.json"):
+        read = model(model_config(str(place)))
+        assert (read.stored.method, read.kv_bits) == ("fp8", 8.0)
+
+
+def test_a_config_that_has_its_own_quantisation_keeps_it(tmp_path):
+    own = model_config("llama-3.1-8b") | {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(QUANTISED))
+    assert model_config(str(tmp_path)) == own
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"'])

@@ -3,7 +3,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.predict.catalog import gpu, gpus, model_config
-from harness.predict.choice import choose
+from harness.predict.choice import choose, with_usual
 from harness.predict.deployment import deployment
 from harness.predict.limits import caps
 from harness.predict.model import model
@@ -55,16 +55,43 @@ def test_the_speed_beyond_a_bridge_is_a_doubt_of_the_sizes_that_need_it():
 
 
 def test_the_cheapest_that_meets_the_slo_is_first():
-    found = [each for each in choose(LLAMA, gpus(), CHAT, slo=SLO) if not each.why_not]
-    prices = [each.usd_per_million for each in found if each.usd_per_million is not None]
+    found = [each for each in choose(LLAMA, gpus(), CHAT, slo=SLO) if not each.why_not and each.constants != "guess"]
+    prices = [each.usd_per_million_slow for each in found if each.usd_per_million_slow is not None]
     assert prices == sorted(prices)
+    assert all(each.usd_per_million_slow > each.usd_per_million for each in found if each.usd_per_million)
     # a card without a price comes behind those that have one
     assert [each.usd_per_million is None for each in found] == sorted(each.usd_per_million is None for each in found)
 
 
+def test_cards_whose_constants_are_a_guess_stand_behind_the_others_unless_they_were_measured():
+    cards = [gpu("mi300x"), gpu("h100-sxm")]
+    cheap = {"mi300x": 0.1, "h100-sxm": 3.0}
+    found = [each for each in choose(LLAMA, cards, CHAT, prices=cheap) if each.tp == 1]
+    assert [(each.gpu, each.constants) for each in found] == [("h100-sxm", "published"), ("mi300x", "guess")]
+    measured = choose(LLAMA, cards, CHAT, prices=cheap, measured={("mi300x", 1): 5000.0})
+    assert (measured[0].gpu, measured[0].tp) == ("mi300x", 1)
+
+
+def test_a_limit_on_the_first_token_alone_is_completed_by_one_on_the_others():
+    waiting = {"ttft_p99": 60.0}
+    (one,) = [each for each in choose(SEVENTY, [gpu("mi300x")], CHAT, slo=waiting) if each.tp == 1]
+    slow = predict(SEVENTY, deployment(gpu("mi300x")), CHAT, [one.concurrency + 1], slo={"tpot": 0.2}).levels[0]
+    assert one.itl_s < 0.2
+    assert slow.meets_slo is False
+    assert with_usual({"ttft": 1.0, "e2e": 9.0}, CHAT) == {"ttft": 1.0, "e2e": 9.0}
+    assert with_usual({}, CHAT) == {}
+
+
+@pytest.mark.parametrize(("key", "sizes"), [("gh200-96", [1]), ("dgx-spark", [1, 2]), ("h100-sxm", [1, 2, 4, 8])])
+def test_sizes_are_those_that_a_link_joins(key, sizes):
+    assert sorted({each.tp for each in choose(LLAMA, [gpu(key)], CHAT)}) == sizes
+
+
 def test_the_fastest_is_first_where_speed_is_asked():
     rates = [
-        each.output_tokens_per_s.mid for each in choose(LLAMA, gpus(), CHAT, slo=SLO, rank="speed") if not each.why_not
+        each.output_tokens_per_s.low
+        for each in choose(LLAMA, gpus(), CHAT, slo=SLO, rank="speed")
+        if not each.why_not and each.constants != "guess"
     ]
     assert rates == sorted(rates, reverse=True)
 

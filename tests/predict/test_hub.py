@@ -103,7 +103,8 @@ def test_a_name_that_is_not_shipped_is_looked_up_at_the_hub_once(hub: Hub, tmp_p
     assert found["assumptions"]["kv_bytes_per_token"] == 2 * 30 * 4096 * 2  # its own 30 layers, not a shipped model's
     path = f"/{NAME}/resolve/main/config.json"
     files = [each for each in hub.requests if "/resolve/" in each[1]]
-    assert files == [("HEAD", path, None), ("GET", path, None)]
+    beside = f"/{NAME}/resolve/main/hf_quant_config.json"  # which this one does not have
+    assert files == [("HEAD", path, None), ("GET", path, None), ("HEAD", beside, None)]
     again = knee(None, tmp_path, NAME, "--hub", "--json")  # nobody listens there: it is kept
     assert json.loads(again.stdout) == found, again.stderr
 

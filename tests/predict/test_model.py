@@ -100,6 +100,12 @@ ROUNDED = {
     "glm-4.5": 352.8e9,
     "qwen3-next-80b-a3b": 79.7e9,
     "nemotron-3-nano-30b-a3b": 31.6e9,
+    "nemotron-3-super-120b-a12b": 120.7e9,
+    "gemma-4-31b": 30.7e9,
+    "gemma-4-26b-a4b": 25.23e9,
+    "qwen3.5-27b": 26.9e9,
+    "qwen3.5-35b-a3b": 34.66e9,
+    "deepseek-r1-distill-qwen-1.5b": 1.777e9,
 }
 ACTIVE = {  # billions, as their makers say; embeddings counted as they count them
     "mixtral-8x7b": 12.9,
@@ -112,6 +118,9 @@ ACTIVE = {  # billions, as their makers say; embeddings counted as they count th
     "gpt-oss-120b": 5.1,
     "olmoe-1b-7b": 1.3,
     "nemotron-3-nano-30b-a3b": 3.5,
+    "nemotron-3-super-120b-a12b": 12.7,
+    "gemma-4-26b-a4b": 3.8,
+    "qwen3.5-35b-a3b": 3.0,
 }
 
 
@@ -139,7 +148,18 @@ def test_a_rounded_count_is_met(name):
 
 
 def test_every_shipped_model_is_checked_against_a_count():
-    same = {"llama-3.3-70b": "llama-3.1-70b", "deepseek-r1": "deepseek-v3", "bge-reranker-v2-m3": "bge-m3"}
+    same = {
+        "llama-3.3-70b": "llama-3.1-70b",
+        "deepseek-r1": "deepseek-v3",
+        "deepseek-v3.1": "deepseek-v3",
+        "bge-reranker-v2-m3": "bge-m3",
+        "glm-4.6": "glm-4.5",
+        "kimi-k2.5": "kimi-k2",
+        "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+        "deepseek-r1-distill-llama-70b": "llama-3.1-70b",
+        **{f"qwen3-{size}-2507": f"qwen3-{size}" for size in ("4b", "30b-a3b", "235b-a22b")},
+        **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
+    }
     checked = {*COUNTS, *PUBLISHED, *LOOSELY, *ROUNDED}
     for name in models():
         assert name in checked or parameters(shipped(name)) == parameters(shipped(same[name]))
@@ -387,3 +407,55 @@ def test_fields_that_a_family_leaves_out_have_its_defaults():
 
 def test_the_examples_in_the_docstrings_hold():
     assert doctest.testmod(module).failed == 0
+
+
+def test_layers_of_gemma_4_that_see_everything_have_wider_heads_and_no_values_of_their_own():
+    wide = next(each for each in shipped("gemma-4-31b").attention if each.window is None)
+    assert wide.layers == 10
+    assert wide.matrices == {"q_proj": 5376 * 32 * 512, "k_proj": 5376 * 4 * 512, "o_proj": 5376 * 32 * 512}
+    assert wide.kv == 2 * 4 * 512  # keys turn with their position, values do not: both are kept
+
+
+def test_experts_of_a_latent_mixture_work_on_its_smaller_vector():
+    mix = shipped("nemotron-3-super-120b-a12b").experts
+    assert mix.each == 2 * 1024 * 2688
+    assert mix.shared == 2 * 4096 * 5376 + 2 * 4096 * 1024
+
+
+def block(kv_group, mult):
+    attention = {"no_op": kv_group is None, "n_heads_in_group": kv_group, "replace_with_linear": False}
+    return {"attention": attention, "ffn": {"no_op": mult is None, "ffn_mult": mult, "replace_with_linear": False}}
+
+
+SEARCHED = {**LLAMA, "model_type": "nemotron-nas", "num_key_value_heads": None, "num_hidden_layers": 3}
+
+
+def test_layers_that_were_searched_one_by_one_have_each_their_own_width():
+    blocks = [block(8, 2.625), block(None, 1.0), block(8, None)]
+    found = model(
+        {**SEARCHED, "hidden_size": 8192, "num_attention_heads": 64, "head_dim": 128, "block_configs": blocks}
+    )
+    assert [(each.layers, each.kv_heads) for each in found.attention] == [(2, 8)]
+    # 2 · 2.625 · 8192 / 3 = 14336; 2 · 8192 / 3 = 5461.3, up to 22 · 256 = 5632
+    assert found.dense == 3 * 8192 * (14336 + 5632)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "field"),
+    [
+        ([block(8, 1.0)], "block_configs .*not one for each layer"),
+        ([block(8, 1.0), block(4, 1.0), block(8, 1.0)], "block_configs .*differ by layer"),
+        ([block(8, 1.0), {"ffn": {}}, block(8, 1.0)], "block_configs .*without attention"),
+        ([block(8, 1.0), block(8, -1.0), block(8, 1.0)], "ffn_mult"),
+        ([block(8, 1.0), block(8, True), {**block(8, 1.0), "attention": {"window_length": 9}}], "window_length"),
+    ],
+)
+def test_searched_layers_that_are_not_understood_are_refused_by_their_field(blocks, field):
+    with pytest.raises(HarnessError, match=field):
+        model({**SEARCHED, "block_configs": blocks}, "toy")
+
+
+def test_layers_that_attend_to_chosen_tokens_are_refused_before_the_nearest_family_is_named():
+    config = {**model_config("deepseek-v3"), "model_type": "deepseek_v32", "index_topk": 2048}
+    with pytest.raises(HarnessError, match=r"index_topk of 'toy' \(attention to chosen tokens only\) is not predicted"):
+        model(config, "toy")

@@ -126,3 +126,35 @@ def test_a_model_that_comes_in_fp8_has_4_bit_checkpoints_too():
     # 62 · 256 experts of 3 · 3072 · 1536 and 62 layers of attention in 4.5 bits, the vocabulary twice in 16
     body = 62 * (256 * 3 * 3072 * 1536 + 3072 * 128 * (2 * 48 + 2 * 8))
     assert weight_bytes(m2) == pytest.approx(body * 4.5 / 8 + 62 * 3072 * 256 * 2 + 2 * 200064 * 3072 * 2)
+
+
+def test_modules_that_an_hf_quant_config_leaves_out_keep_16_bits():
+    inner = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "model.layers.*.self_attn*"]}
+    found = stored({"quant_method": "modelopt", "quantization": inner})
+    assert (found.method, found.attention, found.dense) == ("nvfp4", 0.0, 1.0)
+
+
+def test_four_bit_weights_of_that_file_have_a_scale_a_group():
+    inner = {"quant_algo": "W4A16_AWQ", "group_size": 128, "exclude_modules": ["lm_head"]}
+    assert stored({"quant_method": "modelopt", "quantization": inner}).bits == 4 + 16 / 128
+
+
+def test_the_layer_that_drafts_tokens_may_be_named_though_it_is_not_counted():
+    listed = ["model.layers.32*", "*.mlp.up_proj.*"]
+    found = stored({"quant_method": "fp8", "modules_to_not_convert": listed})
+    assert (found.attention, found.dense) == (1.0, pytest.approx(2 / 3))
+    with pytest.raises(HarnessError, match="modules_to_not_convert"):  # layer 31 is there, and has no such part
+        stored({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.31.adapter"]})
+
+
+def test_a_pattern_may_be_written_for_either_name_of_shared_experts():
+    moe = model_config("kimi-k2.5")
+    found = model(moe, "k2.5").stored
+    assert (found.method, found.experts, found.attention, found.shared, found.dense) == ("int4", 1.0, 0.0, 0.0, 0.0)
+
+
+def test_another_precision_than_the_stored_one_is_named_as_another_checkpoint():
+    note = "r1 is stored in fp8: this is the prediction of another checkpoint of it, in nvfp4"
+    assert model(model_config("deepseek-r1"), "r1", dtype="nvfp4").notes == (note,)
+    assert model(model_config("deepseek-r1"), "r1", dtype="fp8").notes == ()
+    assert model(LLAMA, "llama", dtype="nvfp4").notes == ()  # 16-bit weights can be converted

@@ -128,10 +128,10 @@ def test_a_first_token_waits_for_the_prompts_that_came_into_the_same_step():
     assert seen.ttft.mean > 1.3 * (t_dec + t_pre)
 
 
-def test_below_the_cap_chunks_cost_what_their_short_last_passes_read():
+def test_below_the_cap_chunks_cost_little_as_the_weights_are_read_for_those_who_decode():
     there = msgspec.structs.replace(H100, max_num_seqs=512, max_num_batched_tokens=512)
     below, point = both_ways(LLAMA, there, MeanLengths(1000, 200), 48)
-    assert 0.95 < below.throughput / point.throughput < 0.98
+    assert 0.98 < below.throughput / point.throughput < 1.0
     above, point = both_ways(
         LLAMA, there, MeanLengths(1000, 200), 128, rounds=2
     )  # the budget binds: every pass is full

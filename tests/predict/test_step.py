@@ -8,7 +8,7 @@ from harness.predict.catalog import gpu, model_config
 from harness.predict.deployment import deployment
 from harness.predict.model import model, weight_bytes_per_step
 from harness.predict.rules import mixed_step, tpot0
-from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, workload
+from harness.predict.step import MeanLengths, decode_time, prefill_time, step_cost, weights_read, workload
 
 H100_BW = 3.35e12
 KV = 131_072  # 8B with 8 KV heads, bf16
@@ -60,9 +60,9 @@ def test_tensor_parallelism_divides_the_work_and_pays_on_the_links():
     assert four.sync_token == pytest.approx(12.483e-6, rel=1e-3)
     # weights without the input embedding: 2 · (68,451,041,280 + 1,050,673,152) bytes over 4 · 3.35e12 · 0.8
     assert four.weights == pytest.approx(2 * 69_501_714_432 / (4 * 3.35e12 * 0.8))
-    # B = 8, ctx 1000: 13.01 ms of weights and KV, 2.47 ms of links, 2.56 + 0.126 + 8 · 0.0164 ms of overhead
+    # B = 8, ctx 1000: 13.01 ms of weights and KV, 2.47 ms of links, 2.56 + 0.126 + 8 · 0.0188 ms of overhead
     assert decode_time(four, 8, 8000) == pytest.approx(
-        four.weights + 8008 * 327_680 / (4 * 3.35e12 * 0.8) + 160 * 15e-6 + 8 * four.sync_token + 0.0028172, rel=1e-4
+        four.weights + 8008 * 327_680 / (4 * 3.35e12 * 0.8) + 160 * 15e-6 + 8 * four.sync_token + 0.0028364, rel=1e-4
     )
 
 
@@ -159,3 +159,17 @@ def test_at_varying_lengths_the_context_is_weighted_by_tokens():
 
 def test_the_examples_in_the_docstrings_hold():
     assert doctest.testmod(step).failed == 0
+
+
+def test_a_prompt_beside_requests_that_decode_reads_only_the_experts_that_they_do_not():
+    cost = step_cost(LLAMA, H100)
+    assert prefill_time(cost, 10) == pytest.approx(cost.weights)  # alone it waits for all weights
+    assert prefill_time(cost, 10, beside=8) == pytest.approx(
+        10 * cost.prompt + cost.prompt_head + 100 * cost.prompt_attend
+    )
+    half = prefill_time(cost, 10, beside=0.5)  # another one decodes half of the time
+    assert half == pytest.approx(cost.weights / 2)
+    mixed = step_cost(model(model_config("mixtral-8x7b"), "mixtral"), deployment(gpu("h200-sxm")))
+    # of 8 experts 2 a token: one token hits 2, four tokens 8 (1 - .75^4) = 5.469
+    assert weights_read(mixed, 3, 1) == pytest.approx((5.46875 - 2) * mixed.expert)
+    assert weights_read(mixed, 4) == pytest.approx(mixed.weights + 5.46875 * mixed.expert)

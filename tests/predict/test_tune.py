@@ -79,10 +79,12 @@ def test_a_figure_that_the_levels_cannot_see_stays_as_it_was_assumed_and_says_wh
     assert set(calibrated.fitted) | set(calibrated.kept) == set(tune.RANGES)
 
 
-def test_prompts_that_are_read_faster_than_the_weights_leave_the_prefill_mfu_open():
+def test_short_prompts_settle_the_prefill_mfu_only_beside_others_who_read_the_weights_for_them():
     # 100 tokens: 1.4 TFLOP at 0.45 · 989 TFLOP/s take 3 ms, W / (BW MBU) 7 ms.
     short = MeanLengths(100, 200)
-    found = tune.tune(LLAMA, H100, short, served(load=short, mbu=0.6, mfu_prefill=0.4), (1, 64))
+    levels = served(load=short, mbu=0.6, mfu_prefill=0.4)
+    assert tune.tune(LLAMA, H100, short, levels, (1, 64)).mfu_prefill == pytest.approx(0.4)
+    found = tune.tune(LLAMA, H100, short, levels, (1,))
     assert found.mfu_prefill == 0.45
     assert "mfu_prefill" in found.kept
     assert found.mbu == pytest.approx(0.6, rel=0.02)

@@ -77,6 +77,12 @@ COMMANDS = {
     "knee report": Command("run", ("report", "{}"), REPORTS, ("manifest.json", *RECORDS)),
     "knee report, of a spool": Command("spool", ("report", "{}"), REPORTS, ("requests.spool",)),
     "knee report, of a map": Command("map", ("report", "{}"), ("map.md", "map.png"), ("map.json",)),
+    "knee export": Command(
+        "run",
+        ("export", "{}", "--to", "csv", "--out", "{}"),
+        ("levels.csv", "requests.csv"),
+        ("manifest.json", *RECORDS),
+    ),
     "knee fit": Command("run", ("fit", "{}"), (), ("manifest.json", *RECORDS)),
     "knee plan": Command("run", ("plan", "{}", "--rps", "5"), (), ("manifest.json", *RECORDS)),
     "knee plan --out": Command("run", ("plan", "{}", "--rps", "5", "--out", "{}"), ("plan.json", "plan.md")),

@@ -313,6 +313,10 @@ READING: dict[str, list[str]] = {
     "report --json": ["report", "--json", "--quiet", "--no-plots", "DIR"],
     "fit": ["fit", "DIR"],
     "plan": ["plan", "DIR", "--rps", "5", "--price", "2"],
+    "export": ["export", "DIR", "--to", "vllm"],
+    "check": ["check", "DIR", "-t", "plateau >= 1", "-t", "ttft_p90@1 < 1h", "--format", "github"],
+    "check --baseline": ["check", "DIR", "--baseline", str(SOUND), "-t", "single_stream >= 0.01*baseline"],
+    "list": ["list", "DIR"],
     "run --resume": ["run", "--resume", "DIR", "--yes"],
     "calibrate model": ["calibrate", "model", "DIR", "--model-config", "llama-3.1-8b", "--gpu", "h100-sxm"],
     "predict --measured": [
@@ -348,6 +352,7 @@ def stretched(factor: Any) -> Callable[[Path], None]:
 PREDICT = ["predict", "--gpu", "h100-sxm", "--model", "FILE"]
 FIT, POINTS = ["fit", "FILE"], "concurrency,output_tokens_per_s\n"
 PRINT = ["run", "FILE", "--print-scenario"]
+CHECK = ["check", str(SOUND), "--thresholds", "FILE"]
 CALIBRATED = ["predict", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--calibration", "FILE"]
 TRAFFIC, RATES = ["plan", str(SOUND), "--traffic", "FILE"], "time,requests_per_s\n"
 FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
@@ -392,6 +397,14 @@ FILES: dict[str, tuple[list[str], Callable[[Path], None], str]] = {
     "traffic: brackets": (TRAFFIC, text(RATES + "0,wave(\x1b[2J\n5,1\n"), "traffic"),
     "calibration: null": (CALIBRATED, text("null"), "not a calibration"),
     "calibration: nested deep": (CALIBRATED, text(deep(100_000)), "nested too deep"),
+    "thresholds: empty": (CHECK, text("# none\n"), "no threshold is given"),
+    "thresholds: no text": (CHECK, text(b"knee >= \xff"), "not a file of thresholds"),
+    "thresholds: a line of 1 MB": (CHECK, text("knee >= " + "9" * (1 << 20)), "at most 200 characters"),
+    "thresholds: 400,000 of them": (CHECK, text("knee>=1\n" * 400_000), "400,000 thresholds"),
+    "thresholds: 8 MB": (CHECK, text("# " + "x" * (8 << 20)), "longer than"),
+    "thresholds: a pipe": (CHECK, lambda path: os.mkfifo(path), "is a FIFO, not a file"),
+    "thresholds: code": (CHECK, text("knee >= __import__('os').system('x')"), "is not a number"),
+    "thresholds: steers a terminal": (CHECK, text("kn\x1b[2Jee >= 1"), "unknown figure 'kn\\x1b[2Jee'"),
     "points: a field of 1 MB": (FIT, text(POINTS + "1" * (1 << 20)), "not a CSV"),
     "points: 10^400": (FIT, text(f"{POINTS}1{'0' * 400},5"), "not a number above 0"),
     "points: 1e308": (FIT, text(POINTS + "1e308,1e308\n" * 8), "not a number above 0"),
@@ -416,11 +429,13 @@ sys.argv[0] = "knee"
 import numpy, pyarrow.parquet, msgspec, click
 from harness import cli
 from harness.results import frames
-from harness.cli import report, plan, predict, run, calibrate
+from harness.cli import report, plan, predict, run, calibrate, export, check, listing
 from harness.analysis import summarise
-from harness.decide import measured
+from harness.decide import listing, measured
+from harness.decide.check import decision
 from harness.experiment import run as _
-from harness.report import live, map_png, page, prediction, roofs, run_report, terminal
+from harness.library import export, fit
+from harness.report import check, listing, live, map_png, page, prediction, roofs, run_report, terminal
 from harness.predict import question, choice, tune
 import matplotlib.pyplot
 for line in sys.stdin:

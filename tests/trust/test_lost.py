@@ -21,6 +21,7 @@ from harness.analysis.summarise import summarise
 from harness.errors import HarnessError
 from harness.experiment import resume
 from harness.experiment import run as experiment
+from harness.library import dataframes
 from harness.load import worker as worker_process
 from harness.load import workers as worker_set
 from harness.load.local import LocalWorker
@@ -133,7 +134,7 @@ def test_a_resumed_run_asks_every_prompt_once_and_its_times_go_on(tmp_path: Path
         assert (sent < first.ended_s) is (r.request_id.split("-")[0] == first.run_id)
     void = [level for level in run.levels if not level.finished]
     assert [level.notes[-1] for level in void] == ["void"]
-    frame = Result.open(s.out).requests()
+    frame = dataframes.requests(Result.open(s.out))
     measured = frame[frame["phase"] == "measure"]
     assert not measured["level"].isin([level.index for level in void]).any()
     assert [step.concurrency for step in run.manifest.ramp or ()] == [1, 2, 4, 8, None]

@@ -1,5 +1,6 @@
 """Stacks compared: measured runs in, a `Comparison` out.
 
+    labels      which folders and files are of which stack
     runs        a run as it is compared: its facts, its levels, its curve's points
     fairness    what must agree, row by row: equal, allowed, unknown, fatal
     ratio       one throughput over another, with the interval that repeats carry

@@ -88,16 +88,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return {float(C): (math.log(X), float(sigma)) for C, X, sigma in rows}
 
 
-def read_folder(place: str) -> list[Run]:
-    """The runs of a result folder, without a label; by its summary alone where its requests were taken out."""
+def opened(place: str) -> tuple[Manifest, Summary, Result | None]:
+    """A result folder's manifest, summary and content; without its content where its requests were taken out."""
     folder = Path(place)
     if (folder / SUMMARY).exists() and not any((folder / name).exists() for name in (REQUESTS, SPOOL)):
         about = read_manifest(folder)
         if isinstance(about, MapManifest):
             raise HarnessError("a level map, not a run", place=place, way_out="give the folders of its cells")
-        return of_folder("", place, about, read_summary(folder))
+        return about, read_summary(folder), None
     run = Result.open(folder)
-    return of_folder("", place, run.manifest, summarise(run))
+    return run.manifest, summarise(run), run
+
+
+def read_folder(place: str) -> list[Run]:
+    """The runs of a result folder, without a label."""
+    manifest, summary, _ = opened(place)
+    return of_folder("", place, manifest, summary)
 
 
 def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:

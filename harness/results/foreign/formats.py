@@ -17,7 +17,7 @@ import msgspec
 from harness import decoding
 from harness.errors import HarnessError
 from harness.results import points
-from harness.results.foreign import aiperf, guidellm, inference_perf, llm_d, sglang, vllm
+from harness.results.foreign import aiperf, guidellm, inference_perf, knee_csv, llm_d, sglang, vllm
 from harness.results.foreign.fields import plain
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult
 
@@ -104,6 +104,8 @@ def _of_csv(text: str, place: str) -> ForeignResult:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_WAY_OUT) from None
     if aiperf.matches_rows(rows):
         return aiperf.read_rows(rows)
+    if knee_csv.matches_rows(rows):
+        return knee_csv.read_rows(rows)
     levels = [
         ForeignLevel(concurrency=row.concurrency, output_tokens_per_s=row.output_tokens_per_s, se=row.error)
         for row in points.read(text, place)

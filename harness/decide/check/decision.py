@@ -1,0 +1,364 @@
+"""Thresholds decided: met or missed where all of an interval lies on one side of the bound, else unresolved.
+
+One run's figure has the interval of its summary. A percentile against a limit is decided by attainment, as an SLO is
+(`analysis.slo`): the share of requests within it. Error rates are counts, by Wilson's score. Several runs of one side
+(folders, or repeats of one folder) are a sample: Student's t on their mean. Against a baseline the runs of both sides
+make a ratio, as in `decide.compare.ratio`; a single run of a side cannot show how runs differ, so it decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from harness.analysis import slo
+from harness.analysis.level import Facts, attainments
+from harness.analysis.stats import FLOOR, Z95, t_quantile
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.decide.check import figures
+from harness.decide.check.expression import ALL, Subject, Threshold
+from harness.decide.check.figures import AGAIN, Quantity
+from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of
+from harness.decide.compare import fairness, ratio
+from harness.decide.compare.comparison import Ratio, alternate
+from harness.errors import HarnessError
+from harness.judgement import Gravity, Outcome
+from harness.summary import Attainment, LevelSummary, Summary
+from harness.work import Unit
+
+FORMAT = 1
+_ROUNDED = 1e-9  # of a share
+_FAILING = ("error_rate", "errors")  # figures that an overloaded level may be judged by
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one threshold."""
+
+    threshold: str
+    outcome: str  # an Outcome
+    figure: str
+    unit: str  # s, %, /s or "": shares are of 1
+    per_s: str = ""  # of the run's throughput, where it is not output tokens that count
+    at: float | None = None  # load of the level
+    open_loop: bool = False  # `at` is a rate
+    value: float | None = None
+    ci95: tuple[float | None, float | None] | None = None
+    bound: float | None = None
+    attainment: Attainment | None = None  # where it decides
+    factor: float | None = None  # on the baseline
+    baseline: float | None = None  # geometric mean of its runs
+    ratio: Ratio | None = None  # over the baseline
+    why: str = ""
+    way_out: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All thresholds of a check."""
+
+    format: int = FORMAT
+    outcome: str
+    runs: list[str]  # places; each repeat counts
+    baseline: list[str]
+    simulated: bool
+    differ: list[str] = []  # what must be alike and is not
+    decisions: list[Decision]
+
+
+class Conditions(NamedTuple):
+    """What both sides are compared under; a side that is not alike says why."""
+
+    runs: Sequence[Measured]
+    baseline: Sequence[Measured]
+    of_runs: str = ""  # why the runs are no repeats of each other
+    of_both: str = ""  # why they do not compare with the baseline
+
+
+def check(wanted: Sequence[Threshold], runs: Sequence[Measured], baseline: Sequence[Measured] = ()) -> Report:
+    """Every threshold, in its order; of all together missed goes before unresolved, and that before met."""
+    own = fairness.fatal(fairness.rows([[each.run for each in runs]], fairness.VARIED))
+    sides = [[each.run for each in side] for side in (baseline, runs)]
+    both = fairness.fatal(fairness.rows(sides, fairness.VARIED)) if baseline else []
+    conditions = Conditions(
+        runs,
+        baseline,
+        of_runs=f"the runs are not repeats of each other: {', '.join(own)}" if own else "",
+        of_both=f"not alike: {', '.join(both)}" if both else "",
+    )
+    found = [decide(each, conditions) for each in wanted]
+    outcomes = {each.outcome for each in found}
+    return Report(
+        outcome=next(each for each in Outcome if each in outcomes),
+        runs=[each.run.place for each in runs],
+        baseline=[each.run.place for each in baseline],
+        simulated=any(each.summary.simulated for each in runs),
+        differ=list(dict.fromkeys([*own, *both])),
+        decisions=found,
+    )
+
+
+def decide(wanted: Threshold, under: Conditions) -> Decision:
+    """One threshold."""
+    made = Decision(
+        threshold=wanted.text,
+        outcome=Outcome.UNRESOLVED,
+        figure=wanted.figure,
+        unit=figures.must_fit(wanted),
+        per_s=_per_s(wanted.figure, under.runs[0].summary),
+        bound=wanted.bound,
+        factor=wanted.factor,
+    )
+    relative = wanted.factor is not None
+    if relative and not under.baseline:
+        raise HarnessError(f"{wanted.text!r} has no baseline", place="--threshold", way_out="give --baseline DIR")
+    sides = [under.runs, under.baseline] if relative else [under.runs]
+    if problem := under.of_runs or (under.of_both if relative else ""):
+        return _unresolved(made, Quantity(None, None, problem, "measure them under the same conditions"))
+    broken = [v for side in sides for m in side for v in m.summary.verdicts if v.level == Gravity.INVALID]
+    if broken:
+        why = f"the run is invalid: {broken[0].code}: {broken[0].message}"
+        return _unresolved(made, Quantity(None, None, why, broken[0].advice))
+    if wanted.comparison == "==":
+        return _of_checks(made, under.runs)
+    if wanted.at is not None and wanted.at != ALL:
+        found = load_of(wanted, sides)
+        if isinstance(found, Quantity):
+            return _unresolved(made, found)
+        made = msgspec.structs.replace(made, at=found[0], open_loop=found[1])
+        if wanted.figure in figures.PERCENTILES and wanted.bound is not None:
+            return _by_attainment(made, wanted, under.runs)
+    return _by_ratio(made, wanted, under) if relative else _by_interval(made, wanted, under.runs)
+
+
+def _per_s(figure: str, summary: Summary) -> str:
+    counted = Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS
+    return counted.per_s if figure in ("plateau", "single_stream") and not counted.decodes else ""
+
+
+def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: float) -> Outcome:
+    """Where an interval lies to a bound; an end that is None is unbounded.
+
+    >>> from harness.decide.check.expression import parse
+    >>> [str(judged(parse("plateau >= 100"), ends, 100)) for ends in ((100, 110), (90, 99), (90, 110), (None, 99))]
+    ['met', 'missed', 'unresolved', 'missed']
+    """
+    low, high = (-math.inf if ci95[0] is None else ci95[0]), (math.inf if ci95[1] is None else ci95[1])
+    match wanted.comparison:
+        case ">=":
+            met, missed = low >= bound, high < bound
+        case ">":
+            met, missed = low > bound, high <= bound
+        case "<=":
+            met, missed = high <= bound, low > bound
+        case _:
+            met, missed = high < bound, low >= bound
+    return Outcome.MET if met else Outcome.MISSED if missed else Outcome.UNRESOLVED
+
+
+def over_runs(found: Sequence[Quantity]) -> Quantity:
+    """The mean of a figure over runs, with its interval by Student's t.
+
+    The variance is at least that of the runs' own intervals, and of the 0.5 % that nothing is known better than. Where
+    the figure of a run is only known to be at least so much, so is that of all.
+
+    >>> [round(end, 2) for end in over_runs([Quantity(99.0), Quantity(100.0), Quantity(101.0)]).ci95 or ()]
+    [97.52, 102.48]
+    """
+    if len(found) == 1:
+        return found[0]
+    values = [each.value for each in found if each.value is not None]
+    lacking = next((each for each in found if each.why or each.value is None), None)
+    mean = math.fsum(values) / len(values) if values else None
+    if lacking is not None or mean is None:
+        lows = [each.ci95[0] for each in found if each.ci95 and each.ci95[0] is not None]
+        least = (min(lows), None) if len(lows) == len(found) else None
+        why, way_out = (lacking.why, lacking.way_out) if lacking else ("it was not measured", "")
+        return Quantity(mean, least, why or "it was not measured", way_out)
+    own = math.fsum(max(_error(each), FLOOR * abs(mean)) ** 2 for each in found) / len(found)
+    variance = max(float(np.var(values, ddof=1)), own)
+    half = t_quantile(0.975, len(found) - 1) * math.sqrt(variance / len(found))
+    return Quantity(mean, (mean - half, mean + half))
+
+
+def _error(found: Quantity) -> float:
+    """One standard error by the figure's own interval; 0 where that has none."""
+    low, high = found.ci95 or (None, None)
+    return (high - low) / 2 / Z95 if low is not None and high is not None else 0.0
+
+
+def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool) -> Quantity:
+    """A figure of one run, at a load or of the whole run."""
+    if at is None:
+        return figures.OF_RUN[wanted.figure][1](of.summary)
+    levels = levels_at(of, at, open_loop=open_loop)
+    purpose = Purpose.MISS if wanted.figure in _FAILING else Purpose.ANSWER
+    sound = [level for level in levels if usable(level, purpose)]
+    if not sound:
+        return _void(levels)
+    return over_runs([figures.of_level(level, wanted.figure) for level in sound])
+
+
+def quantity(wanted: Subject, of: Measured) -> Quantity:
+    """A figure of one run, whether or not it decides anything."""
+    if wanted.at is None:
+        return _of_run(wanted, of, None, open_loop=False)
+    found = load_of(wanted, [[of]])
+    return found if isinstance(found, Quantity) else _of_run(wanted, of, found[0], open_loop=found[1])
+
+
+def _void(levels: Sequence[LevelSummary]) -> Quantity:
+    codes = sorted(invalid_by(levels[0]))
+    advice = next((verdict.advice for verdict in levels[0].verdicts if verdict.level == Gravity.INVALID), "")
+    return Quantity(None, None, f"the level is invalid: {', '.join(codes)}", advice)
+
+
+# ---- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def _unresolved(made: Decision, missing: Quantity) -> Decision:
+    return msgspec.structs.replace(
+        made,
+        outcome=Outcome.UNRESOLVED,
+        value=made.value if missing.value is None else missing.value,
+        why=missing.why,
+        way_out=missing.way_out,
+    )
+
+
+def _by_interval(made: Decision, wanted: Threshold, side: Sequence[Measured]) -> Decision:
+    """By the figure's own interval, or by that over several runs."""
+    assert wanted.bound is not None
+    if wanted.figure == "error_rate":
+        levels = [level for each in side for level in _counted(each, made)]
+        found = figures.error_rate(levels) if levels else Quantity(None, None, "the level is invalid")
+    else:
+        found = over_runs([_of_run(wanted, each, made.at, open_loop=made.open_loop) for each in side])
+    made = msgspec.structs.replace(made, value=found.value, ci95=found.ci95)
+    if found.ci95 is None:
+        why = found.why or "no interval"
+        return _unresolved(made, Quantity(found.value, None, why, found.way_out or AGAIN))
+    outcome = judged(wanted, found.ci95, wanted.bound)
+    if outcome is not Outcome.UNRESOLVED:
+        return msgspec.structs.replace(made, outcome=outcome)
+    why = found.why or "the bound lies in the interval"
+    way_out = found.way_out if found.why else f"measure longer, or {AGAIN.partition(': ')[2]}"
+    return _unresolved(made, Quantity(found.value, None, why, way_out))
+
+
+def _counted(of: Measured, made: Decision) -> list[LevelSummary]:
+    """The levels whose failures count: an overloaded one too."""
+    levels = of.summary.levels if made.at is None else levels_at(of, made.at, open_loop=made.open_loop)
+    return [level for level in levels if usable(level, Purpose.MISS)]
+
+
+def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) -> Decision:
+    """A percentile against a limit: by the share of the requests that are within it. Overload can only miss."""
+    assert made.at is not None
+    assert wanted.bound is not None
+    (limit,) = slo.limits({wanted.figure: wanted.bound})
+    pairs = [(each, level) for each in side for level in levels_at(each, made.at, open_loop=made.open_loop)]
+    sound = [pair for pair in pairs if usable(pair[1], Purpose.ANSWER)]
+    judge = sound or [pair for pair in pairs if usable(pair[1], Purpose.MISS)]
+    if not judge:
+        return _unresolved(made, _void([level for _, level in pairs]))
+    value = over_runs([figures.of_level(level, wanted.figure) for _, level in judge]).value
+    made = msgspec.structs.replace(made, value=value)
+    found = [_attained(each, level, limit) for each, level in judge]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return _unresolved(made, Quantity(value, None, "no interval", f"measure it with --slo {limit}"))
+    pooled = slo.pooled(known) if len(known) > 1 else known[0]
+    made = msgspec.structs.replace(made, attainment=pooled)
+    if pooled.ci95 is None:
+        return _unresolved(
+            made, Quantity(value, None, "no interval: tokens came in chunks", "limit tpot or icl instead")
+        )
+    swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
+    outcome = next((each for each in Outcome if each == pooled.outcome), Outcome.UNRESOLVED)
+    outcome = swapped.get(outcome, outcome) if wanted.least else outcome
+    if not sound and pooled.outcome != Outcome.MISSED:
+        return _unresolved(made, _void([level for _, level in judge]))
+    if outcome is Outcome.UNRESOLVED:
+        needed = slo.enough(pooled)
+        way_out = f"{needed:,} requests would tell: hold the level longer" if needed else "hold the level longer"
+        return _unresolved(made, Quantity(value, None, f"{pooled.n:,} requests do not tell", way_out))
+    return msgspec.structs.replace(made, outcome=outcome)
+
+
+def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
+    """How much of a level met a limit: as the run was asked, else from its requests; None where they are not there."""
+    for each in level.slo:
+        if each.limit == str(limit) and not each.class_ and _plausible(each):
+            return each
+    if of.result is None:
+        return None
+    facts = Facts.of(of.result.manifest)
+    known = (level.concurrency, level.rate, level.repeat)
+    for own in of.result.levels:
+        within = own.window_end_s is not None and own.begin_s <= level.window[0] <= own.window_end_s
+        if within and own.finished and (own.concurrency, own.rate, own.repeat) == known:
+            return attainments(facts.table(of.result.records), own, facts, [limit])[0]
+    return None
+
+
+def _plausible(stored: Attainment) -> bool:
+    """Whether an attainment has an interval about its share; a stored summary may come from anybody."""
+    if stored.ci95 is None or not 0 <= stored.met <= stored.n or not stored.n:
+        return False
+    low, high = stored.ci95
+    share = stored.met / stored.n
+    about = 0 <= low <= share + _ROUNDED and share - _ROUNDED <= high <= 1
+    return about and (0 < low < share if share > 0.5 else share < high < 1)
+
+
+def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
+    """By the ratio of the runs to the baseline's."""
+    assert wanted.factor is not None
+    loads: Sequence[float | None] = [made.at]
+    if wanted.at == ALL:
+        loads, open_loop = common([*under.baseline, *under.runs])
+        made = msgspec.structs.replace(made, open_loop=open_loop)
+    if not loads:
+        return _unresolved(made, NOTHING_IN_COMMON)
+    sides: list[list[dict[float, tuple[float, float]]]] = []
+    for side in (under.baseline, under.runs):
+        found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in side]
+        lacking = next((each for own in found for each in own if not each.value or each.value < 0), None)
+        if lacking is not None:
+            whose = "the baseline: " if side is under.baseline else ""
+            why = lacking.why or ("there is no ratio to 0" if lacking.value == 0 else "it was not measured")
+            return _unresolved(made, Quantity(lacking.value, None, f"{whose}{why}", lacking.way_out))
+        sides.append([{float(i): _in_logarithms(each) for i, each in enumerate(own)} for own in found])
+    samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
+    means = [math.exp(math.fsum(sample.values) / len(sample.values)) for sample in samples]
+    rounds = alternate([each.run for each in under.baseline], [each.run for each in under.runs])
+    apart = ratio.difference(samples[0], samples[1], rounds=rounds)
+    value, low, high = apart.ratio()
+    made = msgspec.structs.replace(
+        made, value=means[1], baseline=means[0], ratio=Ratio(value, (low, high), apart.repeated)
+    )
+    if not apart.repeated:
+        why = "one run of a side cannot show how runs differ"
+        return _unresolved(made, Quantity(means[1], None, why, f"of each side, {AGAIN}"))
+    outcome = judged(wanted, (low, high), wanted.factor)
+    if outcome is Outcome.UNRESOLVED:
+        why, way_out = "the bound lies in the interval", "add repeats of both sides"
+        return _unresolved(made, Quantity(means[1], None, why, way_out))
+    return msgspec.structs.replace(made, outcome=outcome)
+
+
+def _in_logarithms(found: Quantity) -> tuple[float, float]:
+    """ln of a figure above 0, and its own relative error."""
+    value = found.value or math.nan
+    return math.log(value), _error(found) / value
+
+
+def _of_checks(made: Decision, side: Sequence[Measured]) -> Decision:
+    """The run's operational checks; of several runs the worst."""
+    found = [figures.checks(each.summary, made.figure) for each in side]
+    outcome, why = next(each for order in Outcome for each in found if each[0] is order)
+    way_out = "docs/definitions.md, Checks, says what measures it" if outcome is Outcome.UNRESOLVED else ""
+    return msgspec.structs.replace(made, outcome=outcome, why=why, way_out=way_out)

@@ -1,0 +1,290 @@
+"""What a run measured, by name: figures of its levels and of the whole run, each with its unit and its interval.
+
+A level's figures are those of its summary: a rate by its field's name, a distribution's parts as `ttft_mean` or
+`ttft_p99`, the views behind it as `server.kv_usage`, a class as `classes.NAME.ttft_p99`. Where the curve does not show
+a knee or a plateau, the levels may still show that it is at least so much.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from harness import units
+from harness.analysis.stats import wilson
+from harness.analysis.validity import Purpose, usable
+from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
+from harness.errors import HarnessError, nearest
+from harness.judgement import Outcome
+from harness.summary import (
+    BEYOND,
+    FOUND,
+    NONE,
+    PROVISIONAL,
+    ClassSummary,
+    Curve,
+    Estimate,
+    Knees,
+    LevelSummary,
+    Spread,
+    Summary,
+    Value,
+)
+
+CHECKS = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")
+_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")  # of a distribution
+_SHARES = ("fraction", "error_rate", "usage", "utilization", "imbalance", "acceptance", "share")  # ends of names
+_NO_FIGURES = ("concurrency", "rate", "repeat", "input_tokens_asked", "output_tokens_per_s_se")
+PERCENTILES = {name: share for name, (_, share) in units.LIMITS.items() if share is not None}  # that an SLO may limit
+AGAIN = "measure it several times: knee run --repeat 3, or several folders"
+
+
+class Quantity(msgspec.Struct, frozen=True):
+    """A figure with its 95 % interval, an end of it None where it is unbounded; what is missing, and the way out."""
+
+    value: float | None
+    ci95: tuple[float | None, float | None] | None = None
+    why: str = ""
+    way_out: str = ""
+
+
+class LevelFigure(NamedTuple):
+    """Where a figure stands in a level's summary, and what it counts."""
+
+    path: tuple[str, ...]
+    unit: str
+
+
+# ---- of a level -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def of_kind(kind: type[msgspec.Struct]) -> Mapping[str, LevelFigure]:
+    """Every figure of a level, or of a class, by its name."""
+    return dict(_walk(kind, "", ()))
+
+
+def _walk(kind: type[msgspec.Struct], prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, LevelFigure]]:
+    for field in msgspec.structs.fields(kind):
+        union = get_origin(field.type) in (Union, types.UnionType)
+        members = [each for each in (get_args(field.type) if union else (field.type,)) if isinstance(each, type)]
+        inner = next((each for each in members if issubclass(each, msgspec.Struct)), None)
+        name, path = prefix + field.name, (*above, field.name)
+        if field.name in _NO_FIGURES:
+            continue
+        if inner is Spread:
+            unit = _unit(field.name)
+            stem = name.removesuffix("_s") if unit == SECONDS else name
+            yield from ((f"{stem}_{part}", LevelFigure((*path, part), unit)) for part in _PARTS)
+        elif inner is not None and inner is not Estimate:
+            yield from _walk(inner, f"{name}.", path)
+        elif inner is Estimate or (not {bool, str}.intersection(members) and {int, float}.intersection(members)):
+            yield name, LevelFigure(path, _unit(field.name))
+
+
+def _unit(field: str) -> str:
+    """What a field counts, by its name.
+
+    >>> [_unit(name) for name in ("requests_per_s", "tokens_per_s_per_user", "ttft_s", "kv_usage", "tokens_per_step")]
+    ['/s', '/s', 's', '%', '']
+    """
+    if field.endswith("_per_s") or "_per_s_" in field:
+        return PER_SECOND
+    return SECONDS if field.endswith("_s") else SHARE if field.endswith(_SHARES) else NUMBER
+
+
+def of_level(level: LevelSummary, name: str) -> Quantity:
+    """A figure of a level by its name, which is one."""
+    found: Any = level
+    if name.startswith("classes."):
+        _, class_, name = name.split(".", 2)
+        found = (level.classes or {}).get(class_)
+        figure = of_kind(ClassSummary)[name]
+    elif name not in of_kind(LevelSummary):  # a percentile that only an SLO may limit
+        return Quantity(None, None, "the summary has no such percentile")
+    else:
+        figure = of_kind(LevelSummary)[name]
+    for attribute in figure.path:
+        above, found = found, getattr(found, attribute, None)
+        if found is None or found is msgspec.UNSET:
+            why = f"{above.n} samples do not carry it" if isinstance(above, Spread) else "it was not measured"
+            return Quantity(None, None, why, "hold the level longer" if isinstance(above, Spread) else "")
+    if isinstance(found, Estimate):
+        return Quantity(found.mean, found.ci95, "", "hold the level longer: --level-seconds")
+    return Quantity(float(found), None, "", AGAIN)
+
+
+def error_rate(levels: Sequence[LevelSummary]) -> Quantity:
+    """Failures over requests of all these levels together, by Wilson's score interval; what we cut is left out."""
+    errors = sum(level.errors for level in levels)
+    n = sum(level.requests - level.cancelled - (level.abandoned or 0) for level in levels)
+    if not 0 <= errors <= n or not n:
+        return Quantity(
+            None, None, "no request was sent" if not n else "its counts of requests and errors do not agree"
+        )
+    return Quantity(errors / n, wilson(errors, n))
+
+
+# ---- of a run -------------------------------------------------------------------------------------------------------
+
+
+def knee(summary: Summary) -> Quantity:
+    """The knee unqualified: by the limits where the run has some, else the hinge."""
+    open_loop = any(level.rate is not None for level in summary.levels)
+    if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
+        found = summary.knees.slo_rate if open_loop else summary.knees.slo
+        return Quantity(found.value, found.ci95) if found else Quantity(None, None, "no level is shown to meet the SLO")
+    if open_loop:
+        return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
+    least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
+    return _fitted(summary, _hinge, least)
+
+
+def _hinge(curve: Curve, knees: Knees) -> Value | None:
+    return knees.hinge or curve.hinge_concurrency
+
+
+def plateau(summary: Summary) -> Quantity:
+    """Throughput past the hinge; at least what a valid level reached, where the plateau itself is not shown."""
+    sound = [level.throughput.ci95 for level in summary.levels if usable(level, Purpose.ANSWER)]
+    most = max((ends[0] for ends in sound if ends), default=None)
+    return _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, most)
+
+
+def _fitted(summary: Summary, of: Callable[[Curve, Knees], Value | None], least: float | None = None) -> Quantity:
+    """A figure of the curve where it is found; else what the curve lacks, and what the figure is at least."""
+    curve = summary.curve
+    if curve is None:
+        return Quantity(None, None, "the run has no curve", "measure several levels of concurrency")
+    found = of(curve, summary.knees) or Value(None)
+    if curve.state == FOUND:
+        return Quantity(found.value, found.ci95, "" if found.value is not None else "the curve does not have it")
+    way_out = f"measure {', '.join(map(str, curve.settle.levels[:20]))} in flight" if curve.settle else ""
+    known = None if least is None else (least, None)
+    why = "; ".join(curve.reasons) or "too few levels for a curve"
+    if curve.state == PROVISIONAL:
+        return Quantity(found.value, known, f"provisional: {why}", way_out)
+    return Quantity(None, known, "throughput still rises at the last level" if curve.state == BEYOND else why, way_out)
+
+
+def _of_curve(of: Callable[[Curve, Knees], Value | None]) -> Callable[[Summary], Quantity]:
+    return lambda summary: _fitted(summary, of)
+
+
+def _single_stream(summary: Summary) -> Quantity:
+    found = summary.curve.single_stream_tokens_per_s if summary.curve and summary.curve.state != NONE else None
+    return Quantity(found.value, found.ci95) if found else Quantity(None, None, "the run has no curve")
+
+
+def _rate_knee(summary: Summary) -> Quantity:
+    found = summary.knees.slo_rate
+    return Quantity(found.value, found.ci95) if found else Quantity(None, None, "no rate is shown to meet the SLO")
+
+
+def _cost(name: str) -> Callable[[Summary], Quantity]:
+    def read(summary: Summary) -> Quantity:
+        usd = getattr(summary.cost, name, None)
+        return Quantity(usd, None, "", AGAIN) if usd else Quantity(None, None, "no price is known", "give it: --price")
+
+    return read
+
+
+def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
+    def read(summary: Summary) -> Quantity:
+        found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
+        return Quantity(found.value, found.ci95) if found else Quantity(None, None, "the phase was not probed")
+
+    return read
+
+
+OF_RUN: Mapping[str, tuple[str, Callable[[Summary], Quantity]]] = {
+    "knee": (NUMBER, knee),
+    "hinge": (NUMBER, _of_curve(_hinge)),
+    "plateau": (PER_SECOND, plateau),
+    "single_stream": (PER_SECOND, _single_stream),
+    "half_point": (NUMBER, _of_curve(lambda _, knees: knees.half_point)),
+    "plateau95": (NUMBER, _of_curve(lambda _, knees: knees.plateau95)),
+    "peak": (NUMBER, _of_curve(lambda _, knees: knees.peak)),
+    "dip": (SHARE, _of_curve(lambda curve, _: curve.dip)),
+    "slo_rate": (PER_SECOND, _rate_knee),
+    "error_rate": (SHARE, lambda summary: error_rate(summary.levels)),
+    "usd_per_million_output_tokens": (NUMBER, _cost("usd_per_million_output_tokens")),
+    "usd_per_million_input_tokens": (NUMBER, _cost("usd_per_million_input_tokens")),
+    "prefill.tokens_per_s": (PER_SECOND, _phase("prefill", "tokens_per_s")),
+    "prefill.mfu": (SHARE, _phase("prefill", "mfu")),
+    "decode.tokens_per_s": (PER_SECOND, _phase("decode", "tokens_per_s")),
+    "decode.mbu": (SHARE, _phase("decode", "mbu")),
+}  # fmt: skip
+
+
+def checks(summary: Summary, name: str) -> tuple[Outcome, str]:
+    """The outcome of one check, or of `checks` all together, and why it is not met."""
+    known = {each.name: each for each in summary.checks or ()}
+    wanted = CHECKS if name == "checks" else (name.removeprefix("check."),)
+    doubts = [f"{each}: {known[each].message}" for each in wanted if each in known and known[each].outcome == "doubt"]
+    missing = [each for each in wanted if each not in known or known[each].outcome not in (PASS, "doubt")]
+    if doubts:
+        return Outcome.MISSED, "; ".join(doubts)
+    if missing:
+        return Outcome.UNRESOLVED, f"not measured: {', '.join(missing)}"
+    return Outcome.MET, ""
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+def must_fit(wanted: Threshold, place: str = "--threshold") -> str:
+    """What the figure of a threshold counts; HarnessError where there is none, or the bound does not fit it."""
+    name = wanted.figure
+    if wanted.comparison == "==":
+        known = ["checks", *(f"check.{each}" for each in CHECKS)]
+        if name not in known:
+            raise HarnessError(f"unknown check {name!r}", place=place, way_out=nearest(name, known))
+        return NUMBER
+    found = unit(wanted, place)
+    if wanted.bound is not None and not _fits(wanted, found):
+        fact, way_out = {
+            SECONDS: ("is a time", "write it like 2s or 50ms"),
+            SHARE: ("is a share", "write it like 1% or 0.01"),
+            PER_SECOND: ("is a rate", "write it like 1500 or 1500tok/s"),
+            NUMBER: ("is a number", "leave the unit out"),
+        }[found]
+        raise HarnessError(f"{name} of {wanted.text!r} {fact}", place=place, way_out=way_out)
+    return found
+
+
+def _fits(wanted: Threshold, unit: str) -> bool:
+    """Whether the bound counts what the figure does; that of a rate may stand without a unit, a share's below 1."""
+    bare = wanted.unit == NUMBER and (unit == PER_SECOND or (unit == SHARE and (wanted.bound or 0.0) < 1))
+    return wanted.unit == unit or bare
+
+
+def unit(of: Subject, place: str) -> str:
+    """What a figure counts; HarnessError with the nearest right name where there is none, of a level or of a run."""
+    name = of.figure
+    of_run, of_level = OF_RUN.get(name), _unit_of_level(name)
+    if of.at is None and of_run:
+        return of_run[0]
+    if of.at is not None and of_level is not None:
+        return of_level
+    if of_level is not None:
+        raise HarnessError(f"{name!r} is a figure of a level", place=place, way_out=f"write {name}@{KNEE} or {name}@32")
+    if of_run:
+        raise HarnessError(f"{name!r} is a figure of the whole run", place=place, way_out="write it without '@'")
+    known = [*OF_RUN, *PERCENTILES, *of_kind(LevelSummary)]
+    raise HarnessError(f"unknown figure {name!r}", place=place, way_out=nearest(name, known))
+
+
+def _unit_of_level(name: str) -> str | None:
+    """The unit of a level's figure; None where it has none of that name."""
+    if name in PERCENTILES:
+        return SECONDS
+    kind, last = LevelSummary, name
+    if name.startswith("classes.") and name.count(".") >= 2:
+        kind, last = ClassSummary, name.split(".", 2)[2]  # type: ignore[assignment]
+    figure = of_kind(kind).get(last)
+    return figure.unit if figure else None

@@ -1,0 +1,108 @@
+"""A measured run as thresholds see it, and its levels by their load."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from harness.analysis import curve, slo
+from harness.analysis.validity import Purpose, usable
+from harness.decide.check import figures
+from harness.decide.check.expression import Subject
+from harness.decide.check.figures import Quantity
+from harness.decide.compare import runs
+from harness.decide.compare.runs import Run
+from harness.errors import HarnessError
+from harness.results.result import Result
+from harness.summary import LevelSummary, Summary
+
+NOTHING_IN_COMMON = Quantity(
+    None, None, "no valid level was measured in every run", "measure the same levels: --levels 1,2,4,8"
+)
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, or one repeat of it, as thresholds see it."""
+
+    run: Run  # its conditions, as it is compared
+    summary: Summary
+    result: Result | None = None  # its requests; None where they were taken out
+
+
+def read(place: str) -> list[Measured]:
+    """The runs in a result folder: one, or as many as its scenario repeats."""
+    manifest, summary, result = runs.opened(place)
+    found = runs.of_folder("", place, manifest, summary)
+    if not found:
+        raise HarnessError("no level of it is finished", place=place, way_out="give the run more time")
+    repeats = sorted({level.repeat for level in summary.levels})
+    parts = [summary] if len(found) == 1 else [_repeat(summary, repeat) for repeat in repeats]
+    return [Measured(run=run, summary=part, result=result) for run, part in zip(found, parts, strict=True)]
+
+
+def _repeat(summary: Summary, repeat: int) -> Summary:
+    """One repeat of a run, with a curve and knees of its own."""
+    levels = [level for level in summary.levels if level.repeat == repeat]
+    of_ramp = [level for level in levels if level.input_tokens_asked is None]
+    points = [point for point in curve.points_of(of_ramp) if runs.within_reason(point)]
+    with np.errstate(all="ignore"):  # a stored summary may hold errors that no measurement has
+        fit = curve.fit(points) if summary.curve else None
+    knees = msgspec.structs.replace(
+        fit.knees if fit else summary.knees, slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
+    )
+    return msgspec.structs.replace(summary, levels=levels, curve=fit.curve if fit else None, knees=knees)
+
+
+def levels_at(of: Measured, load: float, *, open_loop: bool) -> list[LevelSummary]:
+    """The levels of a run at one load."""
+    return [each for each in _of_ramp(of, open_loop=open_loop) if each.load == load]
+
+
+def _of_ramp(of: Measured, *, open_loop: bool) -> list[LevelSummary]:
+    levels = [level for level in of.summary.levels if level.input_tokens_asked is None]
+    return [level for level in levels if (level.rate is not None) == open_loop and level.load is not None]
+
+
+def load_of(wanted: Subject, sides: Sequence[Sequence[Measured]]) -> tuple[float, bool] | Quantity:
+    """The load of a figure's level, and whether it is a rate; what is missing where a run does not have it.
+
+    The knee's level is the valid one nearest to it in every run. Of several runs it is their median, and the last
+    side's where there are several: all are read at one load.
+    """
+    every = [each for side in sides for each in side]
+    if isinstance(wanted.at, float):
+        for each in every:
+            if not levels_at(each, wanted.at, open_loop=wanted.open_loop):
+                return _no_level(each, wanted.at, open_loop=wanted.open_loop)
+        return wanted.at, wanted.open_loop
+    knees = [figures.knee(each.summary) for each in sides[-1]]
+    unknown = next((each for each in knees if each.value is None), None)
+    if unknown is not None:
+        return Quantity(None, None, f"no knee: {unknown.why}", unknown.way_out)
+    middle = statistics.median(each.value or 0.0 for each in knees)
+    loads, open_loop = common(every)
+    if not loads or middle <= 0:
+        return NOTHING_IN_COMMON
+    return min(loads, key=lambda load: abs(math.log(load / middle))), open_loop
+
+
+def common(every: Sequence[Measured]) -> tuple[list[float], bool]:
+    """The loads of which each run has a valid level, rising, and whether they are rates."""
+    open_loop = any(level.rate is not None for level in every[0].summary.levels)
+    loads = [
+        {level.load for level in _of_ramp(each, open_loop=open_loop) if usable(level, Purpose.ANSWER)} for each in every
+    ]
+    return sorted(load for load in set.intersection(*loads) if load and load > 0), open_loop
+
+
+def _no_level(lacking: Measured, at: float, *, open_loop: bool) -> Quantity:
+    """Why a run does not have the level: what it has."""
+    loads = sorted({level.load or 0.0 for level in _of_ramp(lacking, open_loop=open_loop)})
+    way_out = f"its levels are {', '.join(f'{load:g}' for load in loads[:40]) or 'none'}"
+    if not loads and _of_ramp(lacking, open_loop=not open_loop):
+        way_out = f"it has no rates: write @{at:g}" if open_loop else f"its levels are rates: write @{at:g}/s"
+    return Quantity(None, None, f"{lacking.run.place} has no level {at:g}{'/s' * open_loop}", way_out)

@@ -1,0 +1,145 @@
+"""Result folders as rows: when, against what, and what came of it. For a list, and for a figure over time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.analysis.summarise import exit_status, summarise
+from harness.decide.check import decision, figures
+from harness.decide.check.expression import Subject
+from harness.decide.check.figures import Quantity
+from harness.decide.check.measured import Measured
+from harness.decide.compare import runs
+from harness.errors import HarnessError
+from harness.manifest import MapManifest
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY
+from harness.results.levelmap import MAP
+from harness.results.result import Result, read_manifest, read_summary
+from harness.work import Unit
+
+FORMAT = 1
+_DEEPEST, _MOST = 6, 20_000  # folders within each other, and folders that are looked into
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A result folder in a line."""
+
+    place: str
+    created: str | None
+    target: str | None
+    model: str | None
+    per_s: str  # unit of its throughput
+    simulated: bool
+    state: str  # of the curve
+    knee: Quantity
+    plateau: Quantity
+    figure: Quantity | None = None  # the one that is plotted
+    status: str  # complete | incomplete | invalid
+
+    @property
+    def time(self) -> datetime.datetime | None:
+        """When it was begun; None where its manifest does not say."""
+        return moment(self.created)
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A folder that cannot be read."""
+
+    place: str
+    error: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What `knee list` found, the oldest first."""
+
+    format: int = FORMAT
+    results: list[Entry]
+    broken: list[Broken] = []
+
+
+def listing(places: Sequence[str], plotted: Subject | None = None) -> Listing:
+    """Every result folder there is in these places, with a figure of each where one is plotted."""
+    found: list[Entry] = []
+    broken: list[Broken] = []
+    for folder in dict.fromkeys(each for place in places for each in folders(place)):
+        try:
+            found.append(entry(folder, plotted))
+        except HarnessError as error:
+            broken.append(Broken(str(folder), str(error)))
+    found.sort(key=lambda each: (each.time is None, each.time, each.place))
+    return Listing(results=found, broken=broken)
+
+
+def folders(place: str) -> list[Path]:
+    """The result folders in a place, which may be one itself; links in it are not followed."""
+    top = Path(place)
+    if not top.is_dir():
+        raise HarnessError("no such folder", place=place, way_out="give a result folder, or a folder of them")
+    found = list(_within(top))
+    if not found:
+        raise HarnessError("no result folder in it", place=place, way_out="give the --out of a run")
+    return found
+
+
+def _within(top: Path) -> Iterator[Path]:
+    pending, seen = [(top, 0)], 0
+    while pending:
+        folder, depth = pending.pop()
+        seen += 1
+        if seen > _MOST:
+            raise HarnessError(f"more than {_MOST:,} folders in it", place=str(top), way_out="list fewer at once")
+        is_map = os.path.lexists(folder / MAP)
+        if not is_map and any(os.path.lexists(folder / name) for name in (MANIFEST, SUMMARY, REQUESTS, SPOOL)):
+            yield folder
+        elif depth < _DEEPEST:
+            try:
+                inner = sorted(each.path for each in os.scandir(folder) if each.is_dir(follow_symlinks=False))
+            except OSError as error:
+                raise HarnessError(error.strerror or str(error), place=str(folder), way_out="list another") from None
+            pending += [(Path(each), depth + 1) for each in reversed(inner)]
+
+
+def entry(folder: Path, plotted: Subject | None = None) -> Entry:
+    """One result folder: by its stored summary, which is not made again here; by its spool where a run is not over."""
+    manifest = read_manifest(folder)
+    if isinstance(manifest, MapManifest):
+        raise HarnessError("a level map, not a run", place=str(folder), way_out="restore its map.json")
+    stored = (folder / SUMMARY).exists() and not (folder / SPOOL).exists()
+    summary = read_summary(folder) if stored else summarise(Result.open(folder))
+    measured = runs.of_folder("", str(folder), manifest, summary)
+    of_figure = None
+    if plotted is not None:
+        missing = Quantity(None, None, "no level is finished")
+        of_figure = decision.quantity(plotted, Measured(run=measured[0], summary=summary)) if measured else missing
+    invalid = exit_status(summary) != 0
+    return Entry(
+        place=str(folder),
+        created=manifest.created,
+        target=f"{len(manifest.urls)} replicas" if manifest.urls else manifest.url,
+        model=manifest.model,
+        per_s=(Unit(summary.unit) if summary.unit in list(Unit) else Unit.OUTPUT_TOKENS).per_s,
+        simulated=summary.simulated,
+        state=summary.curve.state if summary.curve else "none",
+        knee=figures.knee(summary),
+        plateau=figures.plateau(summary),
+        figure=of_figure,
+        status="incomplete" if not summary.complete else "invalid" if invalid else "complete",
+    )
+
+
+def moment(text: str | None) -> datetime.datetime | None:
+    """A time as a manifest has it, in UTC; None where it is none.
+
+    >>> moment("2026-11-23T13:21:38+00:00"), moment("lately")
+    (datetime.datetime(2026, 11, 23, 13, 21, 38, tzinfo=datetime.timezone.utc), None)
+    """
+    try:
+        found = datetime.datetime.fromisoformat(text or "")
+        return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return None

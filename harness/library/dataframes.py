@@ -1,0 +1,82 @@
+"""Requests, levels and telemetry as data frames; their columns are those of docs/library.md.
+
+Missing is null, never 0 and never an empty text: whole numbers have pandas' nullable types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.analysis import metrics
+from harness.analysis.table import Floats, Table
+from harness.record import Record, Sample
+from harness.results import columns
+from harness.results.exports import rows
+from harness.results.result import Result
+from harness.summary import Summary
+
+if TYPE_CHECKING:
+    import pandas
+
+_MAY_BE_EMPTY = ("error", "error_message", "finish_reason", "token_source", "class", "session_id")
+_LATENCIES = {"ttft": "ttft_s", "ttfat": "ttfat_s", "tpot": "tpot_s", "e2e": "e2e_s", "icl": "icl_max_s"}
+ADDED = (*_LATENCIES.values(), "lag_s", "rate", "in_window")  # columns that requests.parquet has not
+_WHOLE = ("concurrency", "repeat", "requests", "errors", "cancelled", "abandoned")
+
+
+def requests(run: Result) -> pandas.DataFrame:
+    """A row a request, in the order they were sent: the columns of requests.parquet, then what follows from them.
+
+    Added are `ttft_s`, `ttfat_s`, `tpot_s`, `e2e_s`, `icl_max_s`, `lag_s`, `rate`, and `in_window`: whether it began in
+    its level's window.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    records = columns.ordered(run.records)
+    nullable = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+    frame = columns.table(records, run.header, run.levels).to_pandas(types_mapper=nullable.get)
+    frame.attrs = {}  # pandas would keep the table's own description
+    for name in _MAY_BE_EMPTY:
+        frame[name] = frame[name].where(frame[name] != "")
+    for name, values in _latencies(run, records).items():
+        frame[name] = values
+    frame["lag_s"] = frame["sent_s"] - frame["scheduled_s"]
+    rates = {level.index: level.rate for level in run.levels}
+    frame["rate"] = np.array([rates[index] for index in frame["level"]], dtype=np.float64)
+    frame["in_window"] = (frame["phase"] == "measure").astype(bool)
+    return frame
+
+
+def _latencies(run: Result, records: Sequence[Record]) -> dict[str, Floats]:
+    """Seconds by column, each shape [requests]; in open loop they start at the schedule, as in the summary."""
+    table = Table.of(records)
+    found = {name: np.full(len(records), np.nan) for name in _LATENCIES.values()}
+    for level in run.levels:
+        mine = table.level == level.index
+        if mine.any():
+            figures = metrics.figures(table.only(mine), level, stalled=True)
+            for figure, name in _LATENCIES.items():
+                found[name][mine] = figures[figure]
+    return found
+
+
+def levels(summary: Summary) -> pandas.DataFrame:
+    """A row a level in the order of measuring; the columns are those of `results.exports.rows`."""
+    import pandas as pd
+
+    kinds = (
+        dict.fromkeys(rows.NAMES, "float64") | dict.fromkeys(_WHOLE, "Int64") | {"verdicts": "str", "simulated": "bool"}
+    )
+    return pd.DataFrame(rows.rows(summary), columns=list(rows.NAMES)).astype(kinds)
+
+
+def telemetry(samples: Sequence[Sample]) -> pandas.DataFrame:
+    """A row a figure: `time_s`, `source` (server, client, host, gpu), `metric`, `value`."""
+    import pandas as pd
+
+    names = Sample.__struct_fields__
+    return pd.DataFrame({name: [getattr(sample, name) for sample in samples] for name in names}, columns=list(names))

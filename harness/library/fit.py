@@ -1,0 +1,63 @@
+"""The curve through measured points, wherever they are from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.analysis import curve
+from harness.analysis.curve import Fit, Point, points_of
+from harness.errors import HarnessError
+from harness.library.measurement import Measurement, load
+from harness.results.foreign import formats
+from harness.results.foreign.measured import ForeignResult
+from harness.work import Unit
+
+
+class Measured(NamedTuple):
+    """Points to fit, what they count per second, and what another tool's file lacks."""
+
+    points: list[Point]
+    unit: Unit
+    about: str = ""
+
+
+def fit(source: str | Path | Measurement | Iterable[Sequence[float]], *, seed: int = 0) -> Fit:
+    """The curve and its knees: `.curve` and `.knees`, as in summary.json.
+
+    The source is a result folder, a measurement, another tool's file, a CSV, or pairs of concurrency and output tokens
+    per second, with one standard error as a third figure where it is known. `seed` is the bootstrap's.
+    """
+    if isinstance(source, Measurement):
+        return curve.fit(_of_run(source).points, seed=seed)
+    points = read(str(source)).points if isinstance(source, str | Path) else [_point(row) for row in source]
+    return curve.fit(points, seed=seed)
+
+
+def read(source: str) -> Measured:
+    """The levels of a result folder or of a file."""
+    if Path(source).is_dir():
+        return _of_run(load(source))
+    return of_foreign(formats.read(source), source)
+
+
+def of_foreign(found: ForeignResult, place: str) -> Measured:
+    """The levels of another tool's closed loop; HarnessError where it has none."""
+    levels = formats.closed_loop(found, place)
+    about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
+    return Measured([Point(C, level.in_flight, X, level.se) for C, X, level in levels], Unit.OUTPUT_TOKENS, about)
+
+
+def _of_run(run: Measurement) -> Measured:
+    levels = [level for level in run.summary.levels if level.throughput.mean]
+    return Measured(points_of(levels), Unit(run.summary.unit))
+
+
+def _point(row: Sequence[float]) -> Point:
+    figures = [float(each) for each in row]
+    if len(figures) not in (2, 3) or not all(math.isfinite(each) and each > 0 for each in figures):
+        way_out = "give (concurrency, output tokens per second) or a standard error as well, each above 0"
+        raise HarnessError(f"{row!r} is no point", place="fit", way_out=way_out)
+    return Point(figures[0], None, figures[1], figures[2] if len(figures) == 3 else None)

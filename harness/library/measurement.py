@@ -1,0 +1,97 @@
+"""A result folder in a program or a notebook: its answer, its tables, its curve."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.manifest import Manifest, MapManifest
+from harness.results.folder import REQUESTS, SPOOL, SUMMARY
+from harness.results.result import Result, read_manifest, read_summary
+from harness.summary import Summary
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
+    """One measured run; what is read of it is read once, when it is first asked for."""
+
+    path: Path
+    manifest: Manifest
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The answer, as in summary.json: made from the records, or as stored where they were taken out."""
+        if not _has_records(self.path):
+            return read_summary(self.path)
+        from harness.analysis.summarise import summarise
+
+        return summarise(self._result)
+
+    @cached_property
+    def levels(self) -> pandas.DataFrame:
+        """A row a level: load, throughput, latencies; seconds and tokens per second."""
+        from harness.library import dataframes
+
+        return dataframes.levels(self.summary)
+
+    @cached_property
+    def requests(self) -> pandas.DataFrame:
+        """A row a request, those of the warm-up too; `in_window` marks those that a level's figures are of."""
+        from harness.library import dataframes
+
+        return dataframes.requests(self._result)
+
+    @cached_property
+    def telemetry(self) -> pandas.DataFrame:
+        """A row a figure of server, client, host or GPU: time_s, source, metric, value."""
+        from harness.library import dataframes
+
+        return dataframes.telemetry(self._result.samples)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether the requests lie in the folder; committed results may be without them."""
+        return _has_records(self.path)
+
+    def plot(self) -> Figure:
+        """The curve as a figure of matplotlib: throughput against load with fit, prediction and knees."""
+        from harness.report import charts, png
+
+        drawn: Figure = png.figure(charts.curve(self.summary, self.manifest))
+        return drawn
+
+    def _repr_html_(self) -> str:
+        from harness.library import html
+
+        return html.of_measurement(self.summary, self.manifest)
+
+    def __repr__(self) -> str:
+        from harness.report.headline import sentence
+
+        simulated = "SIMULATED, " * self.summary.simulated
+        return f"<Measurement {str(self.path)!r}: {simulated}{sentence(self.summary)}>"
+
+    @cached_property
+    def _result(self) -> Result:
+        return Result.open(self.path)
+
+
+def load(path: str | Path) -> Measurement:
+    """The result folder of a run, finished, interrupted or dead; HarnessError where it is none."""
+    folder, about = Path(path), read_manifest(path)
+    if isinstance(about, MapManifest):
+        raise HarnessError("a level map, not a run", place=str(folder), way_out="give the folder of one of its cells")
+    if not _has_records(folder) and not (folder / SUMMARY).exists():
+        raise HarnessError("neither requests nor summary.json here", place=str(folder), way_out="was it a run?")
+    return Measurement(folder, about)
+
+
+def _has_records(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (REQUESTS, SPOOL))

@@ -1,0 +1,209 @@
+"""A run out of a program, a notebook or an event loop.
+
+The run has a thread and an event loop of its own, so it may be started where a loop runs already; its load comes from
+worker processes. Signals stay the program's: Ctrl-C, or cancelling the task that waits, ends the load in order, and
+what was measured is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from harness import files, units
+from harness import scenario as scenarios
+from harness.errors import HarnessError, nearest
+from harness.library.measurement import Measurement, load
+from harness.scenario import Scenario
+
+if TYPE_CHECKING:
+    from harness.experiment.run import Outcome
+    from harness.experiment.signals import Signals
+
+_REPLACED = {"levels": ("rates", "search_rate"), "rates": ("levels", "search_rate"), "max_concurrency": ("levels",)}
+_SECTIONS = ("target", "workload", "ramp", "hardware", "sim")  # of a scenario, whose fields are options
+
+
+class Options(TypedDict, total=False):
+    """Fields of a scenario, each by its own name; the usual ones. A time is seconds or a text like "10s"."""
+
+    name: str
+    slo: str | Mapping[str, float | str]  # "ttft_p99=2s,itl_p99=50ms", or limits by name
+    model: str
+    api: str
+    api_key_env: str  # the variable that holds the API key
+    headers: Mapping[str, str]
+    extra_body: Mapping[str, Any]
+    request_timeout: float | str
+    input_tokens: int | str  # a length, or a distribution like "512±64"
+    output_tokens: int | str
+    dataset: str | Path | Mapping[str, Any]
+    seed: int
+    levels: Sequence[int]  # requests in flight; left out: the ramp chooses them
+    rates: Sequence[float]  # open loop: requests per second
+    arrivals: str
+    max_concurrency: int
+    level_seconds: float | str
+    precision: float
+    quick: bool
+    max_seconds: float | str
+    max_requests: int
+    max_dollars: float
+    repeat: int
+    workers: int
+    gpu: str
+    gpus: int
+    tp: int
+    price: float  # USD per GPU and hour
+    model_config: str
+    max_num_seqs: int
+    profile: str  # of the simulated endpoint, "model/gpu"
+    speed: float
+
+
+def run(
+    url: str | None = None,
+    *,
+    scenario: str | Path | Scenario | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    yes: bool = False,
+    **options: Unpack[Options],
+) -> Measurement:
+    """Measure an endpoint, write a result folder, and return it; "sim:" is the simulated one.
+
+    `scenario` is a file, a ready scenario's name, or a Scenario; the options are laid over it. `out` is the new folder,
+    by default one in results/. `progress` shows the levels on stderr. `yes` agrees to load a public host. HarnessError
+    where nothing can be measured; KeyboardInterrupt after Ctrl-C, with everything measured so far in the folder.
+    """
+    begin, signals = _prepared(url, scenario, out, dict(options), progress=progress, yes=yes)
+    waiting = _started(begin)
+    try:
+        outcome = waiting.result()
+    except KeyboardInterrupt:
+        signals.interrupt()
+        waiting.exception()  # until the run has ended in order
+        raise
+    return load(outcome.folder)
+
+
+async def run_async(
+    url: str | None = None,
+    *,
+    scenario: str | Path | Scenario | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    yes: bool = False,
+    **options: Unpack[Options],
+) -> Measurement:
+    """The same for `await`; other tasks go on meanwhile. Cancelled, it ends the load in order first."""
+    begin, signals = _prepared(url, scenario, out, dict(options), progress=progress, yes=yes)
+    waiting = asyncio.wrap_future(_started(begin))
+    try:
+        outcome = await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        signals.interrupt()
+        await asyncio.wait([waiting])
+        waiting.exception()
+        raise
+    return load(outcome.folder)
+
+
+def _prepared(
+    url: str | None,
+    scenario: str | Path | Scenario | None,
+    out: str | Path | None,
+    options: dict[str, Any],
+    *,
+    progress: bool,
+    yes: bool,
+) -> tuple[Callable[[], Outcome], Signals]:
+    """The run as a function for its thread, and what interrupts it; HarnessError for what cannot be measured."""
+    from harness.experiment import consent
+    from harness.experiment import run as experiment
+    from harness.experiment.signals import Signals
+    from harness.report.live import Progress
+    from harness.results.folder import SUMMARY
+
+    resolved = laid_over(scenario, url, options)
+    if resolved.sweep != scenarios.Sweep():
+        raise HarnessError("a level map is many runs", place="scenario", way_out="run its cells, or use `knee run`")
+    source = str(scenario) if isinstance(scenario, str | Path) else ""
+    own = scenarios.Target(
+        api_key_env=options.get("api_key_env"), headers=dict(options.get("headers", {})),
+        extra_body=dict(options.get("extra_body", {})),
+    )  # fmt: skip
+    named = {name for name, _ in scenarios.variables(Scenario(target=own))}
+    if source:
+        consent.must_be_allowed(resolved, named, os.environ, source)
+    agreed = consent.Agreed(yes=yes, named_by="" if url else source)
+    signals = Signals(handled=False)
+    folder = None if out is None else str(out)
+
+    def begin() -> Outcome:
+        with Progress(quiet=not progress) as view:
+            outcome = experiment.run(resolved, folder, view, "harness.run", agreed=agreed, signals=signals)
+        files.write_json(outcome.folder / SUMMARY, outcome.summary)
+        return outcome
+
+    return begin, signals
+
+
+def laid_over(scenario: str | Path | Scenario | None, url: str | None, options: Mapping[str, Any]) -> Scenario:
+    """A scenario with options laid over it, each in the section that has a field of its name.
+
+    >>> laid_over(None, "sim:", {"levels": [1, 2], "level_seconds": "2s", "slo": "ttft_p99=1s"}).ramp.levels
+    [1, 2]
+    """
+    import msgspec
+
+    from harness import ready
+
+    base = scenarios.load(str(ready.path(str(scenario)))) if isinstance(scenario, str | Path) else scenario
+    tree: dict[str, Any] = msgspec.to_builtins(base or Scenario())
+    sections = {field: name for name in reversed(_SECTIONS) for field in _fields(name)}
+    for name, others in _REPLACED.items():
+        for other in others if name in options else ():
+            tree["ramp"].pop(other, None)
+    for name, value in options.items():
+        if name == "slo":
+            tree["slo"] = units.slo(value, "slo") if isinstance(value, str) else dict(value)
+        elif name == "name":
+            tree["name"] = value
+        elif name not in sections:
+            raise HarnessError(f"no field of a scenario: {name}", place="run", way_out=nearest(name, sections))
+        else:
+            path = name == "dataset" and isinstance(value, str | Path)
+            tree[sections[name]][name] = {"path": str(value)} if path else value
+    if url is not None:
+        tree["target"] |= {"url": url}
+        tree["target"].pop("urls", None)
+    if tree["target"].get("url") == "sim:" and "max_num_seqs" in options:
+        tree["sim"]["max_num_seqs"] = options["max_num_seqs"]
+    return scenarios.build(tree, place="run")
+
+
+def _fields(section: str) -> tuple[str, ...]:
+    """The names of a section's fields."""
+    return tuple(type(getattr(Scenario(), section)).__struct_fields__)
+
+
+def _started(begin: Callable[[], Outcome]) -> Future[Outcome]:
+    """The run in a thread of its own; a daemon, so that nothing waits for it at the interpreter's end."""
+    ended: Future[Outcome] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(begin())
+        except SystemExit:  # interrupted before anything was measured
+            ended.set_exception(KeyboardInterrupt())
+        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+            ended.set_exception(error)
+
+    Thread(target=work, name="knee run", daemon=True).start()
+    return ended

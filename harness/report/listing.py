@@ -1,0 +1,140 @@
+"""Result folders as a table, and as a page that plots a figure of each over time."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Sequence
+
+from harness.decide.check import expression
+from harness.decide.check.figures import Quantity
+from harness.decide.listing import Entry, Listing
+from harness.report.chart import Chart, Datum, Scale, Series, Tone
+from harness.report.check import unit_words
+from harness.report.document import Column, Document, Section
+from harness.report.format import MISSING, interval, number, plain
+from harness.terminal import cut
+
+_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
+_SIMULATED = "some of these were answered by the simulated endpoint"
+_DAY = 86_400.0
+_LABELS = 6  # at most, on the axis of time
+
+
+def table(found: Listing, name: str = "", unit: str = "", *, whole: bool = True) -> Document:
+    """A row for each folder, with the figure of that name; where not `whole`, as much as fits on a terminal."""
+    rows = found.results
+    simulated = _SIMULATED if any(each.simulated for each in rows) else ""
+    scale, words = _shown(name, unit, rows)
+    figures = [_quantity(each.figure, "at least", scale, words) if each.figure else MISSING for each in rows]
+    columns = [
+        Column("date", [_date(each) for each in rows], words=True),
+        Column("target", [plain(each.target or MISSING) for each in rows], words=True, spare=0 if whole else 1),
+        Column("model", [cut(plain(each.model or MISSING), 32) for each in rows], words=True, spare=0 if whole else 2),
+        Column("knee", [_quantity(each.knee, "above") for each in rows], words=True),
+        Column("plateau", [_quantity(each.plateau, "at least", words=each.per_s) for each in rows], words=True),
+        *([Column(plain(name), figures, words=True)] if name not in ("", "plateau", "knee") else []),
+        Column("status", [each.status + ", simulated" * each.simulated for each in rows], words=True),
+        Column("folder", [plain(each.place) for each in rows], words=True),
+    ]
+    return Document(simulated=simulated, sections=[Section(columns=columns if rows else ())])
+
+
+def index(found: Listing, name: str, unit: str) -> Document:
+    """The page: a figure over time, then the table."""
+    made, many = table(found, name, unit), len(found.results)
+    lines = [f"{plain(each.place)}: {plain(each.error)}" for each in found.broken]
+    return Document(
+        title=f"{plain(name)} of {many} run{'s' * (many != 1)}",
+        answer="over time",
+        simulated=made.simulated,
+        sections=[
+            Section("Over time", charts=[over_time(found.results, name, unit)]),
+            Section("Runs", columns=made.sections[0].columns),
+            Section("Cannot be read", lines=lines),
+        ],
+    )
+
+
+def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
+    """A figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
+    scale, words = _shown(name, unit, rows)
+    tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(_TONES), strict=False))
+    points: dict[tuple[str | None, bool], list[Datum]] = {}
+    for each in rows:
+        if each.time is not None and each.figure is not None and each.figure.value is not None:
+            points.setdefault((each.model, bool(each.figure.why)), []).append(_datum(each, each.figure, scale, words))
+    series = [
+        Series(
+            name=cut(plain(model or "unnamed model"), 40) + (", provisional" if unsure else ""),
+            tone=tones[model],
+            points=own,
+            marker="ring" if unsure else "dot",
+        )
+        for (model, unsure), own in points.items()
+    ]
+    every = [point for each in series for point in each.points]
+    begin, end = min((each.x for each in every), default=0.0), max((each.x for each in every), default=_DAY)
+    room = max(0.04 * (end - begin), 60.0)
+    top = max((point.high or point.y for point in every), default=0.0)
+    return Chart(
+        name="over-time",
+        title=plain(name),
+        simulated=_SIMULATED if any(each.simulated for each in rows) else "",
+        x=Scale(label="begun (UTC)", ends=(begin - room, end + room), ticks=_ticks(begin, end)),
+        y=Scale(label=f"{plain(name)}, {words}" if words else plain(name), ends=(0.0, 1.1 * top or 1.0)),
+        series=series,
+        missing="" if series else "no run has this figure and a date",
+    )
+
+
+def _datum(each: Entry, figure: Quantity, scale: float, words: str) -> Datum:
+    """A run as a point; without an interval its whiskers have no length, since all of a series have some or none."""
+    value, (low, high) = (figure.value or 0.0) * scale, figure.ci95 or (None, None)
+    ends = (max(0.0, low * scale), high * scale) if low is not None and high is not None else (value, value)
+    hover = (f"{number(value)} {words}".strip(), _date(each), plain(each.place), plain(figure.why))
+    return Datum(each.time.timestamp() if each.time else 0.0, value, *ends, hover=[line for line in hover if line])
+
+
+def _shown(name: str, unit: str, rows: Sequence[Entry]) -> tuple[float, str]:
+    """What the figure is multiplied by to be shown, and its unit then."""
+    if unit == expression.SECONDS:
+        return 1e3, "ms"
+    if unit == expression.PER_SECOND:
+        units = {each.per_s for each in rows}
+        own = units.pop() if name in ("plateau", "single_stream") and len(units) == 1 else ""
+        return 1.0, own or unit_words(name)
+    return (100.0, "%") if unit == expression.SHARE else (1.0, "")
+
+
+def _ticks(begin: float, end: float) -> list[tuple[float, str]]:
+    """Evenly spaced times with their names: days, or within two days hours.
+
+    >>> [name for _, name in _ticks(0.0, 5 * 86400.0)]
+    ['1970-01-01', '1970-01-02', '1970-01-03', '1970-01-04', '1970-01-05', '1970-01-06']
+    """
+    hours = end - begin < 2 * _DAY
+    step = (end - begin) / (_LABELS - 1)
+    places = [begin + i * step for i in range(_LABELS)] if step > 0 else [begin]
+    form = "%m-%d %H:%M" if hours else "%Y-%m-%d"
+    return [(at, datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(form)) for at in places]
+
+
+def _date(each: Entry) -> str:
+    return each.time.strftime("%Y-%m-%d %H:%M") if each.time else MISSING
+
+
+def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "") -> str:
+    """A figure with its interval; one that is not found by its estimate, or by what it is at least.
+
+    >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
+    ('16.2 (15.4–17.1)', 'about 50 ms')
+    >>> _quantity(Quantity(None, (64.0, None), "rises"), "above"), _quantity(Quantity(None), "")
+    ('above 64', '–')
+    """
+    low, high = found.ci95 or (None, None)
+    if found.value is None:
+        return MISSING if low is None else f"{beyond} {number(low * scale)} {words}".rstrip()
+    about = "about " if found.why else ""
+    ends = "" if about else interval((low and low * scale, high and high * scale))
+    return f"{about}{number(found.value * scale)} {words}".rstrip() + (f" ({ends})" if ends else "")

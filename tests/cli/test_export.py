@@ -1,0 +1,89 @@
+"""`knee export`: levels on stdout, files in a folder, and one line for what cannot be exported."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import cli
+from harness.cli import export as verb
+from harness.errors import HarnessError
+from harness.files import write_json
+from harness.library import export as exporting
+from harness.library.measurement import load
+from harness.results.foreign import formats
+from harness.work import Unit
+from tests.builders.summaries import MANIFEST, full
+
+DEMO = Path(__file__).parents[1] / "data" / "demo"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A result whose requests were taken out."""
+    place = tmp_path / "run"
+    place.mkdir()
+    write_json(place / "manifest.json", MANIFEST)
+    write_json(place / "summary.json", full())
+    return place
+
+
+def test_the_formats_of_the_command_are_those_of_the_library() -> None:
+    assert verb._FORMATS == exporting.FORMATS
+
+
+@pytest.mark.parametrize("to", [to for to in exporting.FORMATS if to != exporting.OTEL])
+def test_what_stands_on_stdout_is_read_back_by_fit(to: str, folder: Path) -> None:
+    done = CliRunner().invoke(cli, ["export", str(folder), "--to", to])
+    assert done.exit_code == 0, done.output
+    found = formats.of_bytes(done.stdout.encode(), "stdout")
+    assert [level.concurrency for level in found.levels] == [level.concurrency for level in full().levels]
+
+
+def test_a_folder_gets_a_file_a_level(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["export", str(folder), "--to", "vllm", "--out", str(tmp_path / "out")])
+    assert done.stdout == ""
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names[:2] == ["vllm-00-c1.json", "vllm-01-c2.json"]
+    assert len(names) == len(full().levels)
+    assert json.loads((tmp_path / "out" / names[1]).read_text())["max_concurrency"] == 2
+
+
+def test_opentelemetry_s_metrics_are_one_file(folder: Path, tmp_path: Path) -> None:
+    (made,) = exporting.export(folder, "otel", tmp_path / "out")
+    assert made.name == "metrics.otlp.json"
+    assert list(json.loads(made.read_text())) == ["resourceMetrics"]
+    assert exporting.text(load(folder), "otel").count("\n") == 1
+
+
+@pytest.mark.slow
+def test_tables_are_levels_and_requests(tmp_path: Path) -> None:
+    made = exporting.export(DEMO, "csv", tmp_path / "out")
+    assert [path.name for path in made] == ["levels.csv", "requests.csv"]
+    with made[1].open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    frame = load(DEMO).requests
+    assert len(lines) == len(frame)
+    assert "error_message" not in lines[0]
+    first = frame[frame["error"].isna()].iloc[0]
+    row = next(line for line in lines if line["request_id"] == first["request_id"])
+    assert float(row["ttft_s"]) == first["ttft_s"]
+    assert (row["error"], row["cached_tokens"]) == ("", "")
+
+
+def test_what_counts_no_output_tokens_has_no_file_of_that_kind(folder: Path) -> None:
+    write_json(folder / "summary.json", msgspec.structs.replace(full(), unit=Unit.INPUT_TOKENS.value))
+    with pytest.raises(HarnessError, match="vllm counts output tokens, and this run input tokens"):
+        exporting.text(load(folder), "vllm")
+    assert exporting.text(load(folder), "csv").startswith("concurrency,output_tokens_per_s,error,")
+
+
+def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="did you mean 'vllm'"):
+        exporting.export(folder, "vlm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

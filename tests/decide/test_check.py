@@ -1,0 +1,504 @@
+"""Thresholds by hand: what an expression says, which figures there are, and which side of a bound an interval lies."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness.analysis.stats import wilson
+from harness.decide.check import decision, expression, figures
+from harness.decide.check import measured as measured_runs
+from harness.decide.check.decision import Decision, check, judged, over_runs
+from harness.decide.check.expression import parse
+from harness.decide.check.figures import Quantity
+from harness.decide.check.measured import Measured
+from harness.decide.compare.runs import of_folder
+from harness.errors import HarnessError
+from harness.judgement import Gravity, Verdict
+from harness.summary import Attainment, Check, ClassSummary, Estimate, Knees, LevelSummary, Spread, Summary, Value
+from tests.builders import summaries
+
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def measured(summary: Summary | None = None, place: str = "new", **manifest: Any) -> Measured:
+    summary = summary or summaries.full()
+    about = msgspec.structs.replace(summaries.MANIFEST, **manifest)
+    return Measured(run=of_folder("", place, about, summary)[0], summary=summary)
+
+
+def of_levels(*levels: LevelSummary, **changes: Any) -> Summary:
+    return msgspec.structs.replace(summaries.full(), levels=list(levels), verdicts=[], **changes)
+
+
+def outcome(text: str, runs: Sequence[Measured] = (), baseline: Sequence[Measured] = ()) -> Decision:
+    """What comes of one threshold."""
+    return check([parse(text)], runs or [measured()], baseline).decisions[0]
+
+
+def test_the_examples_hold() -> None:
+    modules = (expression, figures, decision)
+    results = [doctest.testmod(module) for module in modules]
+    assert [found.failed for found in results] == [0, 0, 0]
+    assert all(found.attempted for found in results)
+
+
+# ---- expressions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "figure", "at", "comparison", "bound", "unit", "factor"),
+    [
+        ("output_tokens_per_s@knee >= 1500", "output_tokens_per_s", "knee", ">=", 1500.0, "", None),
+        ("ttft_p99@32 < 2s", "ttft_p99", 32.0, "<", 2.0, "s", None),
+        ("ttft_p99@32<50 ms", "ttft_p99", 32.0, "<", 0.05, "s", None),
+        ("plateau >= 0.95*baseline", "plateau", None, ">=", None, "", 0.95),
+        ("plateau >= 95 % * baseline", "plateau", None, ">=", None, "", 0.95),
+        ("plateau > baseline", "plateau", None, ">", None, "", 1.0),
+        ("error_rate <= 0.5%", "error_rate", None, "<=", 0.005, "%", None),
+        ("plateau >= 1.5k tok/s", "plateau", None, ">=", 1500.0, "/s", None),
+        ("gpu.memory_used_bytes@8 < 70G", "gpu.memory_used_bytes", 8.0, "<", 70e9, "", None),
+    ],
+)
+def test_an_expression_says_figure_level_comparison_and_bound(
+    text: str, figure: str, at: Any, comparison: str, bound: float | None, unit: str, factor: float | None
+) -> None:
+    found = parse(text)
+    known = (found.figure, found.at, found.comparison, found.unit, found.factor)
+    assert known == (figure, at, comparison, unit, factor)
+    assert found.bound == (None if bound is None else pytest.approx(bound))
+
+
+def test_a_rate_is_a_level_of_an_open_loop_and_pass_is_for_checks() -> None:
+    found = parse("ttft_p99@2.5/s < 2s")
+    assert (found.at, found.open_loop) == (2.5, True)
+    found = parse("checks == pass")
+    assert (found.figure, found.comparison, found.bound, found.factor) == ("checks", "==", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("plateau", "'plateau' is no threshold; write it like 'plateau >= 1500'"),
+        ("", "'' is no threshold"),
+        ("plateau = 3", "'plateau = 3' is no threshold"),
+        (">= 3", "'' names no figure"),
+        ("ttft_p99@ < 2s", "names no level behind its '@'"),
+        ("ttft_p99@0 < 2s", "a level of 0 is not above 0"),
+        ("ttft_p99@many < 2s", "'many' is not a number"),
+        ("plateau >=", "'' is not a number"),
+        ("plateau >= fast", "'fast' is not a number"),
+        ("plateau >= -3", "'-3' is not a number"),
+        ("plateau >= 1e3", "'1e3' is not a number"),
+        ("plateau >= 0*baseline", "has no factor above 0"),
+        ("plateau >= 2s*baseline", "has no factor above 0"),
+        ("plateau >= 0.9baseline", "has no factor above 0"),
+        ("plateau == 3", "'==' is for a check"),
+        ("checks >= pass", "'==' is for a check"),
+        ("plateau >= __import__('os')", "is not a number"),
+        ("plateau >= 1 and knee >= 2", "is not a number"),
+        ("p" * 201 + " >= 1", "at most 200 characters"),
+    ],
+)
+def test_what_is_no_threshold_is_one_line_with_the_way_out(text: str, words: str) -> None:
+    with pytest.raises(HarnessError) as raised:
+        parse(text, "thresholds.txt:3")
+    assert words in str(raised.value)
+    assert str(raised.value).startswith("thresholds.txt:3: ")
+
+
+def test_a_file_has_one_a_line_and_its_mistakes_their_line() -> None:
+    found = expression.lines("# speed\n\nplateau >= 1500 # tok/s\nknee >= 8\n", "t.txt")
+    assert [(each.text, at) for each, at in found] == [("plateau >= 1500", "t.txt:3"), ("knee >= 8", "t.txt:4")]
+    with pytest.raises(HarnessError, match=r"^t.txt:2: 'x' is no threshold"):
+        expression.lines("knee >= 8\nx", "t.txt")
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_of_a_level_has_a_name_and_a_unit() -> None:
+    known = figures.of_kind(LevelSummary)
+    assert {name: known[name].unit for name in (
+        "output_tokens_per_s", "ttft_p99", "itl_mean", "e2e_max", "error_rate", "in_flight", "slo_met_fraction",
+        "server.kv_usage", "server.queue_p99", "server.batch_size_p50", "gpu.power_w", "client.cpu_fraction",
+        "sessions.latency_p90", "tokens_per_s_per_user", "from_send.ttft_p50",
+    )} == {
+        "output_tokens_per_s": "/s", "ttft_p99": "s", "itl_mean": "s", "e2e_max": "s", "error_rate": "%",
+        "in_flight": "", "slo_met_fraction": "%", "server.kv_usage": "%", "server.queue_p99": "s",
+        "server.batch_size_p50": "", "gpu.power_w": "", "client.cpu_fraction": "%", "sessions.latency_p90": "s",
+        "tokens_per_s_per_user": "/s", "from_send.ttft_p50": "s",
+    }  # fmt: skip
+
+
+def test_every_number_of_a_level_has_a_name() -> None:
+    """So that a field that a summary gains is a figure at once."""
+    paths = {figure.path for figure in figures.of_kind(LevelSummary).values()}
+    numbers = {
+        name for name, value in msgspec.structs.asdict(summaries.level(8)).items()
+        if type(value) in (int, float) or isinstance(value, Estimate | Spread)
+    }  # fmt: skip
+    known = {path[0] for path in paths} | set(figures._NO_FIGURES)
+    assert numbers <= known
+
+
+def test_a_figure_of_a_class_is_read_by_the_class() -> None:
+    level = summaries.level(8)
+    fields = {name: getattr(level, name) for name in ClassSummary.__struct_fields__ if hasattr(level, name)}
+    chat = ClassSummary(**fields | {"abandoned": 0, "ttft_s": Spread(0.2, 0.2, None, None, None, 0.3, 20)})
+    level = msgspec.structs.replace(level, classes={"chat": chat})
+    assert figures.of_level(level, "classes.chat.ttft_p50").value == 0.2
+    assert figures.of_level(level, "classes.other.ttft_p50") == Quantity(None, None, "it was not measured")
+    assert figures.unit(parse("classes.chat.ttft_p50@8 < 1s"), "") == "s"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("platau >= 3", "unknown figure 'platau'; did you mean 'plateau'?"),
+        ("ttft_99@8 < 2s", "did you mean 'ttft_p99'?"),
+        ("ttft_p99 < 2s", "'ttft_p99' is a figure of a level; write ttft_p99@knee or ttft_p99@32"),
+        ("plateau@8 >= 3", "'plateau' is a figure of the whole run; write it without '@'"),
+        ("check.kv_cach == pass", "did you mean 'check.kv_cache'?"),
+        ("ttft_p99@8 < 2", "is a time; write it like 2s or 50ms"),
+        ("plateau >= 3s", "is a rate; write it like 1500 or 1500tok/s"),
+        ("error_rate < 1", "is a share; write it like 1% or 0.01"),
+        ("knee >= 8s", "is a number; leave the unit out"),
+        ("classes.chat.nothing@8 < 2s", "unknown figure"),
+    ],
+)
+def test_a_wrong_name_or_unit_is_one_line_with_the_nearest_right_one(text: str, words: str) -> None:
+    with pytest.raises(HarnessError) as raised:
+        figures.must_fit(parse(text))
+    assert words in str(raised.value)
+
+
+def test_error_rates_are_counts_with_wilson_s_interval() -> None:
+    # None of n: the upper end is z²/(n + z²), below 1 % from 381 requests on
+    level = summaries.level(8, requests=190, errors=0)
+    assert outcome("error_rate < 1%", [measured(of_levels(level, level))]).outcome == "unresolved"
+    more = msgspec.structs.replace(level, requests=191)
+    assert outcome("error_rate < 1%", [measured(of_levels(level, more))]).outcome == "met"
+    failing = summaries.level(8, requests=200, errors=20, verdicts=[_invalid("errors_above_1_percent")])
+    found = outcome("error_rate@8 < 1%", [measured(of_levels(failing))])
+    assert (found.outcome, found.value, found.ci95) == ("missed", 0.1, wilson(20, 200))
+
+
+def _invalid(code: str) -> Verdict:
+    return Verdict(code, Gravity.INVALID, "why", "the way out")
+
+
+def test_counts_that_cannot_be_are_refused() -> None:
+    found = outcome("error_rate < 1%", [measured(of_levels(summaries.level(8, requests=5, errors=9)))])
+    assert (found.outcome, found.why) == ("unresolved", "its counts of requests and errors do not agree")
+
+
+# ---- intervals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comparison", "ends", "expected"),
+    [
+        (">=", (100, 110), "met"), (">", (100, 110), "unresolved"), (">", (101, None), "met"),
+        (">=", (90, 100), "unresolved"), (">", (90, 100), "missed"), (">=", (90, 99), "missed"),
+        ("<=", (90, 100), "met"), ("<", (90, 100), "unresolved"), ("<", (None, 99), "met"),
+        ("<=", (100, 110), "unresolved"), ("<", (100, 110), "missed"), ("<=", (101, 110), "missed"),
+        (">=", (None, None), "unresolved"), ("<", (90, None), "unresolved"),
+    ],
+)  # fmt: skip
+def test_an_interval_decides_where_all_of_it_lies_on_one_side(comparison: str, ends: Any, expected: str) -> None:
+    assert judged(parse(f"plateau {comparison} 100"), ends, 100) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [  # full(): plateau 1839 to 1868, knee 15.4 to 17.1, single stream 139.6 to 142.1, half-point 7.1 to 7.3
+        ("plateau >= 1839", "met"), ("plateau >= 1850", "unresolved"), ("plateau >= 1869", "missed"),
+        ("knee >= 15", "met"), ("hinge < 15", "missed"), ("single_stream > 139", "met"), ("half_point < 8", "met"),
+        ("plateau95 >= 14", "unresolved"), ("usd_per_million_output_tokens < 1", "unresolved"),
+    ],
+)  # fmt: skip
+def test_figures_of_the_curve_are_held_by_their_intervals(text: str, expected: str) -> None:
+    assert outcome(text).outcome == expected
+
+
+def test_a_figure_without_an_interval_decides_nothing_and_names_the_way_out() -> None:
+    found = outcome("ttft_mean@8 < 1h")
+    assert (found.outcome, found.why) == ("unresolved", "no interval")
+    assert "--repeat 3" in found.way_out
+    found = outcome("requests_per_s@8 >= 0.1")
+    assert (found.outcome, found.why, found.way_out) == (
+        "unresolved", "no interval", "hold the level longer: --level-seconds"
+    )  # fmt: skip
+
+
+def test_where_throughput_still_rises_the_levels_show_what_is_reached_at_least() -> None:
+    run = [measured(summaries.simulated())]  # up to 8 in flight, 1,020 tok/s there
+    low = (summaries.simulated().levels[-1].output_tokens_per_s.ci95 or (0.0, 0.0))[0]
+    assert outcome("plateau >= 1000", run).ci95 == (low, None)
+    assert [outcome(f"plateau >= {bound}", run).outcome for bound in (1000, 1100)] == ["met", "unresolved"]
+    assert [outcome(f"knee >= {bound}", run).outcome for bound in (8, 9)] == ["met", "unresolved"]
+    assert outcome("plateau <= 5000", run).outcome == "unresolved"
+
+
+def test_a_provisional_plateau_can_be_met_by_its_levels_and_is_never_missed() -> None:
+    run = [measured(summaries.provisional())]
+    assert outcome("plateau >= 1500", run).outcome == "met"
+    found = outcome("plateau >= 2000", run)
+    assert (found.outcome, found.why) == ("unresolved", "provisional: 1 level past the knee, 2 are needed")
+    assert found.way_out == "measure 16, 23, 32 in flight"
+
+
+def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:
+    found = outcome("output_tokens_per_s@64 >= 1")
+    assert (found.outcome, found.why) == ("unresolved", "the level is invalid: client_limited")
+    late = Attainment("ttft_p99=2s", 0.99, 5, 200, 0.025, wilson(5, 200), "missed")
+    level = summaries.level(8, slo=[late], verdicts=[_invalid("unstable")])
+    assert outcome("ttft_p99@8 < 2s", [measured(of_levels(level))]).outcome == "missed"
+    good = Attainment("ttft_p99=2s", 0.99, 500, 500, 1.0, wilson(500, 500), "met")
+    level = msgspec.structs.replace(level, slo=[good])
+    assert outcome("ttft_p99@8 < 2s", [measured(of_levels(level))]).outcome == "unresolved"
+    assert outcome("ttft_p99@8 > 2s", [measured(of_levels(level))]).outcome == "unresolved"
+
+
+def test_an_invalid_run_decides_nothing() -> None:
+    run = msgspec.structs.replace(summaries.full(), verdicts=[_invalid("nothing_measured")])
+    found = outcome("plateau >= 1", [measured(run)])
+    assert (found.outcome, found.why) == ("unresolved", "the run is invalid: nothing_measured: why")
+
+
+# ---- levels ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_knee_s_level_is_the_nearest_valid_one() -> None:
+    assert outcome("output_tokens_per_s@knee >= 1").at == 16  # of a knee at 16.2
+    made = summaries.full()
+    void = [
+        msgspec.structs.replace(level, verdicts=[_invalid("drift")]) if level.concurrency == 16 else level
+        for level in made.levels
+    ]
+    assert outcome("output_tokens_per_s@knee >= 1", [measured(of_levels(*void))]).at == 12
+    found = outcome("output_tokens_per_s@knee >= 1", [measured(summaries.interrupted())])
+    assert (found.outcome, found.why) == ("unresolved", "no knee: the run has no curve")
+
+
+def test_with_limits_the_knee_is_that_of_the_slo() -> None:
+    made = msgspec.structs.replace(summaries.full(), knees=Knees(slo=Value(8.0, (8.0, 12.0))))
+    assert outcome("output_tokens_per_s@knee >= 1", [measured(made)]).at == 8
+    assert [outcome(f"knee >= {N}", [measured(made)]).outcome for N in (8, 10, 13)] == ["met", "unresolved", "missed"]
+
+
+def test_a_level_that_was_not_measured_is_named_with_those_that_were() -> None:
+    found = outcome("ttft_p99@7 < 2s")
+    assert found.why == "new has no level 7"
+    assert found.way_out == "its levels are 1, 2, 4, 8, 12, 16, 24, 32, 48, 64"
+    rate = msgspec.structs.replace(summaries.level(8), concurrency=None, rate=5.0)
+    open_loop = [measured(of_levels(rate, curve=None, knees=Knees()))]
+    assert outcome("ttft_mean@5 < 2s", open_loop).way_out == "its levels are rates: write @5/s"
+    assert outcome("output_tokens_per_s@5/s >= 1", open_loop).outcome == "met"
+
+
+# ---- percentiles ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("met", "n", "text", "expected"),
+    [  # all of n within it: Wilson's lower end n/(n + z²) reaches 0.99 from 381 on
+        (380, 380, "ttft_p99@8 < 2s", "unresolved"),
+        (381, 381, "ttft_p99@8 < 2s", "met"),
+        (381, 381, "ttft_p99@8 > 2s", "missed"),
+        (300, 381, "ttft_p99@8 <= 2s", "missed"),
+        (300, 381, "ttft_p99@8 >= 2s", "met"),
+    ],
+)
+def test_a_percentile_is_decided_by_the_share_within_it(met: int, n: int, text: str, expected: str) -> None:
+    ends = wilson(met, n)
+    assert ends is not None
+    state = "met" if ends[0] >= 0.99 else "missed" if ends[1] < 0.99 else "unresolved"
+    stored = Attainment("ttft_p99=2s", 0.99, met, n, met / n, ends, state)
+    found = outcome(text, [measured(of_levels(summaries.level(8, slo=[stored])))])
+    assert (found.outcome, found.attainment) == (expected, stored)
+    if expected == "unresolved":
+        assert found.way_out == "381 requests would tell: hold the level longer"
+
+
+def test_repeats_of_a_percentile_are_pooled() -> None:
+    stored = Attainment("ttft_p99=2s", 0.99, 200, 200, 1.0, wilson(200, 200), "unresolved")
+    run = measured(of_levels(summaries.level(8, slo=[stored])))
+    assert outcome("ttft_p99@8 < 2s", [run]).outcome == "unresolved"
+    assert outcome("ttft_p99@8 < 2s", [run, run]).outcome == "met"
+
+
+def test_without_requests_and_without_the_limit_a_percentile_has_no_interval() -> None:
+    found = outcome("ttft_p99@8 < 2s")
+    assert (found.outcome, found.why, found.way_out) == (
+        "unresolved",
+        "no interval",
+        "measure it with --slo ttft_p99=2s",
+    )
+
+
+@pytest.mark.parametrize("ends", [None, (0.0, 1.0), (0.5, 0.5), (1.0, 1.0), (0.9, 0.2)])
+def test_a_stored_attainment_that_cannot_be_is_none(ends: tuple[float, float] | None) -> None:
+    stored = Attainment("ttft_p99=2s", 0.99, 200, 200, 1.0, ends, "met")
+    found = outcome("ttft_p99@8 < 2s", [measured(of_levels(summaries.level(8, slo=[stored])))] * 2)
+    assert (found.outcome, found.why) == ("unresolved", "no interval")
+
+
+# ---- repeats and baselines ------------------------------------------------------------------------------------------
+
+
+def test_repeats_make_an_interval_by_student_s_t() -> None:
+    runs = [measured(of_levels(summaries.level(8, ttft_s=_spread(x)))) for x in (0.099, 0.100, 0.101)]
+    found = outcome("ttft_mean@8 < 103ms", runs)  # 100 ± 4.303 · 1/√3 ms
+    assert found.ci95 == (pytest.approx(0.097516, abs=1e-6), pytest.approx(0.102484, abs=1e-6))
+    assert found.outcome == "met"
+    assert outcome("ttft_mean@8 < 102ms", runs).outcome == "unresolved"
+
+
+def _spread(mean: float) -> Spread:
+    return Spread(mean, None, None, None, None, None, 5)
+
+
+def test_repeats_that_agree_by_luck_are_as_uncertain_as_each_of_them() -> None:
+    # 10/1.96 each: ± 4.303 · 5.102/√3
+    found = over_runs([Quantity(100.0, (90.0, 110.0))] * 3)
+    assert found.ci95 == (pytest.approx(87.326, abs=1e-3), pytest.approx(112.674, abs=1e-3))
+    # without any interval 0.5 %, which nothing is known better than
+    assert over_runs([Quantity(100.0)] * 3).ci95 == (pytest.approx(98.758, abs=1e-3), pytest.approx(101.242, abs=1e-3))
+
+
+def repeats(factor: float, spread: float = 0.01, place: str = "new", **manifest: Any) -> list[Measured]:
+    """Three runs about a throughput of 1,000 tok/s at C = 8, `spread` apart in ln X."""
+    out = []
+    for apart in (0.0, spread, -spread):
+        X = 1000 * factor * math.exp(apart)
+        level = summaries.level(8, output_tokens_per_s=Estimate(X, (0.999 * X, 1.001 * X)))
+        out.append(measured(of_levels(level), place, **manifest))
+    return out
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.98, "missed"), (0.95, "unresolved"), (0.92, "met")])
+def test_a_ratio_to_the_baseline_has_welch_s_interval(factor: float, expected: str) -> None:
+    # ln ratio -0.05, se √(2 · 0.01²/3) = 0.008165, t(4) = 2.7764: 0.9299 to 0.9731
+    found = outcome(f"output_tokens_per_s@8 >= {factor}*baseline", repeats(math.exp(-0.05)), repeats(1.0))
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(math.exp(-0.05))
+    assert found.ratio.ci95 == (pytest.approx(0.92991, abs=1e-5), pytest.approx(0.97304, abs=1e-5))
+    assert (found.baseline, found.outcome) == (pytest.approx(1000.0), expected)
+
+
+def test_all_levels_make_one_ratio_in_which_their_errors_average() -> None:
+    def side(factor: float, *noise: tuple[float, float]) -> list[Measured]:
+        """Runs of two levels, each with its own deviation in ln X, at C = 4 and 8; a third one at 16 is the last's."""
+        out = []
+        for i, deviations in enumerate(noise):
+            levels = [
+                summaries.level(C, output_tokens_per_s=Estimate(100 * C * factor * math.exp(each), None))
+                for C, each in zip((4, 8), deviations, strict=True)
+            ]
+            out.append(measured(of_levels(*levels, *([summaries.level(16)] if i else []))))
+        return out
+
+    # means over the levels 0, 0.01 and -0.01 as above: the levels' own ± 0.02 is gone
+    noise = ((0.02, -0.02), (0.03, -0.01), (0.01, -0.03))
+    found = outcome("output_tokens_per_s@all >= 0.98*baseline", side(math.exp(-0.05), *noise), side(1.0, *noise))
+    assert found.ratio is not None
+    assert found.ratio.ci95 == (pytest.approx(0.92991, abs=1e-5), pytest.approx(0.97304, abs=1e-5))
+    assert (found.outcome, found.at) == ("missed", None)
+    with pytest.raises(HarnessError, match="only against a baseline all levels make one figure; name a level"):
+        parse("output_tokens_per_s@all >= 3")
+
+
+def test_one_run_of_a_side_is_not_decided() -> None:
+    found = outcome("output_tokens_per_s@8 >= 0.5*baseline", repeats(0.2)[:1], repeats(1.0))
+    assert (found.outcome, found.why) == ("unresolved", "one run of a side cannot show how runs differ")
+    assert "--repeat 3" in found.way_out
+
+
+def test_sides_that_are_not_alike_decide_nothing_but_another_engine_is_what_a_check_is_for() -> None:
+    other = repeats(1.0, gpu="a100-sxm")
+    found = check([parse("output_tokens_per_s@8 >= 0.5*baseline"), parse("knee >= 1")], repeats(1.0), other)
+    assert [each.outcome for each in found.decisions] == ["unresolved", "met"]
+    assert (found.differ, found.decisions[0].why) == (["GPU"], "not alike: GPU")
+    newer = repeats(1.0, server={"name": "vllm", "version": "0.26"})
+    assert outcome("output_tokens_per_s@8 >= 0.5*baseline", newer, repeats(1.0)).outcome == "met"
+
+
+def test_runs_that_are_no_repeats_of_each_other_decide_nothing() -> None:
+    mixed = [*repeats(1.0), *repeats(1.0, gpu="a100-sxm")]
+    found = outcome("output_tokens_per_s@8 >= 1", mixed)
+    assert (found.outcome, found.why) == ("unresolved", "the runs are not repeats of each other: GPU")
+
+
+def test_a_baseline_of_0_makes_no_ratio() -> None:
+    level = summaries.level(8, requests=100, errors=0)
+    side = [measured(of_levels(level))] * 2
+    found = outcome("error_rate <= 2*baseline", side, side)
+    assert (found.outcome, found.why) == ("unresolved", "the baseline: there is no ratio to 0")
+
+
+def test_five_percent_is_found_and_the_same_again_is_never_missed() -> None:
+    """Four runs of each side, 0.7 % apart, of eight levels that err by 1 % each, as bench/check has them."""
+
+    def side(factor: float, rng: np.random.Generator) -> list[Measured]:
+        out = []
+        for _ in range(4):
+            shared = math.exp(0.007 * rng.normal())
+            X = [summaries.throughput(C) * factor * shared * (1 + 0.01 * rng.normal()) for C in LEVELS]
+            rates = [Estimate(x, (0.98 * x, 1.02 * x)) for x in X]
+            levels = [summaries.level(C, output_tokens_per_s=x) for C, x in zip(LEVELS, rates, strict=True)]
+            out.append(measured(of_levels(*levels)))
+        return out
+
+    def missed(factor: float, seed: int) -> bool:
+        rng = np.random.default_rng(seed)
+        text = "output_tokens_per_s@all >= 0.98*baseline"
+        return outcome(text, side(factor, rng), side(1.0, rng)).outcome == "missed"
+
+    assert sum(missed(0.95, seed) for seed in range(20)) >= 18
+    assert not any(missed(1.0, seed) for seed in range(20))
+
+
+# ---- checks, and all together ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "outcomes", "expected"),
+    [
+        ("check.kv_cache == pass", {"kv_cache": "pass"}, "met"),
+        ("check.kv_cache == pass", {"kv_cache": "doubt"}, "missed"),
+        ("check.kv_cache == pass", {"kv_cache": "not measured"}, "unresolved"),
+        ("check.kv_cache == pass", {}, "unresolved"),
+        ("checks == pass", dict.fromkeys(figures.CHECKS, "pass"), "met"),
+        ("checks == pass", dict.fromkeys(figures.CHECKS, "pass") | {"phases": "doubt"}, "missed"),
+        ("checks == pass", {"phases": "pass"}, "unresolved"),
+    ],
+)
+def test_operational_checks_pass_or_not(text: str, outcomes: dict[str, str], expected: str) -> None:
+    found = [Check(name=name, outcome=each, message="why") for name, each in outcomes.items()]
+    assert outcome(text, [measured(msgspec.structs.replace(summaries.full(), checks=found))]).outcome == expected
+
+
+def test_missed_goes_before_unresolved_and_that_before_met() -> None:
+    def together(*texts: str) -> str:
+        return check([parse(text) for text in texts], [measured()]).outcome
+
+    assert together("plateau >= 1") == "met"
+    assert together("plateau >= 1", "plateau >= 1850") == "unresolved"
+    assert together("plateau >= 1850", "plateau >= 9999", "plateau >= 1") == "missed"
+
+
+def test_each_repeat_of_a_folder_is_a_run_with_a_curve_of_its_own() -> None:
+    made = summaries.full()
+    levels = [msgspec.structs.replace(level, repeat=i) for i in range(2) for level in made.levels]
+    parts = [measured_runs._repeat(msgspec.structs.replace(made, levels=levels), i) for i in range(2)]
+    assert [len(part.levels) for part in parts] == [10, 10]
+    plateaus = [part.curve.plateau_tokens_per_s.value for part in parts if part.curve]
+    assert plateaus == [pytest.approx(summaries.P, rel=0.02)] * 2

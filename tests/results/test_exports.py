@@ -1,0 +1,204 @@
+"""A level in another tool's format has the summary's figures, and reads back to the same values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from harness.manifest import Clock, Manifest
+from harness.record import ABANDONED
+from harness.results.exports import llm_d, otel, rows, table, vllm
+from harness.results.foreign import formats
+from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
+from harness.summary import LevelSummary, Spread, Summary
+from tests.builders.llm_d import REPORT
+from tests.builders.summaries import MANIFEST, full, hollow, simulated
+
+VALIDATOR = jsonschema.Draft202012Validator(REPORT)
+Export = Callable[[Summary], bytes]
+
+
+def as_csv(summary: Summary) -> bytes:
+    return table.levels(summary).encode()
+
+
+def lines(documents: list[dict[str, Any]]) -> bytes:
+    return b"".join(msgspec.json.encode(each) + b"\n" for each in documents)
+
+
+def as_vllm(summary: Summary) -> bytes:
+    return lines([vllm.of_level(level, MANIFEST, simulated=summary.simulated) for level in summary.levels])
+
+
+def as_llm_d(summary: Summary) -> bytes:
+    made = enumerate(summary.levels)
+    return lines([llm_d.of_level(each, MANIFEST, index=i, simulated=summary.simulated) for i, each in made])
+
+
+def open_loop() -> Summary:
+    """As if each concurrency had been a rate."""
+    levels = [msgspec.structs.replace(s, concurrency=None, rate=(s.concurrency or 0) / 4) for s in full().levels]
+    return msgspec.structs.replace(full(), levels=levels)
+
+
+def latency(spread: Spread) -> Latency:
+    return Latency(mean=spread.mean, p50=spread.p50, p90=spread.p90, p95=spread.p95, p99=spread.p99)
+
+
+def answered(level: LevelSummary) -> int | None:
+    return level.requests - level.errors - level.cancelled - (level.abandoned or 0) or None
+
+
+def wanted(level: LevelSummary, **changes: Any) -> ForeignLevel:
+    """What a reader has to find of a level."""
+    common = ForeignLevel(
+        concurrency=level.concurrency,
+        rate=level.rate,
+        output_tokens_per_s=level.output_tokens_per_s.mean,
+        requests_per_s=level.requests_per_s.mean,
+        requests=answered(level),
+        input_tokens_mean=level.input_tokens_mean,
+        output_tokens_mean=level.output_tokens_mean,
+        ttft_s=latency(level.ttft_s),
+        itl_s=latency(level.icl_s),
+        tpot_s=latency(level.tpot_s),
+        e2e_s=latency(level.e2e_s),
+    )
+    return msgspec.structs.replace(common, **changes)
+
+
+def alike(found: object, expected: object) -> None:
+    """Equal but for the rounding of a unit and back."""
+    flat_found, flat_expected = (leaves(msgspec.to_builtins(each)) for each in (found, expected))
+    assert flat_found.keys() == flat_expected.keys()
+    for path, value in flat_expected.items():
+        same = value if not isinstance(value, float) else pytest.approx(value, rel=1e-12)
+        assert flat_found[path] == same, path
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {name: leaf for key, value in tree.items() for name, leaf in leaves(value, f"{path}.{key}").items()}
+
+
+def read(data: bytes) -> ForeignResult:
+    return formats.of_bytes(data, "an export")
+
+
+@pytest.mark.parametrize("summary", [full(), simulated(), open_loop()], ids=["closed", "simulated", "open"])
+@pytest.mark.parametrize("export", [as_csv, as_vllm, as_llm_d])
+def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary: Summary) -> None:
+    found = read(export(summary))
+    assert len(found.levels) == len(summary.levels) > 3
+    for back, level in zip(found.levels, summary.levels, strict=True):
+        own: dict[str, Any] = {}
+        if export is as_csv:
+            assumed = level.output_tokens_per_s_se_assumed
+            own = {"in_flight": level.in_flight, "se": None if assumed else level.output_tokens_per_s_se}
+        elif export is as_llm_d:
+            own = {"requests": level.requests}  # that were sent
+        alike(back, wanted(level, **own))
+
+
+def test_the_tool_the_model_and_the_gpus_read_back() -> None:
+    sources = [read(export(full())) for export in (as_csv, as_vllm, as_llm_d)]
+    assert [found.source for found in sources] == ["knee", "vllm bench serve", "llm-d benchmark report"]
+    assert [found.model for found in sources] == [None, MANIFEST.model, MANIFEST.model]
+    assert (sources[2].engine, sources[2].gpu, sources[2].gpus) == ("vllm", "h100-sxm", 1)
+
+
+def test_requests_that_failed_were_cut_or_given_up_are_not_completed() -> None:
+    level = msgspec.structs.replace(full().levels[3], requests=100, errors=5, cancelled=3, abandoned=2)
+    found = vllm.of_level(level, MANIFEST, simulated=False)
+    assert (found["num_prompts"], found["completed"], found["failed"]) == (100, 90, 5)
+    assert read(as_csv(msgspec.structs.replace(full(), levels=[level]))).levels[0].requests == 90
+
+
+def test_vllm_s_file_is_in_milliseconds_and_in_its_own_words() -> None:
+    level = full().levels[2]
+    found = vllm.of_level(level, MANIFEST, simulated=False)
+    assert found["max_concurrency"] == 4
+    assert found["request_rate"] == "inf"
+    assert found["mean_ttft_ms"] == (level.ttft_s.mean or 0) * 1e3
+    assert found["total_output_tokens"] == pytest.approx((level.output_tokens_mean or 0) * found["completed"])
+    rated = vllm.of_level(open_loop().levels[0], MANIFEST, simulated=False)
+    assert (rated["max_concurrency"], rated["burstiness"]) == (None, 1.0)
+
+
+def test_llm_d_s_report_keeps_its_schema() -> None:
+    for summary in (full(), simulated(), open_loop(), hollow()):
+        for about in (MANIFEST, Manifest()):
+            for index, level in enumerate(summary.levels):
+                found = llm_d.of_level(level, about, index=index, simulated=summary.simulated)
+                assert [error.message for error in VALIDATOR.iter_errors(json.loads(json.dumps(found)))] == []
+
+
+def test_a_statistic_without_a_mean_would_break_the_schema() -> None:
+    found = llm_d.of_level(full().levels[0], MANIFEST, index=0, simulated=False)
+    del found["results"]["request_performance"]["aggregate"]["latency"]["request_latency"]["mean"]
+    assert [error.message for error in VALIDATOR.iter_errors(found)] == ["'mean' is a required property"]
+
+
+def test_a_simulated_level_says_so_in_every_format() -> None:
+    summary = simulated()
+    assert vllm.of_level(summary.levels[0], MANIFEST, simulated=True)["simulated"] is True
+    run = llm_d.of_level(summary.levels[0], MANIFEST, index=0, simulated=True)["run"]
+    assert "SIMULATED" in run["description"]
+    assert "simulated" in run["keywords"]
+    assert {row["simulated"] for row in rows.rows(summary)} == {True}
+
+
+def test_what_was_not_measured_is_an_empty_cell_and_never_0() -> None:
+    level = hollow().levels[0]
+    (row,) = csv.DictReader(io.StringIO(table.levels(msgspec.structs.replace(hollow(), levels=[level]))))
+    for name, value in rows.row(level).items():
+        if value is None and name in row:
+            assert row[name] == "", name
+    assert row["ttft_p99_s"] == ""
+
+
+def test_a_spreadsheet_takes_no_text_for_a_formula() -> None:
+    made = table.text(["error", "n"], [{"error": "=cmd()", "n": -1}, {"error": ABANDONED, "n": None}])
+    assert made.splitlines() == ["error,n", "'=cmd(),-1", "abandoned,"]
+
+
+def points(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The points of one metric, its attributes by name."""
+    (resource,) = found["resourceMetrics"]
+    (scope,) = resource["scopeMetrics"]
+    (metric,) = [each for each in scope["metrics"] if each["name"] == name]
+    pairs = [{each["key"]: each["value"] for each in point["attributes"]} for point in metric["gauge"]["dataPoints"]]
+    return [point | {"attributes": own} for point, own in zip(metric["gauge"]["dataPoints"], pairs, strict=True)]
+
+
+def test_a_metric_of_opentelemetry_has_a_point_a_level_in_its_window() -> None:
+    about = msgspec.structs.replace(MANIFEST, clock=Clock(monotonic_ns_origin=0, unix_origin=1_700_000_000.0))
+    found = otel.of_run(full(), about)
+    rates = points(found, "knee.output_tokens_per_s")
+    assert [point["asDouble"] for point in rates] == [level.output_tokens_per_s.mean for level in full().levels]
+    assert rates[1]["attributes"] == {"concurrency": {"intValue": "2"}, "repeat": {"intValue": "0"}}
+    start, end = full().levels[1].window
+    assert rates[1]["startTimeUnixNano"] == str(round((1_700_000_000.0 + start) * 1e9))
+    assert int(rates[1]["timeUnixNano"]) - int(rates[1]["startTimeUnixNano"]) == pytest.approx((end - start) * 1e9)
+
+
+def test_a_percentile_that_was_not_measured_has_no_point() -> None:
+    found = points(otel.of_run(full(), MANIFEST), "knee.ttft")
+    p90 = [point["asDouble"] for point in found if point["attributes"]["statistic"] == {"stringValue": "p90"}]
+    assert p90 == [level.ttft_s.p90 for level in full().levels if level.ttft_s.p90 is not None]
+    assert 0 < len(p90) < len(full().levels)
+
+
+def test_opentelemetry_s_resource_says_what_was_measured() -> None:
+    (found,) = otel.of_run(simulated(), MANIFEST)["resourceMetrics"]
+    about = {each["key"]: each["value"] for each in found["resource"]["attributes"]}
+    assert about["knee.simulated"] == {"boolValue": True}
+    assert about["knee.model"] == {"stringValue": MANIFEST.model}
