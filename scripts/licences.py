@@ -1,6 +1,7 @@
 """The licences of a CycloneDX bill of materials against those that are allowed: permissive ones, and odd cases by name.
 
-A package whose licence is unknown, or is neither, fails by its name.
+What the wheel ships of others (shipped.json, beside this file) is added to the bill first. A package whose licence is
+unknown, or is neither, fails by its name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ ODD = {
     "tqdm": ({"MPL-2.0"}, MPL),
     "transformers": ({""}, "its metadata says nothing; its LICENSE is Apache-2.0"),
 }  # the licences that are allowed of this package beside, "" being none; and why
+
+
+SHIPPED = Path(__file__).with_name("shipped.json")
+
+
+def with_shipped(bill: dict[str, Any]) -> dict[str, Any]:
+    """The bill with the scripts of others that the wheel contains, by package, version, licence and digest."""
+    shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))["components"]
+    kept = [each for each in bill.get("components", []) if each.get("purl") not in {one["purl"] for one in shipped}]
+    return bill | {"components": kept + shipped} if kept else bill
 
 
 def declared(component: dict[str, Any]) -> list[str]:
@@ -68,7 +79,9 @@ def main(path: str) -> int:
     if bill.get("bomFormat") != "CycloneDX" or not count:
         print(f"{path}: no CycloneDX bill of materials with packages in it")
         return 1
-    wrong = refused(bill)
+    bill = with_shipped(bill)
+    Path(path).write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
+    count, wrong = len(bill["components"]), refused(bill)
     print(*(f"not allowed: {line}" for line in wrong), f"{count} packages, {len(wrong)} licences not allowed", sep="\n")
     return 1 if wrong else 0
 

@@ -44,10 +44,9 @@ IMPURE = {"socket", "asyncio", "time"}
 MEDIA = {  # of report: who shows something by which library; what is shown is described without any
     "rich": {"harness.report.terminal", "harness.report.live"},
     "matplotlib": {"harness.report.png", "harness.report.map_png"},
-    "plotly": {"harness.report.page"},
     "jinja2": {"harness.report.page"},
 }
-HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "plotly", "jinja2", "transformers", "torch"}
+HEAVY = {"httpx", "pandas", "pyarrow", "matplotlib", "jinja2", "transformers", "torch"}
 
 
 def imports(module: str, source: str) -> Iterator[tuple[str, bool]]:
@@ -191,7 +190,7 @@ def test_imports_point_down_the_rooms() -> None:
         ("harness.analysis.metrics", "from harness.search import precision", "up from analysis to search"),
         ("harness.analysis.stats", "if TYPE_CHECKING:\n    import socket", "analysis is pure"),
         ("harness.results.columns", "import pyarrow.parquet as pq", "at its top"),
-        ("harness.report.page", "try:\n    import plotly\nexcept ImportError: ...", "at its top"),
+        ("harness.report.page", "try:\n    import jinja2\nexcept ImportError: ...", "at its top"),
         ("harness.helpers", "", "stands in no room"),
         ("harness.report.page", "from harness import helpers", "stands in no room"),
         ("harness.report.charts", "def f():\n    import matplotlib", "matplotlib is for harness.report.map_png"),
@@ -315,7 +314,7 @@ def demo(tmp_path: Path) -> str:
 def test_a_report_is_made_without_pandas(tmp_path: Path) -> None:
     imported = imported_by("-m", "harness", "report", demo(tmp_path), "--no-plots")
     assert "pyarrow" in imported
-    assert imported & {"pandas", "matplotlib", "plotly"} == set()
+    assert imported & {"pandas", "matplotlib", "jinja2"} == set()
 
 
 @pytest.mark.slow
@@ -337,14 +336,14 @@ def test_a_run_ends_without_pandas(tmp_path: Path) -> None:
     imported = imported_by(*command, statuses=(0, 3))  # 3: this machine was too busy for the client
     assert "pyarrow" in imported
     assert (tmp_path / "o" / "requests.parquet").exists()
-    assert imported & {"pandas", "matplotlib", "plotly"} == set()
+    assert imported & {"pandas", "matplotlib", "jinja2"} == set()
 
 
 @pytest.mark.slow
 def test_the_answer_is_printed_before_what_draws_is_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "harness", "report", demo(tmp_path)]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
-    assert run.stdout.index("report.html") < run.stdout.index("plotly") < run.stdout.index("matplotlib")
+    assert run.stdout.index("report.html") < run.stdout.index("jinja2") < run.stdout.index("matplotlib")
     assert "pandas" not in run.stdout
 
 

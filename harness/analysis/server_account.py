@@ -72,12 +72,16 @@ class Scrapes:
 
     def values(self, figure: Figure, engine: str | None = None) -> list[float]:
         """A gauge at each scrape that has it, of all engines together or of one."""
+        return [value for _, value in self.over_time(figure, engine)]
+
+    def over_time(self, figure: Figure, engine: str | None = None) -> list[tuple[float, float]]:
+        """The same with the time of each scrape."""
         at: dict[float, list[tuple[Meaning, float]]] = {}
         for (_, meaning), points in self._series.get(figure, {}).items():
             if meaning.kind in (Kind.ADDED, Kind.AVERAGED) and engine in (None, meaning.engine):
                 for time_s, value in points:
                     at.setdefault(time_s, []).append((meaning, value))
-        return [server_metrics.together(found)[figure] for found in at.values()]
+        return [(time_s, server_metrics.together(found)[figure]) for time_s, found in at.items()]
 
     def mean(self, figure: Figure, engine: str | None = None) -> float | None:
         """A gauge over the window."""

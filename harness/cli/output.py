@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.terminal import console, json_text, to_nobody
 
@@ -16,13 +16,29 @@ if TYPE_CHECKING:
     from harness.manifest import Manifest
     from harness.report.document import Document
     from harness.results.levelmap import Map
+    from harness.results.result import Result
     from harness.summary import Summary
 
 secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
+class More(NamedTuple):
+    """What a report may have beside its summary: a result already read, another run's summary, a place for pictures."""
+
+    result: Result | None = None
+    baseline: Summary | None = None
+    figures: Path | None = None
+    claims: bool = False
+
+
 def write_reports(
-    folder: Path, summary: Summary, manifest: Manifest, *, plots: bool, with_claims: bool = False
+    folder: Path,
+    summary: Summary,
+    manifest: Manifest,
+    *,
+    plots: bool,
+    baseline: Summary | None = None,
+    with_claims: bool = False,
 ) -> Document:
     """Write summary.json and report.md; the report, whose `plots` are still to be drawn."""
     from harness import files
@@ -31,20 +47,33 @@ def write_reports(
 
     must_be_files(folder, plots=plots)
     files.write_json(folder / SUMMARY, summary)
-    document = run_report.report(summary, manifest, with_claims=with_claims)
+    document = run_report.report(summary, manifest, baseline, with_claims=with_claims)
     files.write(folder / "report.md", markdown.render(document))
     return document
 
 
-def write_plots(folder: Path, document: Document) -> None:
-    """Write report.html and curve.png. They come after the answer: importing plotly and matplotlib takes longer."""
-    from harness import files
-    from harness.report import page, png
+def write_plots(
+    folder: Path, document: Document, summary: Summary, result: Result | None = None, figures: Path | None = None
+) -> None:
+    """Write report.html and curve.png, and every chart into `figures` as PNG and SVG.
 
-    files.write(folder / "report.html", page.render(document))
-    for section in document.sections:
+    They come after the answer: reading the requests again and importing jinja2 and matplotlib takes longer.
+    """
+    from harness import files
+    from harness.report import page, png, run_report
+    from harness.results.result import Result
+
+    whole = run_report.with_records(document, summary, result or Result.open(folder))
+    files.write(folder / "report.html", page.render(whole))
+    for section in whole.sections:
         if section.picture:
             files.write(folder / section.picture, png.draw(section.charts[0]))
+    if figures is None:
+        return
+    files.make_folder(figures, way_out="choose another --figures")
+    for chart in (chart for section in whole.sections for chart in section.charts if chart.series):
+        files.write(figures / f"{chart.name}.png", png.draw(chart))
+        files.write(figures / f"{chart.name}.svg", png.vector(chart))
 
 
 def must_be_files(folder: Path, *, plots: bool) -> None:
@@ -64,18 +93,18 @@ def publish(
     as_json: bool,
     quiet: bool,
     verbose: bool,
-    with_claims: bool = False,
+    more: More = More(),
 ) -> None:
     """Write a result's files, print its answer, then draw. A closed stdout does not keep the files from being made."""
     from harness.results.folder import SUMMARY
 
-    document = write_reports(folder, summary, manifest, plots=plots, with_claims=with_claims)
+    document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline, with_claims=more.claims)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
     with closed_stdout_ignored():
         print_summary(summary, manifest, made + drawn * plots, as_json=as_json, quiet=quiet, verbose=verbose)
     if plots:
-        write_plots(folder, document)
+        write_plots(folder, document, summary, more.result, more.figures)
 
 
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:

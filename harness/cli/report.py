@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,39 +13,65 @@ from harness.cli import output
 from harness.terminal import console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.library.fit import Measured
+    from harness.summary import Summary
 
 
 @click.command()
 @click.argument("folder", nargs=-1, required=True, type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
+@click.option("--baseline", metavar="DIR", help="Lay the levels of another run over the curve.")
+@click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.option(
     "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
 )
 @click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
-def report(folder: tuple[str, ...], as_json: bool, no_plots: bool, quiet: bool, verbose: bool, claims: bool) -> None:
+def report(
+    folder: tuple[str, ...],
+    as_json: bool,
+    baseline: str | None,
+    figures: str | None,
+    no_plots: bool,
+    quiet: bool,
+    verbose: bool,
+    claims: bool,
+) -> None:
     """Make summary and report again from a result folder.
 
-    A run that died is read as far as it got.
+    A run that died is read as far as it got. Of a folder without its requests the stored summary is shown.
     """
     from harness.analysis.summarise import summarise
+    from harness.errors import HarnessError
     from harness.results import levelmap
-    from harness.results.result import Result
+    from harness.results.result import Result, read_summary, without_requests
 
+    if figures is not None and no_plots:
+        raise HarnessError("--figures with --no-plots", way_out="leave one of them out")
+    if figures is not None and len(folder) > 1:
+        raise HarnessError("--figures with several folders", way_out="name one folder at a time")
+
+    def opened(place: str) -> tuple[Result, Callable[[], Summary]]:
+        stored = without_requests(place)
+        if stored is not None:
+            return stored, partial(read_summary, place)
+        measured = Result.open(place)
+        return measured, partial(summarise, measured)
+
+    other = opened(baseline)[1]() if baseline is not None else None
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
             output.publish_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
             continue
-        measured = Result.open(each)
+        measured, summarised = opened(each)
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
-        summary = summarise(measured)
-        output.publish(
-            measured.path, summary, measured.manifest, plots=not no_plots, as_json=as_json, quiet=quiet,
-            verbose=verbose, with_claims=claims,
-        )  # fmt: skip
+        more = output.More(measured, other, Path(figures) if figures is not None else None, claims)
+        shown = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
+        output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
 
 
 @click.command()

@@ -144,7 +144,7 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
     def report(cell: Outcome) -> None:
         document = output.write_reports(cell.folder, cell.summary, cell.manifest, plots=plots)
         if plots:
-            output.write_plots(cell.folder, document)
+            output.write_plots(cell.folder, document, cell.summary)
 
     with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:

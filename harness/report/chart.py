@@ -1,7 +1,7 @@
-"""A chart as data: axes, series of points, guides. `png` draws it by matplotlib, `plotly_json` for the page.
+"""A chart as data: axes, series of points, guides. `png` draws it by matplotlib, `assets/page.js` by Observable Plot.
 
 A chart names what its parts are (measured, predicted, a knee); each drawer chooses their colours. Points are in the
-units of their axes. Text from outside is not escaped.
+units of their axes. Text from outside is not escaped. The page gets charts as JSON, field by field.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from harness.report.format import joined, listed, number
+
 Tone: TypeAlias = Literal[
     "measured",
     "fitted",
@@ -20,6 +22,7 @@ Tone: TypeAlias = Literal[
     "knee",
     "limit",
     "cap",
+    "baseline",
     "mean",
     "p50",
     "p90",
@@ -32,11 +35,11 @@ Tone: TypeAlias = Literal[
     "stack6",
 ]
 Stroke: TypeAlias = Literal["", "solid", "dashed", "dotted"]
-Corner: TypeAlias = Literal["upper left", "upper right", "lower right"]
+Marker: TypeAlias = Literal["", "dot", "ring", "square", "diamond", "bar"]
 Side: TypeAlias = Literal["above left", "above right", "below right", "right"]
 
 
-class Datum(msgspec.Struct, frozen=True):
+class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
     """A place, with the interval around it: a whisker where the series has a marker, else the edges of a band."""
 
     x: float
@@ -47,20 +50,20 @@ class Datum(msgspec.Struct, frozen=True):
     hover: Sequence[str] = ()  # lines to show where there is a pointer, the first most important
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Points of one kind."""
 
     name: str = ""  # in the legend; "": none
     tone: Tone
     points: Sequence[Datum]
     line: Stroke = ""  # through the points
-    marker: Literal["", "dot", "ring", "square", "diamond"] = ""  # at each of them; a ring does not count
+    marker: Marker = ""  # at each of them; a ring does not count, a bar stands on the axis
     pale: bool = False  # intervals that are less sure than others
     labels: Side = "above right"  # of the points, from where the labels are
     end: str = ""  # label of the last point, where there is room
 
 
-class Guide(msgspec.Struct, frozen=True, kw_only=True):
+class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A value on an axis that is worth a line across, with its interval and its name."""
 
     at: float  # inf: past the end of the axis
@@ -77,7 +80,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.label} ({self.detail})" if self.detail else self.label
 
 
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
+class Scale(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is counted, in which unit and on which scale."""
 
     label: str
@@ -86,7 +89,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     ticks: Sequence[tuple[float, str]] = ()  # places and their names; (): where they fall
 
 
-class Chart(msgspec.Struct, frozen=True, kw_only=True):
+class Chart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pair of axes and what is drawn on them."""
 
     name: str  # unique on a page
@@ -98,22 +101,42 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     y: Scale
     series: list[Series]
     guides: list[Guide] = []
-    legend: Corner = "upper left"
+    switch: bool = False  # the page offers a log load axis, both axes log, and both linear
     missing: str = ""  # shown in the middle of empty axes
     foot: str = ""
 
 
-def ticks(levels: Sequence[int], octaves: float = 0.34) -> list[int]:
+def ticks(levels: Sequence[float], octaves: float = 0.34) -> list[float]:
     """The levels that get a tick label: none closer than `octaves`, powers of two first.
 
     >>> ticks([1, 2, 4, 8, 12, 14, 15, 16, 24, 32])
     [1, 2, 4, 8, 12, 16, 24, 32]
     """
-    kept: list[int] = []
-    for level in sorted(set(levels), key=lambda c: (c & (c - 1) != 0, c)):
+    kept: list[float] = []
+    for level in sorted(set(levels), key=lambda c: (not math.log2(c).is_integer(), c)):
         if all(abs(math.log2(level / other)) >= octaves for other in kept):
             kept.append(level)
     return sorted(kept)
+
+
+def described(chart: Chart) -> str:
+    """What a chart shows, for who cannot see it: its axes, the ends and the highest point of each series, its guides.
+
+    >>> line = Series(name="measured", tone="measured", points=[Datum(1, 10), Datum(8, 70), Datum(16, 60)])
+    >>> described(Chart(name="c", title="Load", x=Scale(label="in flight"), y=Scale(label="tok/s"), series=[line]))
+    'Load: tok/s against in flight. measured: 3 points, 10 at 1, 60 at 16, highest 70 at 8.'
+    """
+    head = f"{chart.title}: {chart.y.label} against {chart.x.label}".removeprefix(": ")
+    sentences = [joined(head, f"simulated: {chart.simulated}" if chart.simulated else ""), chart.answer]
+    for series in chart.series:
+        if series.name and series.points:
+            first, last, top = series.points[0], series.points[-1], max(series.points, key=lambda point: point.y)
+            ends = [f"{number(each.y)} at {number(each.x)}" for each in (first, last)]
+            points = f"{len(series.points)} points, {ends[0]}, {ends[1]}, highest {number(top.y)} at {number(top.x)}"
+            sentences.append(f"{series.name}: {points if len(series.points) > 1 else ends[0]}")
+    named = [guide.text for guide in chart.guides if guide.label]
+    sentences += [f"Marked: {listed(named)}"] if named else []
+    return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -1,28 +1,34 @@
-"""The charts of a run: throughput against load with fit, prediction and knees, and three latencies against load.
+"""The charts of a run: throughput against load with fit, prediction and knees, and latencies against load.
 
-Requests in flight, or sessions, are on a log2 axis, for levels double. No statistics are computed here.
+Load is requests in flight, sessions, or in an open loop the target rate, on a log2 axis, for levels double. No
+statistics are computed here.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.judgement import Gravity
 from harness.manifest import Manifest
-from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone, ticks
+from harness.report.chart import Chart, Datum, Guide, Marker, Scale, Series, Stroke, Tone, ticks
 from harness.report.format import flat, half_width, interval, load_of, ms, number, percent
-from harness.report.headline import hinge_of, limited, plateau_of, sentence, state, unit_of
+from harness.report.headline import hinge_of, is_open, limited, of_ramp, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
 from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
+from harness.units import LIMITS, duration
 from harness.work import Unit
 
+_ASSUMED = 1.25  # of the highest level: as far up the axis reaches for an error that is only assumed
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2e": "End-to-end latency"}
 
 
@@ -35,24 +41,34 @@ _Measured = tuple[float, float, LevelSummary]
 
 
 def measured(summary: Summary) -> list[_Measured]:
-    """The measured levels as (requests in flight or sessions, throughput, level), by load.
+    """The measured levels as (load, throughput, level), by load: requests in flight, sessions, or the target rate.
 
-    C is used where N is unknown, and where it is 0, which a log axis does not have.
+    C is used where N is unknown, and where it is 0, which a log axis does not have. Levels of a prefill probe, whose
+    prompts have other lengths, are left out beside those of a curve.
     """
     found = [
-        (level.in_slots or float(level.concurrency or 1), mean, level)
-        for level in summary.levels
+        (level.rate or level.in_slots or float(level.concurrency or 1), mean, level)
+        for level in of_ramp(summary.levels) or summary.levels
         if (mean := level.throughput.mean) is not None
     ]
     return sorted(found, key=lambda point: point[0])
 
 
-def curve(summary: Summary, manifest: Manifest) -> Chart:
-    """Throughput against requests in flight: measured levels, fit, knee and plateau, prediction, caps."""
-    levels, ends = measured(summary), _extent(summary)
-    series = [*_predictions(summary), *_fitted(summary, levels), *_levels(levels)]
+def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None) -> Chart:
+    """Throughput against load: measured levels, fit, knee and plateau, prediction, caps, and another run's levels."""
+    other = baseline if baseline is not None and _alike(summary, baseline) else None
+    levels, ends = measured(summary), _extent(summary, other)
+    series = [
+        *_predictions(summary),
+        *(_baseline(other) if other is not None else []),
+        *_fitted(summary, levels),
+        *_levels(levels),
+    ]
     tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
+    assumed = [point.high or 0.0 for each in series if each.pale for point in each.points]
+    top = max(tops, default=0.0) or 1.0
+    top = max(top, min(max(assumed, default=0.0), _ASSUMED * top)) * 1.06
     title, subtitle = subject(summary, manifest)
     beyond = ", ".join(label for cap, label in _caps(summary) if cap >= ends[1])
     return Chart(
@@ -61,18 +77,18 @@ def curve(summary: Summary, manifest: Manifest) -> Chart:
         subtitle=subtitle,
         answer=sentence(summary),
         simulated=simulated_words(summary, manifest),
-        x=_load_axis(summary, ends),
-        y=Scale(label=unit_of(summary).per_s, ends=(0, (max(tops, default=0.0) or 1.0) * 1.06)),
-        series=series,
+        x=load_axis(summary, other),
+        y=Scale(label=unit_of(summary).per_s, ends=(0, top)),
+        series=[_within(each, top) for each in series],
         guides=[*_knees(summary), *_caps_in(summary, *ends)],
-        legend="lower right" if levels and levels[0][1] > 0.6 * max(tops) else "upper left",  # where it does not rise
+        switch=True,
         missing="" if levels else "nothing measured",
         foot=f"caps beyond the axis: {beyond}" if beyond else "",
     )
 
 
-def latency(summary: Summary, name: str) -> Chart:
-    """p50, p90 and p99 of one of LATENCIES against requests in flight, milliseconds.
+def latency(summary: Summary, name: str, slo: Mapping[str, float] = MappingProxyType({})) -> Chart:
+    """p50, p90 and p99 of one of LATENCIES against load, milliseconds, with the limits that an SLO puts on it.
 
     ITL percentiles do not exist where chunks contain several tokens: its mean and the percentiles of TPOT replace them.
     """
@@ -90,33 +106,102 @@ def latency(summary: Summary, name: str) -> Chart:
             if seconds is not None
         ]
         if points:
-            line: Stroke = "dotted" if quantile == "mean" else "solid"
-            series.append(Series(name=label, tone=quantile, points=points, line=line, marker="dot"))
+            line, marker = _QUANTILES[quantile]
+            series += _through(Series(name=label, tone=quantile, points=points, line=line, marker=marker), levels)
     knee = [Guide(at=guide.at, tone=guide.tone, line=guide.line) for guide in _hinge(summary)]
+    log = name == "ttft" and all(point.y > 0 for each in series for point in each.points)
     return Chart(
         name=name,
         title=LATENCIES[name] if unit_of(summary).decodes else "Latency",
-        x=_load_axis(summary, _extent(summary), octaves=0.8),
-        y=Scale(label="ms"),
+        x=load_axis(summary, octaves=0.8),
+        y=Scale(label="ms", log=10 if log else 0),
         series=series,
-        guides=knee,
+        guides=[*knee, *_limits(name, slo, series)],
     )
+
+
+# How a quantile's line and points differ from the others' where colours do not.
+_QUANTILES: dict[str, tuple[Stroke, Marker]] = {
+    "mean": ("dotted", "ring"),
+    "p50": ("solid", "dot"),
+    "p90": ("dashed", "square"),
+    "p99": ("dotted", "diamond"),
+}
+
+
+def _through(series: Series, levels: Sequence[tuple[float, LevelSummary]]) -> list[Series]:
+    """A series whose line goes through the mean of the repeats of a level, not up and down between them."""
+    by: dict[float | None, list[Datum]] = {}
+    at = {x: level.load for x, level in levels}
+    for point in series.points:
+        by.setdefault(at[point.x], []).append(point)
+    if len(by) == len(series.points):
+        return [series]
+    means = [Datum(fmean(each.x for each in own), fmean(each.y for each in own)) for own in by.values()]
+    line = msgspec.structs.replace(series, name="", points=sorted(means, key=lambda point: point.x), marker="")
+    return [line, msgspec.structs.replace(series, line="")]
+
+
+def _limits(name: str, slo: Mapping[str, float], series: Sequence[Series]) -> list[Guide]:
+    """The limits on a latency that are near what was measured: one far above it would flatten the rest."""
+    highest = max((point.y for each in series for point in each.points), default=0.0)
+    limits = [(limit, seconds * 1e3) for limit, seconds in slo.items() if LIMITS.get(limit, ("",))[0] == name]
+    return [
+        Guide(at=at, axis="y", tone="limit", line="dashed", label=f"{limit} = {duration(at / 1e3)}")
+        for limit, at in limits
+        if at <= 4 * highest
+    ]
+
+
+def _within(series: Series, top: float) -> Series:
+    """The same with the intervals of its markers cut to the axis, which begins at 0."""
+    if series.line or not series.marker:
+        return series
+    points = [
+        point if point.low is None or point.high is None
+        else msgspec.structs.replace(point, low=max(0.0, point.low), high=min(top, point.high))
+        for point in series.points
+    ]  # fmt: skip
+    return msgspec.structs.replace(series, points=points)
+
+
+def _alike(summary: Summary, other: Summary) -> bool:
+    """Whether two runs are over the same kind of load and count the same."""
+    return all(of(summary) == of(other) for of in (is_open, unit_of, lambda each: each.load_unit))
+
+
+def _baseline(baseline: Summary) -> list[Series]:
+    """The levels of another run, and the line fitted to them."""
+    levels = measured(baseline)
+    points = [Datum(x, y, hover=(f"baseline, {load_of(level)}: {number(y)}",)) for x, y, level in levels]
+    line = [
+        msgspec.structs.replace(each, name="", tone="baseline", line="dashed") for each in _fitted(baseline, levels)
+    ]
+    return [*line, Series(name="baseline", tone="baseline", points=points, marker="diamond")]
 
 
 def _spread(level: LevelSummary, name: str) -> Spread:
     return {"ttft": level.ttft_s, "itl": level.itl_s, "e2e": level.e2e_s, "tpot": level.tpot_s}[name]
 
 
-def _load_axis(summary: Summary, ends: tuple[float, float], octaves: float = 0.34) -> Scale:
-    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in summary.levels] or [1]
+def load_axis(summary: Summary, other: Summary | None = None, octaves: float = 0.34) -> Scale:
+    """Load from the lowest level to the highest, or a little beyond, with ticks at the levels; those of both runs."""
+    ends = _extent(summary, other)
+    both = [*summary.levels, *(other.levels if other is not None else ())]
+    if is_open(summary):
+        rates = [level.rate for level in both if level.rate]
+        named = [(rate, f"{rate:g}") for rate in ticks(rates, octaves)]
+        return Scale(label="target rate, requests/s", log=2, ends=ends, ticks=named)
+    levels = [level.concurrency or max(1, round(level.in_flight or 1)) for level in both] or [1]
     named = [(float(c), f"{c:,}") for c in ticks(levels, octaves)]
     return Scale(label=summary.load_unit, log=2, ends=ends, ticks=named)
 
 
-def _extent(summary: Summary) -> tuple[float, float]:
+def _extent(summary: Summary, other: Summary | None = None) -> tuple[float, float]:
     """The ends of the load axis: what was measured or predicted, and a cap if it is near."""
-    loads = [x for x, _, _ in measured(summary)]
-    if summary.prediction:
+    loads = [x for each in (summary, other) if each is not None for x, _, _ in measured(each)]
+    loads += [x for x, *_ in _predicted_rates(summary)]
+    if summary.prediction and not is_open(summary):
         loads += [float(level.concurrency) for level in summary.prediction.levels]
     low, high = min(loads, default=1.0), max(loads, default=1.0)
     near = [cap for cap, _ in _caps(summary) if high < cap <= 2 * high]
@@ -124,9 +209,15 @@ def _extent(summary: Summary) -> tuple[float, float]:
     return low / 1.18, high * 1.18
 
 
+def _predicted_rates(summary: Summary) -> list[tuple[float, float]]:
+    """Output tokens per second that the step machine predicts at each rate of an open loop."""
+    levels = (summary.prediction.step_machine or []) if summary.prediction and is_open(summary) else []
+    return [(each.rate, each.output_tokens_per_s) for each in levels if each.rate and each.output_tokens_per_s]
+
+
 def _caps(summary: Summary) -> list[tuple[float, str]]:
-    """The predicted caps with their labels, the lowest first."""
-    caps = summary.prediction.caps if summary.prediction else {}
+    """The predicted caps with their labels, the lowest first; they are requests in flight, not rates."""
+    caps = summary.prediction.caps if summary.prediction and not is_open(summary) else {}
     found = [(cap, f"{flat(name)} {number(cap)}") for name, cap in caps.items() if cap is not None]
     return sorted(((cap, label) for cap, label in found if 0 < cap < math.inf), key=lambda each: each[0])
 
@@ -147,6 +238,11 @@ def _predictions(summary: Summary) -> list[Series]:
     prediction = summary.prediction
     if prediction is None:
         return []
+    if is_open(summary):
+        points = [
+            Datum(x, y, hover=(f"predicted at {x:g} req/s: {number(y)} tok/s",)) for x, y in _predicted_rates(summary)
+        ]
+        return [Series(name="predicted", tone="predicted", points=points, line="dashed")] if points else []
     out, unit = [], unit_of(summary)
     per_s = "tok/s" if unit.decodes else unit.per_s
     if band := _between(prediction.levels):
@@ -185,7 +281,7 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
 def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
     """The fitted curve over the measured range, its corner among the points."""
     found = summary.curve
-    if not levels or found is None or found.family is None:
+    if not levels or found is None or found.family is None or is_open(summary):
         return []
     low, high = levels[0][0], levels[-1][0]
     loads = [low * (high / low) ** (i / 160) for i in range(161)]
@@ -199,20 +295,24 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
 
 def _levels(levels: Sequence[_Measured]) -> list[Series]:
     """The levels with their 95 % intervals; levels too short for an interval have the error that the fit assumes."""
-    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
+    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "assumed": [], "void": []}
     for x, y, level in levels:
         half = Z95 * (level.output_tokens_per_s_se or 0.0)
         low, high = level.throughput.ci95 or (y - half, y + half)
-        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else "short"
+        kind = "assumed" if level.output_tokens_per_s_se_assumed else "short"
+        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else kind
         kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
-    series = [
-        Series(name="measured, 95 % interval", tone="measured", points=kinds["own"], marker="dot"),
-        Series(
-            name="measured, pale: the fit's own error", tone="measured", points=kinds["short"], marker="dot", pale=True
-        ),
-        Series(name="invalid level", tone="measured", points=kinds["void"], marker="ring"),
+    names: list[tuple[str, str, Marker]] = [
+        ("own", "measured, 95 % interval", "dot"),
+        ("short", "measured, pale: the fit's own error", "dot"),
+        ("assumed", "measured, pale: an assumed error", "dot"),
+        ("void", "invalid level", "ring"),
     ]
-    return [each for each in series if each.points]
+    return [
+        Series(name=name, tone="measured", points=kinds[kind], marker=marker, pale=kind in ("short", "assumed"))
+        for kind, name, marker in names
+        if kinds[kind]
+    ]
 
 
 def _hover(level: LevelSummary) -> list[str]:
@@ -245,6 +345,12 @@ def _hover(level: LevelSummary) -> list[str]:
 
 def _knees(summary: Summary) -> list[Guide]:
     """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
+    if is_open(summary):
+        rate = summary.knees.slo_rate
+        words = f"knee {number(rate.value)} requests/s, by the limits" if rate and rate.value is not None else ""
+        return (
+            [Guide(at=rate.value, tone="limit", line="solid", label=words)] if rate and rate.value is not None else []
+        )
     found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
     out = _hinge(summary)
     if slo and slo.value is not None:
@@ -265,7 +371,7 @@ def _knees(summary: Summary) -> list[Guide]:
 def _hinge(summary: Summary) -> list[Guide]:
     """The curve's knee where it has one, dashed where it is provisional."""
     hinge, provisional = hinge_of(summary.curve, summary.knees), state(summary.curve) == PROVISIONAL
-    if hinge is None or hinge.value is None:
+    if hinge is None or hinge.value is None or is_open(summary):
         return []
     label = f"{_own_knee(summary)} {'about ' * provisional}{number(hinge.value)}"
     words = ", ".join(part for part in ("provisional" * provisional, interval(hinge.ci95)) if part)

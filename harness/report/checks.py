@@ -37,7 +37,7 @@ def section(summary: Summary) -> doc.Section:
 def _figures(check: Check) -> str:
     def one(name: str, value: float) -> str:
         words = plain(name.removesuffix("_s")).replace("_", " ")
-        shown = duration(value) if name.endswith("_s") else f"{value:.0%}" if name in _SHARES else number(value)
+        shown = f"{number(value)} s" if name.endswith("_s") else f"{value:.0%}" if name in _SHARES else number(value)
         return f"{words} {shown}"
 
     return ", ".join(one(name, value) for name, value in check.figures.items()) or MISSING

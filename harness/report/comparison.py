@@ -296,7 +296,7 @@ def curves(found: Comparison, suffix: str = "") -> Chart:
         y=Scale(label="output tok/s", ends=(0, 1.08 * max(tops) or 1.0)),
         series=series,
         guides=guides,
-        legend="upper left",
+        switch=True,
         missing="" if series else "nothing measured at requests in flight",
     )
 
@@ -344,6 +344,5 @@ def frontier(found: Comparison, suffix: str = "") -> Chart:
         x=Scale(label="output tok/s per user", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
         y=Scale(label="output tok/s per GPU", ends=(0, 1.15 * max((p.y for p in everywhere), default=1.0))),
         series=series,
-        legend="upper right",
         missing="" if series else "not known",
     )

@@ -80,6 +80,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     subtitle: str = ""
     answer: str = ""  # in a few words, for the page's title
+    sentence: str = ""  # the answer, above the figures
+    figures: Sequence[Fact] = ()  # that a page begins with, before the curve
     simulated: str = ""  # what was simulated; "" for a measurement
     sections: Sequence[Section]
     version: str = ""  # of the program that measured

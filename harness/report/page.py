@@ -1,7 +1,7 @@
-"""A document as one offline page: everything that it shows is in it, plotly.js too, and it may load nothing.
+"""A document as one offline page: all that it shows is in it, what draws its charts too, and it may load nothing.
 
 The page is the template assets/page.html.j2, in which every text is escaped. Only what is made here as Markup is taken
-as it is: the style sheet, the scripts and their figures.
+as it is: the style sheet, the scripts and the charts as JSON. The scripts of others are listed in scripts/shipped.json.
 """
 
 from __future__ import annotations
@@ -11,36 +11,47 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harness.report import document as doc
-from harness.report import plotly_json
+from harness.report.chart import Chart, described
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _ASSETS = Path(__file__).with_name("assets")
+_SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
+_FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
 
 
 def render(document: doc.Document) -> str:
-    """The document as a page that needs no network; with charts about 5 MB, nearly all of it plotly.js."""
+    """The document as a page that needs no network; with charts half a megabyte and their points."""
     from markupsafe import Markup
 
-    charts = [chart for section in document.sections for chart in section.charts if chart.series]
-    figures = {chart.name: plotly_json.figure(chart) for chart in charts}
-    scripts = _scripts() if figures else []
+    charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
+    scripts = [asset(name) for name in _SCRIPTS] if charts else []
     template = _templates().get_template("page.html.j2")
     return template.render(
         document=document,
+        sections=ordered(document),
         policy=_policy(scripts),
-        style=Markup(_asset("page.css")),
-        figures=Markup(_json(figures)) if figures else "",
+        style=Markup(asset("page.css")),
+        charts=Markup(charts_json(charts)) if charts else "",
         scripts=[Markup(script) for script in scripts],
     )
+
+
+def ordered(document: doc.Document) -> list[doc.Section]:
+    """The sections as a page has them: where it begins with figures, the curve comes before the other facts."""
+    sections = list(document.sections)
+    first = next((i for i, section in enumerate(sections) if section.picture), None)
+    if document.figures and first is not None:
+        sections.insert(0, sections.pop(first))
+    return sections
 
 
 @cache
@@ -52,17 +63,13 @@ def _templates() -> Environment:
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     found.filters["rows"] = doc.rows
+    found.filters["described"] = described
     return found
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that pages are made of."""
     return (_ASSETS / name).read_text("utf-8")
-
-
-def _scripts() -> list[str]:
-    from plotly.offline import get_plotlyjs
-
-    return [get_plotlyjs(), _asset("page.js")]
 
 
 def _policy(scripts: Sequence[str]) -> str:
@@ -72,6 +79,20 @@ def _policy(scripts: Sequence[str]) -> str:
     return f"{_POLICY}; script-src " + (sources or "'none'")
 
 
-def _json(figures: dict[str, plotly_json.Figure]) -> str:
-    """The charts' figures for the script; "<" cannot end its element when it is not there."""
-    return msgspec.json.encode(figures).decode().replace("<", "\\u003c")
+def charts_json(charts: dict[str, Chart]) -> str:
+    """The charts for the script; "<" cannot end its element when it is not there."""
+    return msgspec.json.encode(_rounded(msgspec.to_builtins(charts))).decode().replace("<", "\\u003c")
+
+
+def _rounded(value: Any) -> Any:
+    """The same with fewer digits, and whole numbers as such."""
+    match value:
+        case float():
+            short = float(f"{value:.{_FIGURES}g}")
+            return int(short) if short.is_integer() else short
+        case dict():
+            return {name: _rounded(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+        case _:
+            return value

@@ -1,4 +1,4 @@
-"""Charts as PNG pictures, by matplotlib: 1,440 × 864 pixels, white paper, the same bytes whenever they are drawn.
+"""Charts as pictures by matplotlib, PNG of 1,440 × 864 pixels or SVG: white paper, the same bytes whenever drawn.
 
 No text is read as a formula, wherever it came from.
 """
@@ -9,12 +9,14 @@ import io
 import math
 from typing import Any
 
+import msgspec
+
 from harness.report.chart import Chart, Guide, Scale, Series, Side, Tone, spread_apart
 from harness.report.format import number
 from harness.terminal import cut
 
 # Okabe and Ito's palette, which stays apart under every common colour blindness.
-BLUE, ORANGE, VERMILION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#7a828c"
+BLUE, ORANGE, VERMILION, GREEN, PURPLE, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#7a828c"
 INK, SOFT = "#1b2430", "#5b6673"  # text on white
 AMBER, RED = "#8a5d00", "#b04400"  # ORANGE and VERMILION, dark enough to read
 _FAINT = "#9cc4de"  # BLUE on white, half as strong
@@ -22,7 +24,7 @@ LINE, GRID = "#b6bec8", "#e6e9ed"
 
 _COLOURS: dict[Tone, str] = {
     "measured": BLUE, "fitted": INK, "predicted": ORANGE, "calibrated": GREEN, "knee": VERMILION, "limit": GREEN,
-    "cap": GREY, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
+    "cap": GREY, "baseline": PURPLE, "mean": GREY, "p50": BLUE, "p90": GREEN, "p99": VERMILION,
     "stack1": BLUE, "stack2": VERMILION, "stack3": GREEN, "stack4": ORANGE, "stack5": GREY, "stack6": INK,
 }  # fmt: skip
 _READABLE: dict[Tone, str] = {"predicted": AMBER, "cap": SOFT}  # as text, where the line's colour is too light
@@ -36,6 +38,9 @@ _OFFSETS: dict[Side, dict[str, Any]] = {
 }
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}  # behind a label on lines
 
+_FOOT = 0.215  # of the height: the x axis' labels, and the legend below them
+_DECADES = 1e3  # end over start of an axis that has ticks enough at its powers of ten
+
 Entry = tuple[Any, str]  # of a legend: what is drawn, and its name
 
 
@@ -44,21 +49,31 @@ def draw(chart: Chart) -> bytes:
     return encoded(figure(chart))
 
 
+def vector(chart: Chart) -> bytes:
+    """The same as SVG, its text as text."""
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "knee"}):
+        figure(chart).savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
 def figure(chart: Chart) -> Any:
     """The chart with its title, its answer and its legend, as a figure of matplotlib."""
     drawn = paper((9, 5.4))
     margin = any(series.end for series in chart.series) or any(guide.axis == "y" for guide in chart.guides)
-    place = (0.085, 0.13, 0.745 if margin else 0.885, 0.64 if chart.answer else 0.665)
-    axes = drawn.add_axes(place)
+    top = 0.77 if chart.answer else 0.795
+    axes = drawn.add_axes((0.085, _FOOT, 0.745 if margin else 0.885, top - _FOOT))
     entries = fill(axes, chart)
     _margin(axes, chart)
     if chart.missing:
         axes.text(0.5, 0.5, chart.missing, transform=axes.transAxes, ha="center", color=SOFT)
     if entries:
         handles, names = zip(*reversed(entries), strict=True)
-        legend = axes.legend(
-            handles, names, loc=chart.legend, fontsize=8.5, labelcolor=INK, framealpha=0.85, edgecolor="none",
-            handlelength=2.2, borderaxespad=0.3,
+        legend = drawn.legend(
+            handles, names, loc="lower left", bbox_to_anchor=(0.02, 0.03), ncols=min(3, len(names)), fontsize=8.5,
+            labelcolor=INK, frameon=False, handlelength=2.2, borderaxespad=0.0, columnspacing=1.4,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -67,8 +82,7 @@ def figure(chart: Chart) -> Any:
             0.55, 0.36, "SIMULATED", transform=axes.transAxes, fontsize=62, fontweight="bold", color=INK, alpha=0.07,
             rotation=18, ha="center", va="center", zorder=0,
         )  # fmt: skip
-    right = place[0] + place[2]
-    drawn.text(right, 0.018, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
+    drawn.text(0.97, 0.012, chart.foot, fontsize=7.5, color=SOFT, ha="right", parse_math=False)
     head(drawn, chart.title, chart.subtitle, chart.answer, simulated=bool(chart.simulated))
     return drawn
 
@@ -116,8 +130,8 @@ def encoded(figure: Any) -> bytes:
 
 def fill(axes: Any, chart: Chart) -> list[Entry]:
     """Everything within one pair of axes, and its legend's entries."""
-    scale(axes, "x", chart.x)
-    scale(axes, "y", chart.y)
+    for name, axis in (("x", chart.x), ("y", chart.y)):
+        scale(axes, name, axis if axis.ends else msgspec.structs.replace(axis, ends=_reach(chart, name, axis)))
     axes.tick_params(colors=SOFT, labelsize=9, length=3, width=0.8, which="both")
     axes.grid(axis="both" if chart.x.log == chart.y.log == 10 else "y", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
@@ -135,14 +149,24 @@ def fill(axes: Any, chart: Chart) -> list[Entry]:
     return entries
 
 
+def _reach(chart: Chart, name: str, axis: Scale) -> tuple[float, float]:
+    """The ends of an axis without any of its own, by the chart's points and guides."""
+    values = [float(getattr(point, name)) for each in chart.series for point in each.points]
+    values += [guide.at for guide in chart.guides if guide.axis == name and math.isfinite(guide.at)]
+    values = [value for value in values if value > 0] if axis.log else values
+    high = max(values, default=1.0)
+    return (min(values, default=1.0) / 1.2, 1.2 * high) if axis.log else (0.0, 1.06 * high or 1.0)
+
+
 def scale(axes: Any, name: str, axis: Scale) -> None:
     """One side of the axes: its scale, its ends and its ticks."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     side = {"x": axes.xaxis, "y": axes.yaxis}[name]
     if axis.log:
         axes.set(**{f"{name}scale": "log"})
-    axes.set(**{f"{name}lim": axis.ends or (0, None)})
+    if axis.ends:
+        axes.set(**{f"{name}lim": axis.ends})
     if axis.ticks:
         side.set_ticks([at for at, _ in axis.ticks], [words for _, words in axis.ticks], parse_math=False)
         side.set_minor_locator(NullLocator())
@@ -150,6 +174,11 @@ def scale(axes: Any, name: str, axis: Scale) -> None:
         bins = {"x": 9, "y": 6}[name]
         side.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]))
         side.set_major_formatter(lambda value, _: number(round(value, 6)))
+    elif not axis.ends or axis.ends[1] < _DECADES * axis.ends[0]:  # else its powers of ten are enough
+        narrow = axis.ends is not None and axis.ends[1] < 10 * axis.ends[0]
+        side.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter(lambda value, _: number(float(f"{value:.6g}")))
+        side.set_minor_formatter(NullFormatter())
 
 
 def _series(axes: Any, series: Series) -> list[Entry]:
@@ -168,6 +197,9 @@ def _series(axes: Any, series: Series) -> list[Entry]:
         axes.plot(xs, ys, **style, zorder=3 if thick else 2)
         if sure:
             axes.fill_between(xs, lows, highs, color=colour, alpha=0.16, lw=0, zorder=1)
+    if series.marker == "bar":
+        bars = axes.bar(xs, ys, 0.8, color=colour, zorder=2)
+        return [(bars, series.name)] if series.name else []
     if series.marker:
         mark = {"marker": _MARKERS[series.marker], "ms": 6, "mew": 1.4}
         mark |= {"mfc": "white"} if series.marker == "ring" else {}
@@ -185,6 +217,8 @@ def _series(axes: Any, series: Series) -> list[Entry]:
             )  # fmt: skip
     if not series.name or not points:
         return []
+    if series.pale:
+        style["alpha"] = 0.5
     line = Line2D([], [], **style)
     return [((Patch(color=colour, alpha=0.2, lw=0), line) if series.line and sure else line, series.name)]
 

@@ -44,7 +44,6 @@ def frontier(answer: PredictionResult) -> Chart:
         x=Scale(label="output tok/s per user (1/ITL)", ends=(0, 1.1 * max((p.x for p in everywhere), default=1.0))),
         y=Scale(label="output tok/s per GPU", ends=(0, 1.2 * max((p.y for p in everywhere), default=1.0))),
         series=[each for each in series if each.points],
-        legend="upper right",
         missing="" if points else "nothing is decoded",
     )
 

@@ -1,6 +1,7 @@
 """A run as a document: the whole report, the part that a terminal shows, and the result of a fit alone.
 
-Everything comes from a Summary and the manifest, so it can be made again at any time.
+Everything comes from a Summary and the manifest, and `with_records` from the requests and telemetry, so it can be made
+again at any time.
 """
 
 from __future__ import annotations
@@ -9,31 +10,53 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis.table import Table
+from harness.analysis.timeline import timeline
 from harness.manifest import Manifest, Scenario
-from harness.report import charts, checks, claims, fleet, level_table, quality, workload
+from harness.report import (
+    charts,
+    checks,
+    claims,
+    distributions,
+    fleet,
+    level_table,
+    parts,
+    quality,
+    timelines,
+    workload,
+)
 from harness.report import document as doc
 from harness.report.facts import details
+from harness.report.figures import figures
 from harness.report.format import confidence, joined, load, number, percent, plain
-from harness.report.headline import headline, hinge_of, is_open, of_curve, state, unit_of, unsettled
+from harness.report.frontier import frontier
+from harness.report.headline import headline, hinge_of, is_open, of_curve, sentence, state, unit_of, unsettled
 from harness.report.remarks import first_lines, remarks
 from harness.report.subject import manifest_facts, simulated_words, subject
+from harness.results.result import Result
 from harness.roles import Role, role_of
 from harness.summary import PROVISIONAL, Curve, Knees, RampStep, Summary, Value
 from harness.work import Unit
 
 FIRST_REMARKS = 3  # that a terminal shows without --verbose; all are in report.md
+LEVELS = "Levels"
 _AT_THE_PLATEAU = ("hinge", "plateau95", "half_point", "peak", "plateau")  # provisional where the plateau is
 
 
-def report(summary: Summary, manifest: Manifest, *, with_claims: bool = False) -> doc.Document:
+def report(
+    summary: Summary, manifest: Manifest, baseline: Summary | None = None, *, with_claims: bool = False
+) -> doc.Document:
     """The whole report: the answer first, then charts, levels, verdicts, and how it was measured.
 
-    `with_claims` has unsourced claims about such a setup beside what was measured.
+    The levels of a baseline, which is another run, are laid over the curve. `with_claims` has unsourced claims about
+    such a setup beside what was measured.
     """
     title, subtitle = subject(summary, manifest)
-    curve = charts.curve(summary, manifest)
+    curve = charts.curve(summary, manifest, baseline)
     unit = unit_of(summary)
-    latencies = [charts.latency(summary, name) for name in charts.latencies(unit)]
+    slo = manifest.scenario.slo
+    latencies = [charts.latency(summary, name, slo) for name in charts.latencies(unit)]
+    tradeoff = [frontier(summary)] if unit.decodes else []
     alt = f"{unit.capitalize()} per second against {summary.load_unit}"
     knees = knee_facts(summary.curve, summary.knees, unit, summary.load_unit) if summary.curve else []
     command = plain(manifest.command or "")
@@ -42,7 +65,9 @@ def report(summary: Summary, manifest: Manifest, *, with_claims: bool = False) -
         doc.Section(facts=headline(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
         doc.Section("Latency against load", charts=latencies),
-        level_table.by_load(summary, "Levels"),
+        doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
+        doc.Section("By class and by replica", charts=parts.charts(summary)),
+        level_table.by_load(summary, LEVELS),
         *workload.sections(summary),
         quality.section(summary),
         checks.section(summary),
@@ -59,10 +84,24 @@ def report(summary: Summary, manifest: Manifest, *, with_claims: bool = False) -
         title=title,
         subtitle=subtitle,
         answer=headline(summary)[0].value,
+        sentence=sentence(summary),
+        figures=figures(summary),
         simulated=simulated_words(summary, manifest),
         sections=sections,
         version=plain(manifest.harness_version or ""),
     )
+
+
+def with_records(document: doc.Document, summary: Summary, result: Result) -> doc.Document:
+    """The report with the charts that need the requests or the telemetry; they stand before the levels."""
+    table = Table.of(result.records, unit_of(summary)) if result.records else None
+    found = timeline(table, result.samples, result.last_s)
+    more = [
+        doc.Section("Over time", charts=timelines.charts(summary, found)),
+        doc.Section("Distributions", charts=distributions.charts(summary, table, result.levels, found)),
+    ]
+    at = next((i for i, each in enumerate(document.sections) if each.title == LEVELS), len(document.sections))
+    return msgspec.structs.replace(document, sections=[*document.sections[:at], *more, *document.sections[at:]])
 
 
 def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:

@@ -15,7 +15,7 @@ import msgspec
 from harness import decoding, manifest
 from harness.errors import HarnessError
 from harness.manifest import Manifest, MapManifest
-from harness.record import Header, Level, Record, Sample
+from harness.record import FORMAT, Header, Level, Record, Sample
 from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY
 from harness.summary import FORMAT as SUMMARY_FORMAT
@@ -107,7 +107,28 @@ def read_summary(path: str | Path) -> Summary:
         found = decoding.typed(decoding.json(decoding.content(file, _LARGEST)), Summary)
         if found.format > SUMMARY_FORMAT:
             raise ValueError(f"it has format {found.format}, this program reads up to {SUMMARY_FORMAT}")
+        predicted = found.prediction
+        loads = [load for level in found.levels for load in (level.concurrency, level.rate) if load is not None]
+        loads += [predicted.gpus, *(level.concurrency for level in predicted.levels)] if predicted else []
+        if min(loads, default=1) <= 0:
+            raise ValueError("it has a load that is not above 0")
         return found
+
+
+def without_requests(path: str | Path) -> Result | None:
+    """What a folder holds whose requests were taken out and whose summary was kept: its manifest and its telemetry.
+
+    None for any other folder.
+    """
+    folder = Path(path)
+    if any((folder / name).exists() for name in (SPOOL, REQUESTS)) or not (folder / SUMMARY).exists():
+        return None
+    about = read_manifest(folder)
+    if isinstance(about, MapManifest):
+        return None
+    samples = columns.telemetry(folder / TELEMETRY) if (folder / TELEMETRY).exists() else []
+    header = Header(FORMAT, (), 0, 0.0)
+    return Result(path=folder, manifest=about, header=header, levels=[], records=[], samples=samples, finished=True)
 
 
 def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:

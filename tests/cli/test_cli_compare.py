@@ -85,7 +85,7 @@ def test_a_page_and_a_picture_have_the_curves(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert knee(folder(tmp_path / "a"), folder(tmp_path / "b"), "--out", str(out), "--quiet").exit_code == 0
     assert (out / "comparison.png").read_bytes()[:4] == b"\x89PNG"
-    assert "plotly" in (out / "comparison.html").read_text()
+    assert '"frontier"' in (out / "comparison.html").read_text()
 
 
 def test_other_tools_files_compare_with_their_like_and_say_what_they_lack() -> None:

@@ -540,7 +540,7 @@ def test_without_a_model_or_a_card_it_is_a_usage_error() -> None:
 
 @pytest.mark.slow
 def test_a_prediction_imports_no_heavy_package() -> None:
-    heavy = ["numpy", "pandas", "pyarrow", "matplotlib", "plotly", "transformers", "httpx", "psutil"]
+    heavy = ["numpy", "pandas", "pyarrow", "matplotlib", "transformers", "httpx", "psutil"]
     heavy += ["harness.predict.simulate", "harness.predict.batching", "harness.predict.stepped"]  # of --simulate
     script = (
         "import sys; from harness.cli import cli; cli(sys.argv[1:], standalone_mode=False);"

@@ -18,7 +18,9 @@ import pytest
 from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.report import document, markdown, page, run_report
 from harness.report.facts import facts
+from harness.report.figures import figures
 from harness.report.format import plain as plain_text
+from harness.report.headline import sentence
 from harness.summary import Summary, Verdict
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
@@ -87,12 +89,15 @@ def test_the_page_loads_nothing_from_anywhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
-    text = flat(seen(name).text)
-    places = [text.find(part) for fact in facts(SITUATIONS[name]()) for part in (fact.value, fact.detail)]
+    text, summary = flat(seen(name).text), SITUATIONS[name]()
+    places = [text.find(part) for fact in facts(summary) for part in (fact.value, fact.detail)]
     assert min(places) >= 0
+    first = [text.find(part) for fact in figures(summary) for part in (fact.value, fact.detail)]
     later = [text.find(head) for head in ("Throughput against load", "Levels", "Verdicts", "What was run")]
+    order = [text.find(sentence(summary)), *first, *(place for place in later if place >= 0)]
+    assert order[0] >= 0
+    assert max(order[: 1 + len(first)]) < order[1 + len(first)]
     assert later == sorted(later)
-    assert max(places[:2]) < later[0]
 
 
 @pytest.mark.parametrize(
@@ -117,20 +122,19 @@ def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
         ("hollow", ["Knee: not measurable: every level is invalid"]),
     ],
 )
-def test_every_state_has_its_sentence_in_markdown_cards_chart_and_title(name: str, lines: list[str]) -> None:
+def test_every_state_has_its_sentence_in_markdown_page_chart_and_title(name: str, lines: list[str]) -> None:
     summary = SITUATIONS[name]()
     text = markdown_of(summary, MANIFEST)
     places = [text.find(f"- {line}\n") for line in lines]
     assert min(places) >= 0
     assert places == sorted(places)
     value, _, detail = lines[0].removeprefix("Knee: ").partition("; the ")
-    card = f'<div><dt>Knee</dt><dd class="value">{value}</dd>'
     source = page_of(summary, MANIFEST)
-    assert card in source
+    assert f'<p class="sentence">{lines[0]}</p>' in source
+    assert f"<div><dt>Knee</dt><dd>{value}" in source
     assert f": {value}</title>" in source
-    chart = msgspec.json.decode(seen(name).data["script"][0])["curve"]["layout"]["title"]["text"]
-    assert chart.replace("<br>", " ") == lines[0]
-    assert not detail or f"the {detail}</dd>" in source
+    assert msgspec.json.decode(seen(name).data["script"][0])["curve"]["answer"] == lines[0]
+    assert not detail or f"the {detail}</span>" in source
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -166,13 +170,23 @@ def test_what_came_from_outside_stays_text() -> None:
     loaded: Summary = msgspec.structs.replace(summary, simulated=True, levels=levels, prediction=prediction)
     found, plain = Seen(page_of(loaded, hostile)), seen("full")
     assert "img" not in found.tags
-    assert found.tags.count("script") == plain.tags.count("script") == 3
+    assert found.tags.count("script") == plain.tags.count("script") == 4
     assert not any(key.startswith("on") for key, _ in found.attributes)
     assert found.text.count("alert(1)") >= 10
-    drawn = msgspec.json.encode(msgspec.json.decode(found.data["script"][0])).decode()
-    assert "&lt;/script&gt;" in drawn  # plotly reads some HTML in hover texts and labels
-    assert "<script" not in drawn
+    assert attack in json_texts(msgspec.json.decode(found.data["script"][0]))  # shown by textContent, as it is
+    assert "<" not in found.data["script"][0]
     assert not re.search(r"(?<!\\)<", markdown_of(loaded, hostile).replace(plain_text(attack), ""))
+
+
+def json_texts(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return " ".join(map(json_texts, value.values() if isinstance(value, dict) else value))
+    return str(value)
+
+
+def test_no_script_of_ours_makes_elements_of_text() -> None:
+    source = page.asset("page.js")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Function\(", source)
 
 
 def test_no_template_turns_escaping_off() -> None:
@@ -184,10 +198,14 @@ def test_no_template_turns_escaping_off() -> None:
 def test_the_figures_travel_as_json_that_no_text_can_end() -> None:
     source = seen("full").data["script"][0]
     assert "<" not in source
-    assert set(msgspec.json.decode(source)) == {"curve", "ttft", "itl", "e2e"}
+    assert set(msgspec.json.decode(source)) == {"curve", "ttft", "itl", "e2e", "frontier"}
 
 
-def test_a_run_without_levels_is_a_page_without_plots_and_without_plotly() -> None:
+def test_the_page_is_small() -> None:
+    assert len(page_of(full(), MANIFEST).encode()) < 600_000
+
+
+def test_a_run_without_levels_is_a_page_without_charts_and_without_scripts() -> None:
     source = page_of(msgspec.structs.replace(interrupted(), levels=[]), Manifest())
     assert "<script" not in source
     assert "no level was finished" in source
@@ -202,7 +220,7 @@ def test_a_simulated_page_is_branded_in_banner_title_plot_and_markdown() -> None
     source = page_of(simulated(), SIMULATED_MANIFEST)
     assert "<title>SIMULATED " in source
     assert '<p class="banner"><b>SIMULATED</b>' in source
-    assert '"text":"SIMULATED"' in source
+    assert '"simulated":"' in source
     assert markdown_of(simulated(), SIMULATED_MANIFEST).splitlines()[4].startswith("> **SIMULATED**: ")
     assert "SIMULATED" not in seen("full").text
 
@@ -238,21 +256,53 @@ def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
     assert "# a\\|b\\_c" in markdown_of(full(), msgspec.structs.replace(MANIFEST, model="a|b_c"))
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (chromium in PATH)")
-@pytest.mark.parametrize("name", ["full", "simulated"])
-def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(page_of(SITUATIONS[name](), MANIFEST), encoding="utf-8")
+def opened(source: str, folder: Path) -> str:
+    """The page as a Chromium has it once its scripts ran; nothing may have been written to its console."""
+    file = folder / "report.html"
+    file.write_text(source, encoding="utf-8")
     assert CHROMIUM is not None
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
     quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]  # fmt: skip
-    command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={tmp_path / 'profile'}",
-               "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
-    body = dom[dom.index("<main>") : dom.index("</main>")]
-    plots = re.split(r'class="plot[^"]*" id="', body)[1:]
-    assert [plot[: plot.index('"')] for plot in plots] == ["curve", "ttft", "itl", "e2e"]
-    assert all('class="main-svg"' in plot for plot in plots)
+    command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={folder / 'profile'}",
+               "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout[done.stdout.index("<main>") : done.stdout.index("</main>")]
+
+
+browser = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (chromium in PATH)"),
+]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=browser) for name in ("full", "simulated")])
+def test_a_browser_draws_every_plot(name: str, tmp_path: Path) -> None:
+    body = opened(page_of(SITUATIONS[name](), MANIFEST), tmp_path)
+    plots = re.split(r'<figure class="chart[^"]*" id="', body)[1:]
+    assert [plot[: plot.index('"')] for plot in plots] == ["curve", "ttft", "itl", "e2e", "frontier"]
+    assert all("<svg" in plot and 'aria-label="dot"' in plot for plot in plots)
     assert "knee 16.2" in plots[0] or name != "full"
+
+
+_USED = """<script>
+const press = (selector, words) =>
+  [...document.querySelectorAll(selector)].find(each => each.textContent === words).click();
+const before = document.querySelector("#curve .plot svg").outerHTML;
+press(".switch button", "linear");
+if (document.querySelector("#curve .plot svg").outerHTML === before) throw new Error("the axes did not change");
+press(".levels th button", "TTFT ms\\np50"); press(".levels th button", "TTFT ms\\np50");
+document.querySelector("#ttft .plot").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+</script></body>"""
+
+
+@pytest.mark.parametrize("name", [pytest.param("full", marks=browser)])
+def test_tables_sort_axes_switch_and_arrow_keys_read_points_out(name: str, tmp_path: Path) -> None:
+    source = re.sub(r"<meta http-equiv=.Content-Security-Policy[^>]*>", "", page_of(SITUATIONS[name](), MANIFEST))
+    body = opened(source.replace("</body>", _USED), tmp_path)
+    assert 'aria-pressed="true">linear' in body
+    rows = re.findall(r"<tr[^>]*><td>(\d+)</td>", body[body.index('<table class="levels">') :])
+    assert rows[:10] == ["64", "48", "32", "24", "1", "2", "4", "8", "12", "16"]
+    assert re.search(r'<p class="tip" role="status"[^>]*><b>C = 1: p50 30 ms</b>', body)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.predict import catalog, choice, question
 from harness.predict.question import PredictionResult, Question, answer
-from harness.report import charts, level_table, markdown, plotly_json, png, prediction, roofs, run_report, terminal
+from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
 from harness.report.document import Column, Document
 from harness.report.facts import facts
 from harness.report.prediction import (
@@ -205,7 +205,7 @@ def test_a_run_shows_the_calibrated_prediction_apart_from_the_data_sheets() -> N
 @pytest.mark.slow
 def test_the_curve_draws_a_calibrated_prediction_as_a_line_of_its_own() -> None:
     plain, both = (charts.curve(run_with(calibrated), MANIFEST) for calibrated in (False, True))
-    names = [{trace.get("name") for trace in plotly_json.figure(each)["data"]} for each in (plain, both)]
+    names = [{series.name for series in each.series} for each in (plain, both)]
     assert names[1] - names[0] == {"predicted, calibrated"}
     assert png.draw(plain) != png.draw(both)
 

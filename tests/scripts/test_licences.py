@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,20 @@ def test_a_file_that_lists_nothing_is_no_success(tmp_path: Path, capsys: pytest.
 def test_the_build_checks_the_licences() -> None:
     assert "scripts/sbom" in (ROOT / ".ci/run").read_text()
     assert "scripts/licences.py" in (ROOT / "scripts/sbom").read_text()
+
+
+def test_the_scripts_that_the_wheel_ships_are_in_the_bill_with_their_versions_digests_and_licences(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "sbom.json"
+    out.write_text(json.dumps(bill({"license": {"id": "MIT"}})))
+    assert licences.main(str(out)) == 0
+    assert licences.main(str(out)) == 0  # again: they are not added twice
+    shipped = json.loads(out.read_text())["components"][1:]
+    assert [each["name"] for each in shipped] == ["d3", "@observablehq/plot"]
+    for each in shipped:
+        source = (ROOT / each["properties"][0]["value"]).read_bytes()
+        assert hashlib.sha256(source).hexdigest() == each["hashes"][0]["content"]
+        assert each["version"] in source[:80].decode()
+    minified = {f"harness/report/assets/{path.name}" for path in (ROOT / "harness/report/assets").glob("*.min.js")}
+    assert minified == {each["properties"][0]["value"] for each in shipped}

@@ -134,9 +134,10 @@ def misshapen(text: str) -> list[str]:
 
 
 _HOVER = """<script>addEventListener("load", () => setTimeout(() => {
-  for (const plot of document.querySelectorAll(".js-plotly-plot")) plot.data.forEach((each, c) =>
-    (each.x || []).forEach((_, p) => { try { Plotly.Fx.hover(plot, [{curveNumber: c, pointNumber: p}]); } catch {} }));
-  if (document.querySelector(".hovertext")) new Image().src = "/hovered";
+  for (const plot of document.querySelectorAll(".plot")) for (let point = 0; point < 40; point++) {
+    plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+    if (plot.parentNode.querySelector(".tip b")) new Image().src = "/hovered";
+  }
   for (const a of document.querySelectorAll("a")) a.dispatchEvent(new MouseEvent("click", {bubbles: true}));
 }, 500));</script></body>"""
 

@@ -1,0 +1,69 @@
+"""The figures that a page begins with: the knee, the plateau, and the time to the first token at the knee."""
+
+from __future__ import annotations
+
+from harness.analysis.validity import Purpose, usable
+from harness.report.document import Fact
+from harness.report.format import confidence, joined, load_of, ms, number
+from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
+from harness.report.operating_point import AT
+from harness.report.repeats import mean_of, of_loads
+from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
+
+
+def figures(summary: Summary) -> list[Fact]:
+    """Three of them, each with its interval; without a knee or a plateau those of the headline."""
+    knee, plateau = _knee_fact(summary), plateau_of(summary.curve) if not is_open(summary) else None
+    if knee is None or (plateau is None and not is_open(summary)):
+        return headline(summary)[:3]
+    rest = [_fact("Plateau", plateau, unit_of(summary).per_s, _provisional(summary))] if plateau is not None else []
+    return [knee, *rest, *_first_token(summary)]
+
+
+def at_the_knee(summary: Summary) -> LevelSummary | None:
+    """The highest of the valid levels up to the knee; None without such a one."""
+    knee = _knee(summary)
+    levels = [each for each in of_ramp(summary.levels) if each.load and usable(each, Purpose.ANSWER)]
+    below = [each for each in levels if knee is not None and (each.load or 0) <= (knee.value or 0) * AT]
+    return max(below, key=lambda each: each.load or 0, default=None)
+
+
+def _knee(summary: Summary) -> Value | None:
+    """The knee of the limits where there are any, else the curve's own; None where it has no value."""
+    if is_open(summary):
+        knee = summary.knees.slo_rate
+    else:
+        knee = summary.knees.slo if limited(summary) else hinge_of(summary.curve, summary.knees)
+    return knee if knee is not None and knee.value is not None else None
+
+
+def _knee_fact(summary: Summary) -> Fact | None:
+    knee = _knee(summary)
+    unit = "requests/s" if is_open(summary) else summary.load_unit
+    if knee is None or not (is_open(summary) or limited(summary)):
+        return _fact("Knee", knee, unit, _provisional(summary)) if knee else None
+    missed = knee.ci95[1] if knee.ci95 else None
+    detail = "the limits are met there" + ("" if missed is None else f", and missed at {number(missed)}")
+    return Fact("Knee", f"{number(knee.value)} {unit}", detail)
+
+
+def _provisional(summary: Summary) -> str:
+    return "provisional" if state(summary.curve) == PROVISIONAL else ""
+
+
+def _fact(label: str, value: Value, unit: str, doubt: str) -> Fact:
+    about = "about " if doubt else ""
+    return Fact(label, f"{about}{number(value.value)} {unit}", joined(doubt, confidence(value.ci95)))
+
+
+def _first_token(summary: Summary) -> list[Fact]:
+    """Median and 99th percentile at the level at the knee, means of its repeats."""
+    level = at_the_knee(summary)
+    if level is None:
+        return []
+    level = next((mean_of(same) for same in of_loads(of_ramp(summary.levels)) if level in same), level)
+    if level.first_s.p50 is None:
+        return []
+    name = "TTFT at the knee" if unit_of(summary).decodes else "Latency at the knee"
+    p99 = f"p99 {ms(level.first_s.p99)} ms" if level.first_s.p99 is not None else "too few requests for a p99"
+    return [Fact(name, f"{ms(level.first_s.p50)} ms", joined(f"median, measured at {load_of(level)}", p99))]
