@@ -114,7 +114,7 @@ MISTAKES = {
     "in quotes",
     # predictions
     "predict llama-3.1-8b --gpu l4": "llama-3.1-8b: it is a model, not a scenario; give --model llama-3.1-8b",
-    "predict --model llama-3.1-8b --gpu h100": "--gpu: unknown GPU 'h100'; give one of h100-pcie, h100-sxm, h100-nvl",
+    "predict --model llama-3.1-8b --gpu h100": "--gpu: unknown GPU 'h100'; did you mean h100-pcie, h100-sxm, h100-nvl?",
     "predict --model llama-3.1-8b --gpu h100-sxm --rate 5": "--rate: it has no effect without --simulate; add "
     "--simulate",
     # results

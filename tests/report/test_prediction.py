@@ -218,7 +218,7 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     assert [section.title for section in found] == ["Cards that do not"]
     assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
     good = choice_sections(choice.choose(made, cards, workload), "cost")
-    assert good[0].title == "Cards that serve it, the cheapest tokens first"
+    assert good[0].title == "Cards that serve it, the cheapest tokens first, by the slow end"
     notes = good[-1].lines
     assert any("fitted on NVIDIA cards" in note for note in notes)
     assert len(notes) == len(set(notes))
