@@ -50,7 +50,7 @@ def _chart(
 ) -> Chart:
     levels = [(x, level, of(level)) for x, _, level in measured(summary)]
     series, names = [], dict.fromkeys(part for _, _, found in levels for part in found)
-    styles = zip(*map(itertools.cycle, (PARTS, STROKES, _MARKERS)), strict=False)
+    styles = zip(itertools.cycle(PARTS), itertools.cycle(STROKES), itertools.cycle(_MARKERS), strict=False)
     for part, (tone, line, marker) in zip(names, styles, strict=False):
         points = [
             Datum(x, value, hover=(f"{plain(part)}, {load_of(level)}: {number(value)} {unit}",))
