@@ -27,7 +27,7 @@ def of_level(table: Table, level: Level) -> Interference | None:
     if not means[name] >= LONGER * _mean(table.input_tokens[~classes[name]]):
         return None
     start, end = level.window
-    read = classes[name] & table.ok & (table.sent >= start) & (table.first <= end)
+    read = classes[name] & (table.sent < end) & (table.first > start)  # also in part, also of answers that failed later
     if not read.any():
         return None
     starts, ends = _gaps(table, ~classes[name] & table.ok, start, end)

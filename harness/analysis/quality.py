@@ -26,7 +26,7 @@ from harness.summary import AnswerQuality, Estimate, LevelSummary, Value
 
 ALPHA = 0.05  # of all tests of a run together
 _CHANGES = ("words", "flaws", "ends", "scores")  # fields of Changes
-_SAID = {
+_PHRASES = {
     "words": "are not those of the unloaded server",
     "flaws": "are no text, or repeat themselves, and the first ones are not so",
     "ends": "ended for another reason than the first ones",
@@ -212,13 +212,13 @@ def verdicts(quality: Quality) -> list[Verdict]:
     out = []
     for load in dict.fromkeys(each.load for each in quality.found):
         here = [each for each in quality.found if each.load == load]
-        said = [
-            f"{each.changed} of {each.n} canaries' answers {_SAID[each.what]} ({each.changed / each.n:.1%}; "
+        parts = [
+            f"{each.changed} of {each.n} canaries' answers {_PHRASES[each.what]} ({each.changed / each.n:.1%}; "
             f"before {each.before} of {each.of})"
             for each in here
         ]
         advice = "look at what the server does under load: batch size, speculation, KV precision, preemption"
-        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(said), advice, int(load) if load == int(load) else load))
+        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(parts), advice, int(load) if load == int(load) else load))
     return out
 
 

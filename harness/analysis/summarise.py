@@ -64,11 +64,8 @@ def summarise(run: Result) -> Summary:
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     prediction = _with_gap(run, of_ramp, fitted, phase)
-    of_curve = [
-        drift(of_ramp),
-        above_peak(prediction.gap if prediction else None, phase),
-        quota_plateau(fitted, of_ramp),
-    ]
+    parted = prediction.gap if prediction else None
+    of_curve = [drift(of_ramp), above_peak(parted, phase), quota_plateau(fitted, of_ramp)]
     knee = _knee(knees, fitted, has_slo=bool(facts.limits) or any(facts.class_limits.values()))
     if answers is not None:
         knees = msgspec.structs.replace(knees, quality=quality.knee(knee, of_ramp, answers.changed_at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,11 +41,7 @@ def check(
     baseline: tuple[str, ...],
     threshold: tuple[str, ...],
     thresholds: str | None,
-    form: str,
-    as_json: bool,
-    junit: str | None,
-    markdown: str | None,
-    quiet: bool,
+    **shown: Any,
 ) -> None:
     """Hold results against thresholds: met, missed or unresolved.
 
@@ -59,7 +55,7 @@ def check(
     wanted = _wanted(threshold, thresholds, baseline=bool(baseline))
     sides = [[run for place in _each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
     found = decision.check(wanted, *sides)
-    _publish(found, "json" if as_json else form, junit, markdown, quiet=quiet)
+    _publish(found, **shown)
     sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
 
 
@@ -92,14 +88,15 @@ def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[T
     return [each for each, _ in wanted]
 
 
-def _publish(found: Report, form: str, junit: str | None, markdown: str | None, *, quiet: bool) -> None:
-    """Write the files that were asked for, and print the answer: on stderr where stdout has another form of it."""
+def _publish(found: Report, *, form: str, as_json: bool, junit: str | None, markdown: str | None, quiet: bool) -> None:
+    """Write the files that the options name, and print the answer: on stderr where stdout has another form of it."""
     import msgspec
 
     from harness import files
     from harness.report import check, terminal
     from harness.report import markdown as rendering
 
+    form = "json" if as_json else form
     document = check.report(found)
     forms: dict[str, Callable[[], str]] = {
         "markdown": lambda: rendering.render(document),

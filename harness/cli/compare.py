@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli import output
-from harness.terminal import console
 
 if TYPE_CHECKING:
     from harness.decide.compare.comparison import Report
@@ -33,10 +32,7 @@ def compare(
     answers: bool,
     force: bool,
     scenarios: str | None,
-    out: str | None,
-    as_json: bool,
-    no_plots: bool,
-    quiet: bool,
+    **shown: Any,
 ) -> None:
     """Compare stacks, and rank them where the data show a difference.
 
@@ -50,17 +46,15 @@ def compare(
 
     names = [name.strip() for name in (scenarios or "").split(",") if name.strip()]
     found = comparison.compare(*stacks, vary=vary or "", force=force, scenarios=names, answers=answers)
-    _publish(found, out, plots=not no_plots, as_json=as_json, quiet=quiet)
+    _publish(found, **shown)
     if any(each.refused for each in found.workloads):
         sys.exit(REFUSED)
 
 
-def _publish(found: Report, out: str | None, *, plots: bool, as_json: bool, quiet: bool) -> None:
-    """Write the files where a place for them is given, and print the answer."""
-    import msgspec
-
+def _publish(found: Report, *, out: str | None, as_json: bool, no_plots: bool, quiet: bool) -> None:
+    """Write the files where a place for them is named, and print the answer."""
     from harness import files
-    from harness.report import comparison, markdown, page, png, terminal
+    from harness.report import comparison, markdown, page, png
 
     document = comparison.report(found)
     made: list[tuple[str, str | Path]] = []
@@ -70,17 +64,11 @@ def _publish(found: Report, out: str | None, *, plots: bool, as_json: bool, quie
         files.write_json(folder / "comparison.json", found)
         files.write(folder / "comparison.md", markdown.render(document))
         made = [("comparison", folder / "comparison.md")]
-        if plots:
+        if not no_plots:
             files.write(folder / "comparison.html", page.render(document))
             made.append(("report", folder / "comparison.html"))
         for section in document.sections:
-            if plots and section.picture and section.charts:
+            if not no_plots and section.picture and section.charts:
                 files.write(folder / section.picture, png.draw(section.charts[0]))
                 made.append(("curves", folder / section.picture))
-    with output.closed_stdout_ignored():
-        if as_json:
-            output.print_json(msgspec.json.encode(found).decode())
-        if not quiet:
-            talk = console(stderr=as_json)
-            terminal.show(document, talk)
-            terminal.show_paths(made, talk)
+    output.show(document, made, found, as_json=as_json, quiet=quiet)

@@ -164,6 +164,21 @@ def print_summary(
         terminal.show_paths(paths, talk)
 
 
+def show(document: Document, files: list[tuple[str, str | Path]], data: object, *, as_json: bool, quiet: bool) -> None:
+    """Print data as JSON on stdout and the document with its files on stderr, or these on stdout alone."""
+    import msgspec
+
+    from harness.report import terminal
+
+    with closed_stdout_ignored():
+        if as_json:
+            print_json(msgspec.json.encode(data).decode())
+        if not quiet:
+            talk = console(stderr=as_json)
+            terminal.show(document, talk)
+            terminal.show_paths(files, talk)
+
+
 @contextlib.contextmanager
 def closed_stdout_ignored() -> Iterator[None]:
     """Print as long as somebody reads: a closed stdout is no error."""

@@ -13,7 +13,6 @@ from harness import units
 from harness.cli import output
 from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
-from harness.terminal import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -261,10 +260,8 @@ def _percentiles(flags: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _publish(made: Plan, out: str | None, *, as_json: bool, quiet: bool) -> None:
     """Write the files where a place for them is given, and print the answer."""
-    import msgspec
-
     from harness import files
-    from harness.report import markdown, terminal
+    from harness.report import markdown
     from harness.report import plan as planning
 
     document = planning.report(made)
@@ -279,10 +276,4 @@ def _publish(made: Plan, out: str | None, *, as_json: bool, quiet: bool) -> None
             if content:
                 files.write(folder / name, content)
                 paths.append((name, folder / name))
-    with output.closed_stdout_ignored():
-        if as_json:
-            output.print_json(msgspec.json.encode(made).decode())
-        if not quiet:
-            talk = console(stderr=as_json)
-            terminal.show(document, talk)
-            terminal.show_paths(paths, talk)
+    output.show(document, paths, made, as_json=as_json, quiet=quiet)

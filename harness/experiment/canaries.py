@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True):
 Ask = Callable[[Request], Awaitable[Reply]]
 
 
-async def asked(spec: QualitySpec, target: Target, launch: Launch, note: Callable[[str], None]) -> Launch:
+async def measured(spec: QualitySpec, target: Target, launch: Launch, note: Callable[[str], None]) -> Launch:
     """The launch with the canaries and what they were answered."""
     found = await asyncio.to_thread(canary_file.read, spec)
     note(f"asking {len(found)} canaries {spec.repeats} times each, one request in flight")
@@ -52,10 +52,10 @@ async def asked(spec: QualitySpec, target: Target, launch: Launch, note: Callabl
                 await asyncio.sleep(1.0 / target.max_rps)
             return await _reply(api, launch, request, target.request_timeout)
 
-        return await answered(spec, found, launch, ask)
+        return await with_answers(spec, found, launch, ask)
 
 
-def known(spec: QualitySpec, launch: Launch, unloaded: UnloadedAnswers) -> Launch:
+def resumed(spec: QualitySpec, launch: Launch, unloaded: UnloadedAnswers) -> Launch:
     """The launch with the canaries of an earlier session; HarnessError where the file has other prompts now."""
     found = canary_file.read(spec)
     if _digest(found) != unloaded.prompts_digest or len(found) != len(unloaded.digests):
@@ -64,7 +64,7 @@ def known(spec: QualitySpec, launch: Launch, unloaded: UnloadedAnswers) -> Launc
     return msgspec.structs.replace(launch, canaries=_with_first(found, unloaded.digests), unloaded=unloaded)
 
 
-async def answered(spec: QualitySpec, canaries: Sequence[Canary], launch: Launch, ask: Ask) -> Launch:
+async def with_answers(spec: QualitySpec, canaries: Sequence[Canary], launch: Launch, ask: Ask) -> Launch:
     """The launch with what these canaries are answered; HarnessError where all of them fail.
 
     Every prompt is asked once before any is asked again.

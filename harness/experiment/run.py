@@ -253,15 +253,15 @@ async def _planned(setup: _Setup, launch: Launch, foreign: Sequence[Address]) ->
 
 
 async def _with_canaries(setup: _Setup, launch: Launch) -> Launch:
-    """The launch with the canaries' answers before the load: asked now, or by the session before."""
+    """The launch with the canaries' answers before the load: measured now, or by the session before."""
     spec = setup.scenario.quality
     if not spec:
         return launch
     from harness.experiment import canaries
 
     if setup.manifest is not None and setup.manifest.quality:
-        return canaries.known(spec, launch, setup.manifest.quality)
-    return await canaries.asked(spec, setup.scenario.target, launch, setup.view.note)
+        return canaries.resumed(spec, launch, setup.manifest.quality)
+    return await canaries.measured(spec, setup.scenario.target, launch, setup.view.note)
 
 
 class _Start(msgspec.Struct, frozen=True, kw_only=True):

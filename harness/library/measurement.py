@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from harness.errors import HarnessError
-from harness.manifest import Manifest, MapManifest
-from harness.results.folder import REQUESTS, SPOOL, SUMMARY
-from harness.results.result import Result, read_manifest, read_summary
+from harness.manifest import Manifest
+from harness.results.folder import SUMMARY, has_requests
+from harness.results.result import Result, read_summary, run_manifest
 from harness.summary import Summary
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
     @cached_property
     def summary(self) -> Summary:
         """The answer, as in summary.json: made from the records, or as stored where they were taken out."""
-        if not _has_records(self.path):
+        if not self.has_requests:
             return read_summary(self.path)
         from harness.analysis.summarise import summarise
 
@@ -58,7 +58,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
     @property
     def has_requests(self) -> bool:
         """Whether the requests lie in the folder; committed results may be without them."""
-        return _has_records(self.path)
+        return has_requests(self.path)
 
     def plot(self) -> Figure:
         """The curve as a figure of matplotlib: throughput against load with fit, prediction and knees."""
@@ -85,13 +85,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, eq=False):
 
 def load(path: str | Path) -> Measurement:
     """The result folder of a run, finished, interrupted or dead; HarnessError where it is none."""
-    folder, about = Path(path), read_manifest(path)
-    if isinstance(about, MapManifest):
-        raise HarnessError("a level map, not a run", place=str(folder), way_out="give the folder of one of its cells")
-    if not _has_records(folder) and not (folder / SUMMARY).exists():
+    folder, manifest = Path(path), run_manifest(path)
+    if not has_requests(folder) and not (folder / SUMMARY).exists():
         raise HarnessError("neither requests nor summary.json here", place=str(folder), way_out="was it a run?")
-    return Measurement(folder, about)
-
-
-def _has_records(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (REQUESTS, SPOOL))
+    return Measurement(folder, manifest)

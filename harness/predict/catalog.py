@@ -269,11 +269,11 @@ def _short(name: str) -> str:
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
-    """A config.json, with the hf_quant_config.json beside it where quantisation is described only there."""
+    """A config.json, with the hf_quant_config.json next to it where quantisation is described only there."""
     config = _decoded(path, place)
-    beside = path.with_name("hf_quant_config.json")
-    if not config.get("quantization_config") and beside.is_file():
-        config["quantization_config"] = {"quant_method": "modelopt", **_decoded(beside, place)}
+    quantised = path.with_name("hf_quant_config.json")
+    if not config.get("quantization_config") and quantised.is_file():
+        config["quantization_config"] = {"quant_method": "modelopt", **_decoded(quantised, place)}
     return config
 
 

@@ -263,17 +263,17 @@ def work_of(cost: StepCost, B: float, context: float) -> Work:
     )
 
 
-def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1.0, beside: float = 0.0) -> float:
+def prefill_time(cost: StepCost, P: float, cached: float = 0.0, batch: float = 1.0, decoding: float = 0.0) -> float:
     """What one prompt of P tokens, `cached` of which have their KV, adds to the step that admits it; seconds.
 
     t_pre = max((2 body P' + 2 head + 2 L n_q d (P² - cached²)) / (F MFU), W / (BW MBU)) + comm(P'), P' = P - cached.
-    In chunks, W is read once for each. Of W counts only what the `beside` requests that decode in the same step do not
-    read anyway. In a pipeline it shares the bubbles of a `batch` of requests.
+    In chunks, W is read once for each. Of W counts only what the `decoding` requests of the same step do not read
+    anyway. In a pipeline it shares the bubbles of a `batch` of requests.
     """
     passes = max(1, math.ceil((P - cached) / cost.chunk))
     m = max(1.0, min(cost.micro, batch))
     rounds = (m + cost.stages - 1) / (m * cost.stages)
-    roof = max(prefill_compute(cost, P, cached), passes * weights_read(cost, (P - cached) / passes, beside))
+    roof = max(prefill_compute(cost, P, cached), passes * weights_read(cost, (P - cached) / passes, decoding))
     return (roof + passes * cost.sync + (P - cached) * cost.sync_token) * rounds + cost.hop
 
 
@@ -301,7 +301,7 @@ def _twice_pairs(P: float, window: float) -> float:
     return P * P if window >= P else 2 * P * window - window * window
 
 
-def weights_read(cost: StepCost, tokens: float, beside: float = 0.0) -> float:
+def weights_read(cost: StepCost, tokens: float, decoding: float = 0.0) -> float:
     """Reading what a pass of so many tokens needs, beyond what others that decode in it read; seconds.
 
     Less than one other is one for that share of the time.
@@ -310,8 +310,8 @@ def weights_read(cost: StepCost, tokens: float, beside: float = 0.0) -> float:
     def hit(n: float) -> float:
         return cost.expert * expert_hits(cost.experts, cost.per_token, n) if cost.experts else 0.0
 
-    alone, others = cost.weights + hit(tokens), max(1.0, beside)
-    shared = min(1.0, max(0.0, beside))
+    alone, others = cost.weights + hit(tokens), max(1.0, decoding)
+    shared = min(1.0, max(0.0, decoding))
     return (1 - shared) * alone + shared * (hit(tokens + others) - hit(others))
 
 
@@ -335,13 +335,13 @@ def mixed_time(
     return (1 - w) * serial + w * min(serial, work.all(max(work.memory, computed), carried))
 
 
-def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int, beside: int) -> float:
+def _prompts_time(cost: StepCost, chunks: Sequence[tuple[int, int]], running: int, decoding: int) -> float:
     """Prompts one after the other, Σ t_pre; with a token budget in one pass, which reads the weights once; seconds."""
     if len(chunks) == 1 or cost.chunk == math.inf:
-        return sum(prefill_time(cost, end, start, running, beside) for start, end in chunks)
+        return sum(prefill_time(cost, end, start, running, decoding) for start, end in chunks)
     tokens = sum(end - start for start, end in chunks)
     m = max(1.0, min(cost.micro, running))
-    roof = max(sum(prefill_compute(cost, end, start) for start, end in chunks), weights_read(cost, tokens, beside))
+    roof = max(sum(prefill_compute(cost, end, start) for start, end in chunks), weights_read(cost, tokens, decoding))
     return (roof + cost.sync + tokens * cost.sync_token) * (m + cost.stages - 1) / (m * cost.stages) + cost.hop
 
 

@@ -34,7 +34,9 @@ Tone: TypeAlias = Literal[
     "stack5",
     "stack6",
 ]
+PARTS: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")  # of things that are alike
 Stroke: TypeAlias = Literal["", "solid", "dashed", "dotted"]
+STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
 Marker: TypeAlias = Literal["", "dot", "ring", "square", "diamond", "bar"]
 Side: TypeAlias = Literal["above left", "above right", "below right", "right"]
 

@@ -11,14 +11,13 @@ from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
 from harness.decide.compare.comparison import Comparison, Pair, Report, Stack
 from harness.decide.compare.runs import Load
-from harness.report.chart import Chart, Datum, Guide, Scale, Series, Tone, ticks
+from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
 from harness.report.headline import of_curve
 from harness.summary import Knees, Value
 
 PICTURE = "comparison.png"
-_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
 _ANSWER = "Answer"
 _PLACES = 120  # of a fitted line
 _AGAIN = "measure each stack at least twice, better three times, in turn"
@@ -260,7 +259,7 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 def curves(found: Comparison, suffix: str = "") -> Chart:
     """Output tok/s against requests in flight, each stack with its fitted line; the load where the order turns over."""
     series, tops, loads = [], [0.0], []
-    for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
+    for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         points = [_spot(spot.in_flight, spot.tokens_per_s, spot.error) for spot in stack.spots]
         tops += [point.high or point.y for point in points]
         loads += [point.x for point in points]
@@ -320,7 +319,7 @@ def _line(stack: Stack) -> list[Datum]:
 def frontier(found: Comparison, suffix: str = "") -> Chart:
     """Output tok/s per GPU against output tok/s per user, a point a level."""
     series = []
-    for tone, stack in zip(itertools.cycle(_TONES), found.stacks, strict=False):
+    for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
         loads = sorted({each.load for each in stack.loads if not each.open_loop})
         pairs = [
             (

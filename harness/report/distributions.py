@@ -16,7 +16,7 @@ from harness.analysis.table import Floats, Table
 from harness.analysis.timeline import Timeline
 from harness.analysis.window import began_in
 from harness.record import Level
-from harness.report.chart import Chart, Datum, Scale, Series, Stroke, Tone
+from harness.report.chart import PARTS, STROKES, Chart, Datum, Scale, Series
 from harness.report.figures import at_the_knee
 from harness.report.format import load_of, number, percent
 from harness.report.headline import fastest, unit_of
@@ -25,8 +25,6 @@ from harness.summary import LevelSummary, Summary
 _SHARES = np.linspace(0, 1, 101)
 _FEW = 10  # requests that a distribution has at least
 _WIDE = 20.0  # largest over smallest value from where on the axis is logarithmic
-_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3")
-_STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
 
 
 def charts(summary: Summary, table: Table | None, levels: Sequence[Level], found: Timeline) -> list[Chart]:
@@ -86,7 +84,7 @@ def _chart(
                 Datum(x, 100 * y, hover=(f"{load_of(level)}: {percent(y)} up to {number(x)} {unit}",))
                 for x, y in zip(at, _SHARES.tolist(), strict=True)
             ]
-            series.append(Series(name=load_of(level), tone=_TONES[i], points=points, line=_STROKES[i]))
+            series.append(Series(name=load_of(level), tone=PARTS[i], points=points, line=STROKES[i]))
     ends = [point.x for each in series for point in each.points]
     wide = log and bool(ends) and min(ends) > 0 and max(ends) / min(ends) > _WIDE
     return Chart(

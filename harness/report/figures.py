@@ -6,7 +6,7 @@ from harness.analysis.validity import Purpose, usable
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load_of, ms, number
 from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
-from harness.report.operating_point import AT
+from harness.report.operating_point import highest_up_to
 from harness.report.repeats import mean_of, of_loads
 from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
 
@@ -24,8 +24,7 @@ def at_the_knee(summary: Summary) -> LevelSummary | None:
     """The highest of the valid levels up to the knee; None without such a one."""
     knee = _knee(summary)
     levels = [each for each in of_ramp(summary.levels) if each.load and usable(each, Purpose.ANSWER)]
-    below = [each for each in levels if knee is not None and (each.load or 0) <= (knee.value or 0) * AT]
-    return max(below, key=lambda each: each.load or 0, default=None)
+    return highest_up_to(levels, knee.value if knee else None)
 
 
 def _knee(summary: Summary) -> Value | None:

@@ -24,7 +24,7 @@ from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load_of, number, plain
-from harness.report.operating_point import AT, at_the_knee, latencies, one_level, phases, throughput
+from harness.report.operating_point import at_the_knee, highest_up_to, latencies, one_level, phases, throughput
 from harness.report.repeats import distinct
 from harness.summary import (
     BEYOND,
@@ -174,8 +174,7 @@ def _limited_knee(summary: Summary) -> Fact:
 def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> list[Fact]:
     """An open loop: the rate that meets the limits, or that the server sustains, and what it gives there."""
     knee = summary.knees.slo_rate.value if summary.knees.slo_rate else None
-    within = [level for level in valid if knee is None or (level.rate or 0.0) <= knee * AT] or valid
-    top = max(within, key=lambda level: level.rate or 0.0, default=None)
+    top = highest_up_to(valid, knee) or max(valid, key=lambda level: level.rate or 0.0, default=None)
     first = _limited_knee(summary) if limited(summary) else _sustained(levels, top)
     if top is None:
         return [first, Fact("Throughput", "not measurable: no valid level")]

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from harness.decide.check import expression
 from harness.decide.check.figures import Quantity
 from harness.decide.listing import Entry, Listing
-from harness.report.chart import Chart, Datum, Scale, Series, Tone
+from harness.report.chart import PARTS, Chart, Datum, Scale, Series
 from harness.report.check import unit_words
 from harness.report.document import Column, Document, Section
 from harness.report.format import MISSING, interval, number, plain
 from harness.terminal import cut
 
-_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
 _SIMULATED = "some of these were answered by the simulated endpoint"
 _DAY = 86_400.0
 _LABELS = 6  # at most, on the axis of time
@@ -59,7 +58,7 @@ def index(found: Listing, name: str, unit: str) -> Document:
 def over_time(rows: Sequence[Entry], name: str, unit: str) -> Chart:
     """A figure of every run against when it was begun; a tone for each model, rings where it is provisional."""
     scale, words = _shown(name, unit, rows)
-    tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(_TONES), strict=False))
+    tones = dict(zip(dict.fromkeys(each.model for each in rows), itertools.cycle(PARTS), strict=False))
     points: dict[tuple[str | None, bool], list[Datum]] = {}
     for each in rows:
         if each.time is not None and each.figure is not None and each.figure.value is not None:

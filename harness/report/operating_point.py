@@ -12,14 +12,18 @@ from harness.report.format import MISSING, confidence, interval, joined, load_of
 from harness.summary import LevelSummary, Phases, Spread, Value
 from harness.work import Unit
 
-AT = 1.05  # of a knee: a level up to there counts as at the knee
+_AT = 1.05  # of a knee: a level up to there counts as at the knee
+
+
+def highest_up_to(levels: Sequence[LevelSummary], knee: float | None) -> LevelSummary | None:
+    """The level at a knee: the highest up to there; None without a knee or such a level."""
+    below = [level for level in levels if knee is not None and (level.load or 0) <= knee * _AT]
+    return max(below, key=lambda level: level.load or 0, default=None)
 
 
 def at_the_knee(levels: Sequence[LevelSummary], knee: float | None) -> list[Fact]:
-    """Latencies at the highest of the valid levels up to the knee; without such a one at the fastest."""
-    below = [level for level in levels if knee is not None and (level.load or 0) <= knee * AT]
-    if below:
-        level = max(below, key=lambda each: each.load or 0)
+    """Latencies at the level at the knee, of the valid ones; without such a one at the fastest."""
+    if level := highest_up_to(levels, knee):
         return [Fact("At the knee", f"{_latencies(level)} ({load_of(level)})")]
     top = max(levels, key=lambda level: level.throughput.mean or 0.0, default=None)
     return [latencies(top)] if top else []

@@ -5,20 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-from harness.report.chart import Chart, Datum, Marker, Scale, Series, Stroke, Tone
+from harness.report.chart import PARTS, STROKES, Chart, Datum, Marker, Scale, Series
 from harness.report.charts import load_axis, measured
 from harness.report.format import load_of, number, plain
 from harness.report.headline import unit_of
 from harness.summary import ClassSummary, LevelSummary, ReplicaSummary, Summary
 
-_STYLES: tuple[tuple[Tone, Stroke, Marker], ...] = (
-    ("stack1", "solid", "dot"),
-    ("stack2", "dashed", "square"),
-    ("stack3", "dotted", "diamond"),
-    ("stack4", "solid", "square"),
-    ("stack5", "dashed", "diamond"),
-    ("stack6", "dotted", "dot"),
-)
+_MARKERS: tuple[Marker, ...] = ("dot", "square", "diamond", "square", "diamond", "dot")
 _Part = ClassSummary | ReplicaSummary
 
 
@@ -56,10 +49,9 @@ def _chart(
     figure: Callable[[_Part], float | None],
 ) -> Chart:
     levels = [(x, level, of(level)) for x, _, level in measured(summary)]
-    series = []
-    for part, (tone, line, marker) in zip(
-        dict.fromkeys(part for _, _, found in levels for part in found), itertools.cycle(_STYLES), strict=False
-    ):
+    series, names = [], dict.fromkeys(part for _, _, found in levels for part in found)
+    styles = zip(itertools.cycle(PARTS), itertools.cycle(STROKES), itertools.cycle(_MARKERS), strict=False)
+    for part, (tone, line, marker) in zip(names, styles, strict=False):
         points = [
             Datum(x, value, hover=(f"{plain(part)}, {load_of(level)}: {number(value)} {unit}",))
             for x, level, found in levels

@@ -242,15 +242,12 @@ def _energy(plan: Plan) -> Section:
     unit = Unit(plan.capacity.unit).singular
     money = f"${number(round(found.usd_per_month))} a month" if found.usd_per_month is not None else ""
     each = f"{number(found.joules_per_unit)} J per {unit}, {number(found.kwh_per_million)} kWh per 1M"
-    facts = [
-        Fact(
-            "GPU power", f"{number(found.watts / 1000)} kW", joined(f"{number(found.kwh_per_month)} kWh a month", money)
-        )
-    ]
-    facts.append(Fact("energy", each))
-    if found.carbon_kg_per_month is not None:
+    kwh = f"{number(found.kwh_per_month)} kWh a month" if found.kwh_per_month is not None else ""
+    facts = [Fact("GPU power", f"{number(found.watts / 1000)} kW", joined(kwh, money)), Fact("energy", each)]
+    if found.carbon_g_per_million is not None:
+        month = f"{number(found.carbon_kg_per_month)} kg a month" if found.carbon_kg_per_month is not None else ""
         carbon = f"{number(found.carbon_g_per_million)} g per 1M {plan.capacity.unit}"
-        facts.append(Fact("CO2", f"{number(found.carbon_kg_per_month)} kg a month", carbon))
+        facts.append(Fact("CO2", month or carbon, carbon if month else ""))
     return Section("Energy", facts=facts, note="of the GPUs alone, all of them at the operating point")
 
 

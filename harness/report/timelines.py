@@ -9,16 +9,13 @@ import itertools
 from collections.abc import Mapping
 
 from harness.analysis.timeline import Line, Timeline
-from harness.report.chart import Chart, Datum, Guide, Scale, Series, Stroke, Tone
+from harness.report.chart import PARTS, STROKES, Chart, Datum, Guide, Scale, Series
 from harness.report.format import number, plain
 from harness.report.headline import is_open, unit_of
 from harness.summary import Summary
 
 _POINTS = 300  # of a line, at most
 _APART = 1 / 24  # of the time axis, between two levels with a name
-_TONES: tuple[Tone, ...] = ("stack1", "stack2", "stack3", "stack4", "stack5", "stack6")
-
-_STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
 
 
 def charts(summary: Summary, found: Timeline) -> list[Chart]:
@@ -47,7 +44,7 @@ def _name(what: str, server: str, all_of_them: Mapping[str, Line]) -> str:
 def _chart(summary: Summary, name: str, title: str, unit: str, lines: list[tuple[str, Line]]) -> Chart:
     series = [
         Series(name=label, tone=tone, points=_thinned(label or title, unit, line), line=stroke)
-        for tone, stroke, (label, line) in zip(itertools.cycle(_TONES), itertools.cycle(_STROKES), lines, strict=False)
+        for tone, stroke, (label, line) in zip(itertools.cycle(PARTS), itertools.cycle(STROKES), lines, strict=False)
         if line
     ]
     ends = [point.x for each in series for point in each.points[-1:]]

@@ -38,6 +38,11 @@ def default(name: str) -> Path:
     return files.child(results, name)
 
 
+def has_requests(folder: Path) -> bool:
+    """Whether the requests of a run lie in it; committed results may be without them."""
+    return (folder / REQUESTS).exists() or (folder / SPOOL).exists()
+
+
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs; a process that dies releases it."""

@@ -17,7 +17,7 @@ from harness.errors import HarnessError
 from harness.manifest import Manifest, MapManifest
 from harness.record import FORMAT, Header, Level, Record, Sample
 from harness.results import columns, frames
-from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY
+from harness.results.folder import MANIFEST, REQUESTS, SPOOL, SUMMARY, TELEMETRY, has_requests
 from harness.summary import FORMAT as SUMMARY_FORMAT
 from harness.summary import Summary
 
@@ -39,10 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def open(cls, path: str | Path) -> Result:
         """Any run's folder; HarnessError where it is none, or is damaged beyond reading."""
-        folder, about = Path(path), read_manifest(path)
-        if isinstance(about, MapManifest):
-            way_out = "give the folder of one of its cells"
-            raise HarnessError("a level map, not a run", place=str(folder), way_out=way_out)
+        folder, about = Path(path), run_manifest(path)
         if (folder / SPOOL).exists():
             return cls.of_spool(folder, about)
         if not (folder / REQUESTS).exists():
@@ -94,7 +91,7 @@ def read_manifest(path: str | Path) -> Manifest | MapManifest:
     if not file.exists():
         return Manifest()
     way_out = "restore it"
-    if (folder / SPOOL).exists() or (folder / REQUESTS).exists():
+    if has_requests(folder):
         way_out = "what was measured lies next to it: restore it, or move it away and `knee report` reads without it"
     with decoding.reading(str(file), "a manifest of this project", way_out):
         return manifest.read(decoding.json(decoding.content(file)))
@@ -115,13 +112,22 @@ def read_summary(path: str | Path) -> Summary:
         return found
 
 
+def run_manifest(path: str | Path) -> Manifest:
+    """The manifest of a run; HarnessError where the folder is a level map's."""
+    about = read_manifest(path)
+    if isinstance(about, MapManifest):
+        way_out = "give the folder of one of its cells"
+        raise HarnessError("a level map, not a run", place=str(path), way_out=way_out)
+    return about
+
+
 def without_requests(path: str | Path) -> Result | None:
     """What a folder holds whose requests were taken out and whose summary was kept: its manifest and its telemetry.
 
     None for any other folder.
     """
     folder = Path(path)
-    if any((folder / name).exists() for name in (SPOOL, REQUESTS)) or not (folder / SUMMARY).exists():
+    if has_requests(folder) or not (folder / SUMMARY).exists():
         return None
     about = read_manifest(folder)
     if isinstance(about, MapManifest):

@@ -28,7 +28,7 @@ _OF_TYPE = {
     "items": "array",
 }  # fmt: skip
 _NUMBERS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
-_SAYING_NOTHING = ("$schema", "title", "description", "examples", "default")
+_ANNOTATIONS = ("$schema", "title", "description", "examples", "default")
 KNOWN = ("type", "enum", "const", *_OF_TYPE)
 
 
@@ -43,7 +43,7 @@ def check(schema: Any, path: str = "$") -> None:
         raise ValueError(f"no schema at {path}")
     for key, value in schema.items():
         at = f"{path}.{key[:40]}"
-        if key not in KNOWN and key not in _SAYING_NOTHING:
+        if key not in KNOWN and key not in _ANNOTATIONS:
             raise ValueError(f"'{key[:40]}' at {path} is not supported")
         if key == "type" and not set(_names(value)) <= set(_TYPES):
             raise ValueError(f"no known type at {at}")

@@ -42,9 +42,17 @@ def test_answers_that_do_not_stop_have_ten_gaps_a_second_all_along() -> None:
     assert [each.max for each in (cost.before_s, cost.during_s, cost.after_s)] == pytest.approx([0.1] * 3)
 
 
+def test_a_prompt_that_is_read_across_the_beginning_of_the_window_is_no_calm() -> None:
+    """Of the nine gaps before the prompt at 1 s, three lie in the reading of the one before the window."""
+    level = Level(0, 2, 0, 0.0, 0.05, 10.0, 10.0)
+    cost = interference.of_level(Table.of([victim(), long(0.0, 0.35), long(1.0, 2.0)]), level)
+    assert cost is not None
+    assert (cost.prompts, cost.before_s.n, cost.during_s.n) == (2, 6, 13)
+
+
 @pytest.mark.parametrize(
     "records",
-    [[victim()], [victim(), long(tokens=700)], [victim(), long(first=11.0)], [long(), long(6.5, 7.0)]],
+    [[victim()], [victim(), long(tokens=700)], [victim(), long(10.5, 11.0)], [long(), long(6.5, 7.0)]],
     ids=["one class", "prompts that are not much longer", "none read in the window", "nobody else"],
 )
 def test_there_is_none_without_a_class_of_much_longer_prompts(records: list[Record]) -> None:

@@ -33,7 +33,25 @@ def test_a_server_that_is_not_itself_before_the_next_spike_has_no_recovery() -> 
     assert recoveries([(3.0, 13.0)]) == [None, pytest.approx(0.0)]
 
 
-@pytest.mark.parametrize("arrivals", ["poisson", "wave(period=10s,low=2,high=20)", "series(0s:2,3s:20,4s:5,10s)"])
+def test_a_server_that_stays_slow_after_a_spike_never_recovers() -> None:
+    assert recoveries([(3.0, 30.0)]) == [None, None]
+
+
+def test_a_request_that_fails_in_place_of_a_first_token_is_late() -> None:
+    failed = request(5.25, error="timeout")
+    found = recovery.of_level(Table.of([*served([]), failed]), LEVEL, traffic.parse(SPIKE))
+    assert found == pytest.approx([1.25, 0.0])
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        "poisson",
+        "wave(period=10s,low=2,high=20)",
+        "series(0s:2,3s:20,4s:5,10s)",
+        "series(0s:2,3s:20,4s:2,6s:20,7s:2,10s)",
+    ],
+)
 def test_traffic_without_a_spike_has_none(arrivals: str) -> None:
     assert recoveries([(3.0, 6.0)], arrivals) == []
 

@@ -275,7 +275,7 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> No
     checked = launch(spec, server.profile)
     if spec.quality:
         ask = functools.partial(_ask, server, checked)
-        checked = await canaries.answered(spec.quality, canary_file.read(spec.quality), checked, ask)
+        checked = await canaries.with_answers(spec.quality, canary_file.read(spec.quality), checked, ask)
     spec = probe.scenario_for(spec, checked.max_context, checked.input_tokens)
     view, records = _Quiet(), spool.Spool(folder, spool.header(0, 0.0))
     manifest = await describing.first(spec, checked, None, None, "knee run", view.note)

@@ -433,6 +433,11 @@ def test_energy_where_it_was_measured() -> None:
     assert found.usd_per_month == 324
     assert found.carbon_kg_per_month == pytest.approx(518.4)
     assert found.carbon_g_per_million == pytest.approx(400 / 6)
+    batch = Demand(offline_tokens=1e9, deadline_s=1e6)
+    once = planned(capacity(load(16, 1000, power_w=600.0)), prices=prices, demand=batch).energy
+    assert once == msgspec.structs.replace(
+        found, watts=600.0, kwh_per_month=None, usd_per_month=None, carbon_kg_per_month=None
+    )
 
 
 def test_thresholds_are_shares_of_what_was_measured() -> None:

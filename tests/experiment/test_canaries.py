@@ -13,7 +13,7 @@ import pytest
 from harness import scenario
 from harness.dialects import DIALECTS
 from harness.errors import HarnessError
-from harness.experiment.canaries import Reply, answered, asked, known
+from harness.experiment.canaries import Reply, measured, resumed, with_answers
 from harness.experiment.endpoint import Address, Launch
 from harness.load.transport import Target
 from harness.quality import QualitySpec
@@ -46,7 +46,7 @@ def with_replies(*replies: Reply) -> tuple[Launch, list[Request]]:
         sent.append(request)
         return replies[len(sent) - 1]
 
-    return asyncio.run(answered(TWICE, TWO, launch(), ask)), sent
+    return asyncio.run(with_answers(TWICE, TWO, launch(), ask)), sent
 
 
 def test_every_prompt_is_asked_before_any_is_asked_again() -> None:
@@ -76,10 +76,10 @@ def test_a_resumed_run_goes_on_with_the_first_answers_and_with_no_other_prompts(
     Path(spec.file or "").write_text('{"prompt": "one", "exact": "a b"}\n{"prompt": "two"}\n')
     begun, _ = with_replies(Reply("a b"), Reply("c"), Reply("a b"), Reply("c"))
     assert begun.unloaded
-    assert known(spec, launch(), begun.unloaded).canaries == begun.canaries
+    assert resumed(spec, launch(), begun.unloaded).canaries == begun.canaries
     Path(spec.file or "").write_text('{"prompt": "one", "exact": "a c"}\n{"prompt": "two"}\n')
     with pytest.raises(HarnessError, match="its prompts are not those that the run began with"):
-        known(spec, launch(), begun.unloaded)
+        resumed(spec, launch(), begun.unloaded)
 
 
 def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
@@ -96,7 +96,7 @@ def test_answers_of_a_server_are_read_and_its_errors_are_kept() -> None:
 
     target = scenario.Target(request_timeout=5.0)
     with servers.serving(script) as port:
-        found = asyncio.run(asked(TWICE, target, launch(port), lambda text: None))
+        found = asyncio.run(measured(TWICE, target, launch(port), lambda text: None))
     assert found.unloaded
     seen = {(each.error, each.finish_reason) for each in found.unloaded.answers}
     assert seen == {("", "stop"), ("http_5xx", ""), ("truncated", "")}

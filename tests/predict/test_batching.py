@@ -55,7 +55,7 @@ def test_a_step_carries_the_prefills_it_admits_beside_the_decoding():
     assert step.tokens == [(1, 1, False), (2, 0, False), (3, 0, False)]
     assert step.prefilled == 2
     assert step.duration == pytest.approx(
-        decode_time(COST, 3, 101 + 50 + 60) + prefill_time(COST, 50, beside=1) + prefill_time(COST, 60, beside=1)
+        decode_time(COST, 3, 101 + 50 + 60) + prefill_time(COST, 50, decoding=1) + prefill_time(COST, 60, decoding=1)
     )
 
 
@@ -159,8 +159,8 @@ def test_decoding_goes_first_and_prompts_share_the_rest_of_the_budget():
     assert [step.tokens for step in (first, second)] == [[(1, 0, False)], [(1, 1, False)]]
     assert third.tokens == [(1, 2, False), (2, 0, False)]
     cost = step_cost(LLAMA, msgspec.structs.replace(H100, max_num_batched_tokens=100))
-    assert second.duration == pytest.approx(decode_time(cost, 1, 61) + prefill_time(cost, 139, 40, beside=1))
-    rest = prefill_time(cost, 150, 139, beside=1)
+    assert second.duration == pytest.approx(decode_time(cost, 1, 61) + prefill_time(cost, 139, 40, decoding=1))
+    rest = prefill_time(cost, 150, 139, decoding=1)
     assert third.duration == pytest.approx(decode_time(cost, 2, 62 + 150) + rest)
 
 
@@ -256,7 +256,7 @@ def test_a_fused_step_hides_a_prompt_behind_the_decoding_of_others():
         server.step()
         server.submit(SimulatedRequest(9, 100, 9))
     alone = decode_time(COST, 10, 9 * 501 + 100)
-    serial = alone + prefill_time(COST, 100, beside=9)
+    serial = alone + prefill_time(COST, 100, decoding=9)
     assert plain.step().duration == pytest.approx(serial)
     # The prompt computes for less time than decoding reads, so all that is not hidden is the share of its own decoding.
     assert fused.step().duration == pytest.approx(0.9 * alone + 0.1 * serial, rel=1e-3)

@@ -115,7 +115,7 @@ def test_where_a_step_admits_several_a_first_token_waits_for_all_of_their_prompt
     there, shape = on_h100(max_num_seqs=B, kv_tokens=2 * B * (P + G)), MeanLengths(P, G)
     cost = step_cost(LLAMA, there)
     point = steady_state(cost, shape, B, B)
-    t_dec, t_pre = decode_time(cost, B, B * (P + G / 2)), prefill_time(cost, P, beside=B - 1)
+    t_dec, t_pre = decode_time(cost, B, B * (P + G / 2)), prefill_time(cost, P, decoding=B - 1)
     assert point.ttft == pytest.approx(t_dec + B / G * t_pre)
     seen = closed_loop(StepMachine(LLAMA, there), shape, B, requests=8 * B, stagger=G * B / point.throughput)
     # Prompts bunch, so that more of them come into a step than its share; one alone would be a third of it at most.

@@ -164,10 +164,10 @@ def test_the_examples_in_the_docstrings_hold():
 def test_a_prompt_beside_requests_that_decode_reads_only_the_experts_that_they_do_not():
     cost = step_cost(LLAMA, H100)
     assert prefill_time(cost, 10) == pytest.approx(cost.weights)  # alone it waits for all weights
-    assert prefill_time(cost, 10, beside=8) == pytest.approx(
+    assert prefill_time(cost, 10, decoding=8) == pytest.approx(
         10 * cost.prompt + cost.prompt_head + 100 * cost.prompt_attend
     )
-    half = prefill_time(cost, 10, beside=0.5)  # another one decodes half of the time
+    half = prefill_time(cost, 10, decoding=0.5)  # another one decodes half of the time
     assert half == pytest.approx(cost.weights / 2)
     mixed = step_cost(model(model_config("mixtral-8x7b"), "mixtral"), deployment(gpu("h200-sxm")))
     # of 8 experts 2 a token: one token hits 2, four tokens 8 (1 - .75^4) = 5.469

@@ -13,14 +13,13 @@ import msgspec
 
 from harness.analysis.points import Point, points_of, pool
 from harness.analysis.summarise import summarise
-from harness.errors import HarnessError
 from harness.judgement import Code
-from harness.manifest import Amount, Card, Manifest, MapManifest, Roof
+from harness.manifest import Amount, Card, Manifest, Roof
 from harness.predict import rules
 from harness.predict.question import short
-from harness.results.folder import REQUESTS, SPOOL, SUMMARY
+from harness.results.folder import SUMMARY, has_requests
 from harness.results.foreign.measured import ForeignResult
-from harness.results.result import Result, read_manifest, read_summary
+from harness.results.result import Result, read_summary, run_manifest
 from harness.scenario import workload_digest
 from harness.summary import Assumptions, Estimate, LevelSummary, Summary
 
@@ -102,11 +101,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def opened(place: str) -> tuple[Manifest, Summary, Result | None]:
     """A result folder's manifest, summary and content; without its content where its requests were taken out."""
     folder = Path(place)
-    if (folder / SUMMARY).exists() and not any((folder / name).exists() for name in (REQUESTS, SPOOL)):
-        about = read_manifest(folder)
-        if isinstance(about, MapManifest):
-            raise HarnessError("a level map, not a run", place=place, way_out="give the folders of its cells")
-        return about, read_summary(folder), None
+    if (folder / SUMMARY).exists() and not has_requests(folder):
+        return run_manifest(folder), read_summary(folder), None
     run = Result.open(folder)
     return run.manifest, summarise(run), run
 

@@ -21,9 +21,9 @@ from harness.decide import measured
 from harness.decide.compare.runs import within_reason
 from harness.errors import HarnessError
 from harness.judgement import Gravity, Outcome
-from harness.manifest import Manifest, MapManifest
-from harness.results.folder import REQUESTS, SPOOL, SUMMARY
-from harness.results.result import Result, read_manifest, read_summary
+from harness.manifest import Manifest
+from harness.results.folder import SUMMARY, has_requests
+from harness.results.result import Result, read_summary, run_manifest
 from harness.summary import LevelSummary, Prediction, Spread, Summary, Value
 from harness.work import Unit
 
@@ -81,12 +81,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
     """Of a result folder; `limits` in place of the SLO that the run had, seconds by name."""
     folder = Path(place)
-    if (folder / SUMMARY).exists() and not any((folder / name).exists() for name in (REQUESTS, SPOOL)):
-        about = read_manifest(folder)
-        if isinstance(about, MapManifest):
-            way_out = "give the folder of one of its cells"
-            raise HarnessError("a level map, not a run", place=place, way_out=way_out)
-        return of_summary(place, about, read_summary(folder), limits, by="percentiles")
+    if (folder / SUMMARY).exists() and not has_requests(folder):
+        return of_summary(place, run_manifest(folder), read_summary(folder), limits, by="percentiles")
     run = Result.open(folder)
     if limits is not None:
         spec = msgspec.structs.replace(run.manifest.scenario, slo=dict(limits))

@@ -1,6 +1,6 @@
 """Requests at the percentiles of their lengths: how long one takes, and the fleet if all were so long.
 
-Neither was measured. The measured TTFT is taken to grow with the prompt, the measured ITL to stay.
+Neither was measured. The measured TTFT is taken to grow with prompts above the mean, the measured ITL to stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LongRequest(msgspec.Struct, frozen=True, kw_only=True):
     percentile: str  # like p99
     input_tokens: float
     output_tokens: float
-    seconds: float | None  # TTFT · in/mean in + (out - 1)·ITL, at the operating point
+    seconds: float | None  # TTFT · max(1, in/mean in) + (out - 1)·ITL, at the operating point
     replicas: int  # if every request had these lengths
 
 

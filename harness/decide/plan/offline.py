@@ -25,29 +25,28 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million: float | None
 
 
-def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices, cold_start_s: float | None) -> Batch:
+def batch(at: MeasuredLoad, work: float, deadline_s: float, prices: Prices) -> Batch:
     """n = ceil(work / (X·(deadline - cold start))), and what they cost; `prices.gpus` are those of one replica."""
-    left = deadline_s - (cold_start_s or 0.0)
+    start_s = prices.cold_start_s or 0.0
+    left = deadline_s - start_s
     if left <= 0:
-        fact = f"the deadline is not after a cold start of {cold_start_s:g} s"
+        fact = f"the deadline is not after a cold start of {start_s:g} s"
         raise HarnessError(fact, place="--deadline", way_out="give more time")
     X = at.work_per_s.value or 0.0
     low, high = at.work_per_s.ci95 or (X, X)
     n, fewer, more = (max(1, cost.rounded_up(work / (rate * left))) for rate in (X, high or X, low or X))
     if n > MOST:
         raise HarnessError(f"more than {MOST:,} replicas", place="--deadline", way_out="give more time, or less work")
-    hours = n * (work / (n * X) + (cold_start_s or 0.0)) / 3600
+    seconds, least, most = (work / (n * rate) + start_s for rate in (X, high or X, low or X))
+    hours = n * seconds / 3600
     usd = hours * prices.gpus * prices.gpu_hour if prices.gpu_hour is not None and prices.gpus else None
     return Batch(
         work=work,
         deadline_s=deadline_s,
         replicas=n,
         ci95=(fewer, more),
-        seconds=work / (n * X) + (cold_start_s or 0.0),
-        seconds_ci95=(
-            work / (n * (high or X)) + (cold_start_s or 0.0),
-            work / (n * (low or X)) + (cold_start_s or 0.0),
-        ),
+        seconds=seconds,
+        seconds_ci95=(least, most),
         replica_hours=hours,
         usd=usd,
         usd_per_million=usd / work * 1e6 if usd is not None else None,

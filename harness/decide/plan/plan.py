@@ -64,8 +64,8 @@ def make(capacity: Capacity, question: Question, shape: Traffic | None = None) -
 def _of_batch(begun: Plan, at: MeasuredLoad) -> Plan:
     """The plan with the replicas of a batch."""
     prices, demand = begun.question.prices, begun.question.demand
-    found = offline.batch(at, _amount(begun), demand.deadline_s or 0.0, prices, prices.cold_start_s)
-    return msgspec.structs.replace(begun, batch=found, energy=energy.energy(at, found.replicas, prices))
+    found = offline.batch(at, _amount(begun), demand.deadline_s or 0.0, prices)
+    return msgspec.structs.replace(begun, batch=found, energy=energy.energy(at, found.replicas, prices, monthly=False))
 
 
 def _amount(begun: Plan) -> float:
