@@ -218,10 +218,21 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     assert [section.title for section in found] == ["Cards that do not"]
     assert set(cells(found[0].columns, "why not")) == {"misses the SLO even with one user"}
     good = choice_sections(choice.choose(made, cards, workload), "cost")
-    assert good[0].title == "Cards that serve it, the cheapest tokens first"
+    assert good[0].title == "Cards that serve it, the cheapest tokens first, by the slow end"
     notes = good[-1].lines
     assert any("fitted on NVIDIA cards" in note for note in notes)
     assert len(notes) == len(set(notes))
+
+
+def test_the_table_of_cards_fits_on_80_columns_with_their_whole_names() -> None:
+    made, _, workload = question.setup(CHAT)
+    cards = [catalog.gpu(key) for key in ("h100-sxm", "rtx-pro-6000-srv")]
+    found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 0.05}), "cost", whole=False)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, no_color=True)
+    terminal.show(Document(sections=found[:1]), console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 2 + len(cells(found[0].columns, "GPU"))
+    assert any("8 × rtx-pro-6000-srv" in line and "…" not in line for line in lines)
 
 
 @pytest.mark.slow
