@@ -455,6 +455,7 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kv_bytes_per_request: float | None = None  # at the mean context
     parameters: float | None = None
     prefill_s: float | None = None  # of one prompt
+    prefill_beside_s: float | None = None  # likewise, in steps in which others decode
     speed: float | None = None  # of a simulation's clock
     kv_tokens_by_memory: float | None = None  # that the card has room for, where the server publishes its own
     tp: float = 1

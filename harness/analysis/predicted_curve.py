@@ -28,7 +28,8 @@ class PredictedCurve(msgspec.Struct, frozen=True):
     running: tuple[float, ...]  # where it is known, ascending
     seconds: tuple[float, ...]  # of decoding, there
     cap: float
-    prefill: float  # seconds of one prompt
+    prefill: float  # seconds of one prompt alone
+    beside: float  # likewise, where others decode, whose steps read the weights anyway
     share: float  # prefills in a step per running request of a replica: 1/G
     replicas: float
 
@@ -40,11 +41,15 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         (a, b), (y, z) = self.running[i : i + 2], self.seconds[i : i + 2]
         return y + (z - y) * (B - a) / (b - a)
 
-    def prefilling(self, B: float) -> float:
-        return max(1.0, B / self.replicas) * self.share * self.prefill
+    def prefilling(self, B: float, wait: float = 1.0) -> float:
+        """A step's prefills, where a prompt alone takes `wait` times as long."""
+        running = max(1.0, B / self.replicas)
+        others = min(1.0, running - 1)
+        prompt = (1 - others) * wait * self.prefill + others * self.beside
+        return running * self.share * prompt
 
     def weights_wait(self, decode: float) -> float:
-        """How many times as long a prompt takes where decoding takes `decode` times as long.
+        """How many times as long a prompt alone takes where decoding takes `decode` times as long.
 
         Above 1 only for one so short that it waits for the weights instead of the arithmetic: no longer than a decode
         step. Each step reads them once, so that it is later by as much as a decode step is.
@@ -59,7 +64,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
 
         nan where that would be no time at all: a prediction that comes from outside need not be one.
         """
-        seconds = decode * self.decoding(B) + prefill * self.weights_wait(decode) * self.prefilling(B)
+        seconds = decode * self.decoding(B) + prefill * self.prefilling(B, self.weights_wait(decode))
         return B / seconds if seconds > 0 else math.nan
 
 
@@ -72,6 +77,8 @@ def predicted_curve(prediction: Prediction) -> PredictedCurve:
     if cap < math.inf:
         known[cap] = prediction.plateau_tokens_per_s.mid
     share, replicas = 1 / prediction.output_tokens, assumed.dp
-    bare = PredictedCurve((), (), cap, assumed.prefill_s or 0.0, share, replicas)
+    prefill = assumed.prefill_s or 0.0
+    beside = prefill if assumed.prefill_beside_s is None else assumed.prefill_beside_s
+    bare = PredictedCurve((), (), cap, prefill, beside, share, replicas)
     points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))

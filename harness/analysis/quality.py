@@ -32,7 +32,6 @@ _SAID = {
     "ends": "ended for another reason than the first ones",
     "scores": "are wrong where the first ones are right",
 }
-_ADVICE = "look at what the server does under load: batch size, speculation, KV precision, preemption"
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +217,8 @@ def verdicts(quality: Quality) -> list[Verdict]:
             f"before {each.before} of {each.of})"
             for each in here
         ]
-        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(said), _ADVICE, int(load) if load == int(load) else load))
+        advice = "look at what the server does under load: batch size, speculation, KV precision, preemption"
+        out.append(doubt(Code.ANSWERS_CHANGED, "; ".join(said), advice, int(load) if load == int(load) else load))
     return out
 
 

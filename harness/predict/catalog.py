@@ -212,7 +212,7 @@ def _gpu(row: dict[str, str]) -> Gpu:
 
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _FEW = 3  # names that an unknown one is answered with
-# What names of tuned checkpoints have besides the model's: no difference of architecture. So has a month, like 2507.
+# What names of tuned checkpoints have besides the model's: no difference of architecture. Nor is a month, like 2407.
 _TUNED = {"instruct", "it", "chat", "thinking", "hf", "base", "meta", "nvidia", "bf16", "v0.1", "v0.2", "v0.3"}
 _SHORTENED = {  # names at the hub that are longer than ours, without the above
     "llama-4-scout-17b-16e": "llama-4-scout",
@@ -254,13 +254,18 @@ def _short(name: str) -> str:
     """Our name of a model at the hub, if it is one of ours.
 
     >>> _short("Qwen/Qwen3-30B-A3B-Instruct-2507"), _short("BAAI/bge-large-en-v1.5")
-    ('qwen3-30b-a3b', 'bge-large-en-v1.5')
+    ('qwen3-30b-a3b-2507', 'bge-large-en-v1.5')
     """
-    bare = name.rsplit("/", 1)[-1].lower()
-    if bare in _models():
-        return bare
-    words = [word for word in bare.split("-") if word not in _TUNED and not (word.isdecimal() and len(word) == 4)]
-    return _SHORTENED.get("-".join(words), "-".join(words))
+    short = name.rsplit("/", 1)[-1].lower()
+    if short in _models():
+        return short
+    words = [word for word in short.split("-") if word not in _TUNED]
+    for kept in (words, [word for word in words if not (word.isdecimal() and len(word) == 4)]):
+        short = "-".join(kept)
+        short = _SHORTENED.get(short, short)
+        if short.removesuffix("-fp8") in _models():
+            break
+    return short
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:

@@ -51,14 +51,17 @@ def predict(
     )
     stepped = at_levels(model, where, lengths, closed.levels)
     found = [_replaced(*pair) for pair in zip(closed.levels, stepped, strict=True)]
-    prefill = sum(prefill_time(cost, P, cost.cached * P) for P, _ in lengths) / len(lengths)
+    alone, beside = (
+        sum(prefill_time(cost, P, cost.cached * P, beside=others) for P, _ in lengths) / len(lengths)
+        for others in (0.0, 1.0)
+    )
     return msgspec.structs.replace(
         closed,
         single_stream_tokens_per_s=single,
         plateau_tokens_per_s=plateau,
         levels=[_judged(level, cost, mean, slo) for level in found] if slo else found,
         step_machine=stepped,
-        assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=prefill),
+        assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=beside),
         notes=[*closed.notes, _NOTE],
     )
 

@@ -195,7 +195,10 @@ def test_without_a_level_at_1_the_sentence_says_what_cannot_be_told() -> None:
 
 
 def test_faster_than_predicted_has_its_cause_as_well() -> None:
-    """Where the weights weigh half: half the time of a token, and more than the 1.15 that still agree."""
+    """Where the weights weigh half: half the time of a token, and more than the 1.15 that still agree.
+
+    Prompts beside others wait for arithmetic alone: their 2.3 % of a step stay, so it is 1 / (0.977 / 2 + 0.023).
+    """
     prediction = predicted(P=64)
     alone = prediction.levels[0]
     assert alone.itl_s is not None
@@ -206,7 +209,7 @@ def test_faster_than_predicted_has_its_cause_as_well() -> None:
     )  # fmt: skip
     found = attributed(prediction, levels)
     assert found.largest == Cause.BANDWIDTH
-    assert found.factors[Cause.BANDWIDTH] == pytest.approx(2.0, rel=0.01)
+    assert found.factors[Cause.BANDWIDTH] == pytest.approx(1.955, rel=0.005)
 
 
 def test_two_causes_share_the_gap_and_the_larger_is_named() -> None:

@@ -40,7 +40,7 @@ def test_a_wrong_gpu_key_names_the_nearest():
 
 @pytest.mark.parametrize(
     ("key", "like"),
-    [("b200", "b200-sxm"), ("v100", "v100-16-sxm, v100-32-sxm"), ("H100", "h100-pcie, h100-sxm, h100-nvl")],
+    [("v100", "v100-16-sxm, v100-32-sxm"), ("H100", "h100-pcie, h100-sxm, h100-nvl")],
 )
 def test_a_card_without_its_form_names_its_forms_and_no_other_card(key, like):
     with pytest.raises(HarnessError) as raised:
