@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.predict.tune import Calibration
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
+_GUESSED = "Cards whose MBU, MFU and overheads are a guess stand last."
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
     "mbu": "MBU",
@@ -253,8 +254,13 @@ def choice_sections(choices: Sequence[Choice], rank: str, *, whole: bool = True)
         Column("why not", [plain(each.why_not) for each in out], words=True),
     ]
     doubts = _doubts(fit)
+    guessed = any(each.constants == "guess" and not each.measured for each in fit)
     return [
-        *([Section(f"Cards that serve it, {by}", columns=_choices(fit, whole=whole))] if fit else []),
+        *(
+            [Section(f"Cards that serve it, {by}", columns=_choices(fit, whole=whole), note=_GUESSED * guessed)]
+            if fit
+            else []
+        ),
         *([Section("Cards that do not", columns=reasons)] if out else []),
         *([Section("Doubts about cards marked ?", lines=doubts)] if doubts else []),
     ]
