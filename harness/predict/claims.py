@@ -21,6 +21,7 @@ from harness.predict.model import Model, kv_bytes_per_token, parameters, weight_
 from harness.predict.step import MeanLengths
 from harness.summary import Prediction
 
+TITLE = "Unsourced claims about such a setup"  # of where they are shown
 _FILE = Path(__file__).with_name("data") / "seed_claims.csv"
 _SIZES = {"7b": (6e9, 9e9), "70b": (65e9, 75e9)}
 _CARDS = ("a100-80", "h100")

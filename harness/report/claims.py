@@ -14,7 +14,6 @@ from harness.recipe import Claim
 from harness.report.document import Column, Section
 from harness.report.format import MISSING, interval, load_of, number, plain
 from harness.report.headline import fastest, unit_of
-from harness.report.subject import CLAIMS
 from harness.results.levelmap import REPEAT, SERVER, Map, MeasuredCell
 from harness.summary import Summary
 
@@ -23,7 +22,8 @@ def section(summary: Summary, manifest: Manifest) -> Section:
     """A table of the claims about such a setup; empty, and not shown, where none holds."""
     rows, heads = of_run(summary, manifest), ("claim", "claimed", "measured")
     return Section(
-        CLAIMS, columns=[Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows]
+        claims.TITLE,
+        columns=[Column(head, [row[i] for row in rows], words=True) for i, head in enumerate(heads) if rows],
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
 from harness.report.format import MISSING, ms, number, percent, plain
-from harness.report.subject import CLAIMS
 from harness.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:

@@ -60,8 +60,9 @@ _BRIEF = {
     Code.KNEE_NOT_IDENTIFIABLE: "too few levels for a knee",
     Code.PHASE_PLATEAU_NOT_REACHED: "the phase's plateau is not reached",
     Code.NODE_LOSS: "a replica was lost{}: see Lost replicas, --verbose",
-    Code.SPOOL_DAMAGED: "the run's file is damaged; what is shown stands",
 }
+
+_OF_THE_RECORDS = (Code.INCOMPLETE, Code.SPOOL_DAMAGED)  # what is shown is not the whole run
 
 
 def worst(level: LevelSummary) -> Gravity | None:
@@ -102,7 +103,7 @@ def first_lines(summary: Summary, found: Sequence[Remark], most: int) -> list[Re
     invalid = [
         each
         for each in found
-        if each.code == Code.INCOMPLETE or (each.gravity == Gravity.INVALID and each.code not in repeated)
+        if each.code in _OF_THE_RECORDS or (each.gravity == Gravity.INVALID and each.code not in repeated)
     ]
     others = [each for each in found if each not in invalid and each.code not in (*REASONS, *_OF_THE_FIT)]
     others.sort(key=lambda each: each.gravity == Gravity.INVALID)

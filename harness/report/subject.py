@@ -11,7 +11,6 @@ from harness.report.format import flat, number, plain
 from harness.report.headline import of_ramp
 from harness.summary import Summary
 
-CLAIMS = "Unsourced claims about such a setup"
 BY_CONSTRUCTION = "results agree with the prediction by construction"
 _DIFFERS = 0.02  # of the tokens requested: the mean that was sent is shown too if it differs by more
 

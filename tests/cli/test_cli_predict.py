@@ -318,6 +318,7 @@ def test_a_measured_result_takes_the_place_of_its_prediction() -> None:
 
 @pytest.mark.slow
 def test_a_measured_result_stands_beside_the_prediction_of_its_card() -> None:
+    """It was simulated when a prompt beside others still read the weights: a tenth slower where 16 are in flight."""
     options = (
         *DEMO_OPTIONS,
         "--gpu",
@@ -331,7 +332,7 @@ def test_a_measured_result_stands_beside_the_prediction_of_its_card() -> None:
     )
     ratios = [level["measured_over_predicted"] for level in prediction(*options)["levels"]]
     assert ratios[1] is None
-    assert [ratios[0], ratios[2]] == pytest.approx([1, 1], rel=0.05)
+    assert [ratios[0], ratios[2]] == pytest.approx([1, 0.9], rel=0.03)
 
 
 @pytest.mark.slow
