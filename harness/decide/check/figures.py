@@ -150,6 +150,7 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 def plateau(summary: Summary) -> Quantity:
     """Throughput past the hinge; where that is not shown, at least the low end of a valid level or of the fit."""
+    sound: list[tuple[float | None, float | None] | None]
     sound = [level.throughput.ci95 for level in summary.levels if usable(level, Purpose.ANSWER)]
     if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays
         sound.append(summary.curve.plateau_tokens_per_s.ci95)
