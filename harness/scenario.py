@@ -529,7 +529,8 @@ def _key(variable: str, environ: Mapping[str, str]) -> str:
     """The API key. A variable that is not set is named only if it looks like a name: it may be the key."""
     key = environ.get(variable)
     if not key:
-        fact = f"the variable {variable} is empty" if variable.isupper() else "no variable of that name is set"
+        what = "is not set" if key is None else "is empty"
+        fact = f"the variable {variable} {what}" if variable.isupper() else "no variable of that name is set"
         name = variable if variable.isupper() else "MY_KEY"
         raise HarnessError(fact, place="--api-key-env", way_out=f"export {name}=…")
     return key

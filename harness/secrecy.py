@@ -82,7 +82,8 @@ def resolved(text: str, environ: Mapping[str, str], place: str) -> str:
         return text
     value = environ.get(match[2])
     if not value:
-        raise HarnessError(f"the variable {match[2]} is empty", place=place, way_out=f"export {match[2]}=…")
+        what = "is not set" if value is None else "is empty"
+        raise HarnessError(f"the variable {match[2]} {what}", place=place, way_out=f"export {match[2]}=…")
     return (match[1] or "") + value
 
 

@@ -91,7 +91,7 @@ def test_every_knee_command_runs_as_shown(page: str, tmp_path: Path) -> None:
     made = {path.name: path for path in (tmp_path / "results").iterdir() if path.name not in MEASURED}
     assert len(made) == sum(command.startswith("knee run http") for command in commands(page))
     if page == "docs/guide.md":
-        assert set(made) == {"first", "second", "third", "slo", "after"}
+        assert set(made) == {"first", "second", "third", "slo", "after", "canaries"}
         first = json.loads((made["first"] / "summary.json").read_text())
         assert first["curve"]["state"] in ("found", "provisional"), "the first measuring command ends in a knee"
         attached = json.loads((made["first"] / "manifest.json").read_text())["client"]["calibration"]

@@ -344,7 +344,8 @@ def test_a_header_that_repeats_the_model_s_name_is_no_secret() -> None:
 @pytest.mark.parametrize(
     ("environ", "line"),
     [
-        ({}, "the variable KEY is empty; export KEY=…"),
+        ({}, "the variable KEY is not set; export KEY=…"),
+        ({"KEY": ""}, "the variable KEY is empty; export KEY=…"),
         ({"KEY": "a\nb"}, "header Authorization: its value is not one line"),
     ],
 )

@@ -67,7 +67,11 @@ def of_few(levels: PooledLevels) -> Conclusion:
     """The conclusion from fewer levels than any family needs."""
     n = len(levels.N)
     if n < 2:
-        few = "no level was measured" if n == 0 else "one level was measured, a curve needs at least two"
+        few = (
+            "no valid level of concurrency was measured"
+            if n == 0
+            else "one level was measured, a curve needs at least two"
+        )
         return Conclusion(NONE, [few], Settle(_new(levels, [1, 2, 4, 8] if n else [1])))
     slope, half = last_elasticity(levels)
     last, reasons = float(levels.C[-1]), [f"{n} levels, {LEVELS} are needed"]

@@ -214,8 +214,9 @@ def _solve(levels: PooledLevels, Y: Floats, richest: int) -> Solved:
 
 
 def _weights(best: Solved) -> Floats:
-    """Akaike weight of every family admitted, from the scores."""
+    """Akaike weight of every family admitted, from the scores; 0 where it is lost in the rounding of their sum."""
     weights = np.exp((best.score[0].min() - best.score[0]) / 2)
+    weights[weights < np.finfo(float).eps] = 0.0  # 1e-263 says no more, and readers of the file refuse it
     return np.asarray(weights / weights.sum())
 
 

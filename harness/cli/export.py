@@ -12,7 +12,7 @@ _FORMATS = ("csv", "vllm", "llm-d", "otel")  # of harness.library.export, which 
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--to", type=click.Choice(_FORMATS), required=True, help="Format of the files.")
 @click.option("--out", metavar="DIR", help="Write files there; default: the levels on stdout.")
 def export(folder: str, to: str, out: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -101,8 +102,16 @@ def publish(
     document = write_reports(folder, summary, manifest, plots=plots, baseline=more.baseline, with_claims=more.claims)
     drawn: list[tuple[str, str | Path]] = [("report", folder / "report.html"), ("curve", folder / "curve.png")]
     made: list[tuple[str, str | Path]] = [("result folder", folder), ("summary", folder / SUMMARY)]
+    to_go_on: list[tuple[str, str | Path]] = [("to go on", f"knee run --resume {shlex.quote(str(folder))}")]
     with closed_stdout_ignored():
-        print_summary(summary, manifest, made + drawn * plots, as_json=as_json, quiet=quiet, verbose=verbose)
+        print_summary(
+            summary,
+            manifest,
+            made + drawn * plots + to_go_on * (not summary.complete),
+            as_json=as_json,
+            quiet=quiet,
+            verbose=verbose,
+        )
     if plots:
         write_plots(folder, document, summary, more.result, more.figures)
 

@@ -376,17 +376,20 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
         output.print_json(msgspec.json.encode(found).decode())
     else:
         judged = msgspec.structs.replace(first, slo=choice.with_usual(first.slo, workload))
-        head = Section(lines=[_heading(judged, made.name, workload)])
-        _show(Document(sections=[head, *prediction.choice_sections(found, flags["rank"])]))
+        head = Section(lines=[_heading(judged, made.name, workload, every=not keys)])
+        shown = found if keys else choice.best_sizes(found)
+        whole = not console(stderr=False).is_terminal
+        _show(Document(sections=[head, *prediction.choice_sections(shown, flags["rank"], whole=whole)]))
 
 
-def _heading(question: Question, name: str, workload: MeanLengths) -> str:
+def _heading(question: Question, name: str, workload: MeanLengths, *, every: bool) -> str:
     """The line above the table of cards: model, workload and limits."""
     limits = ", ".join(f"{limit} = {units.duration(seconds)}" for limit, seconds in question.slo.items())
     tokens = f"{workload.input_tokens:g} tokens in"
     if workload.output_tokens:
         tokens += f", {workload.output_tokens:g} out"
-    return f"{name}, {tokens}" + (f", {limits}" if limits else "") + "; each card at its best load"
+    sizes = ", in its best size (--json has all)" if every else ""
+    return f"{name}, {tokens}" + (f", {limits}" if limits else "") + f"; each card at its best load{sizes}"
 
 
 def _plot(found: PredictionResult, where: str) -> None:

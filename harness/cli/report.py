@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", nargs=-1, required=True, type=click.Path(file_okay=False))
+@click.argument("folder", nargs=-1, required=True, metavar="DIR…", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
 @click.option("--baseline", metavar="DIR", help="Lay the levels of another run over the curve.")
 @click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")

@@ -29,6 +29,8 @@ def _parts(error: click.UsageError) -> tuple[str, str, str]:
             if "requires" in error.message:
                 return error.option_name, "it needs a value", f"write {error.option_name} VALUE"
             return error.option_name, "it takes no value", f"write {error.option_name} alone"
+        case click.MissingParameter(param=click.Option(type=click.Choice(choices=choices), opts=[name, *_])):
+            return "", f"no {name}", f"give one of: {', '.join(map(str, choices))}"
         case click.MissingParameter() if error.param is not None:
             return "", f"no {error.param.human_readable_name.rstrip('.…')}", ""
         case click.BadParameter() if error.param is not None:

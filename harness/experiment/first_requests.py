@@ -173,6 +173,13 @@ def _length_notes(
     return notes
 
 
+def _way_out_of_400(scenario: Scenario) -> str:
+    """What makes a request acceptable that was refused without naming a field."""
+    if not scenario.decodes:
+        return f"serve a model for --api {scenario.target.api} there"
+    return "change it: --input-tokens, --output-tokens, --extra-body"
+
+
 class _RefusedError(HarnessError):
     """A 400, 413 or 422 that names no field which could be left out."""
 
@@ -263,7 +270,7 @@ class _Requests:
         if status in (400, 413, 422):
             field = refusals.refused_field(message, self.drop | frozenset(self._scenario.target.extra_body))
             if field is None:
-                raise _RefusedError(server_words(status, message), place=place, way_out="change the request")
+                raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(self._scenario))
             self.drop |= {field}
             self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return

@@ -346,7 +346,8 @@ async def _model(
         elif "html" in answer.headers.get("content-type", ""):
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:
-            raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out="give --model")
+            way_out = "check the address, or give --model" if status == 404 else "give --model"
+            raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out=way_out)
     for name in () if any_model else (wanted, *of_classes):
         if served and name not in served:
             raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))

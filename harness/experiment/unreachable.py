@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
@@ -62,9 +64,13 @@ async def _unreachable(error: control.TransportError, place: str, where: Address
             f"the proxy refuses ({_reason(error)})", place=place, way_out="see HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
         )
     if isinstance(error, control.ConnectError):
+        if any(isinstance(cause, socket.gaierror) for cause in control.causes(error)):
+            return HarnessError("no host of that name is known", place=place, way_out="check the address")
         command = f"curl --unix-socket {where.uds} http://localhost/v1/models" if where.uds else f"curl {place}"
+        numbers = (cause.errno for cause in control.causes(error) if isinstance(cause, OSError) and cause.errno)
+        reason = next((os.strerror(number).lower() for number in numbers), _reason(error))
         return HarnessError(
-            f"nothing answers there ({_reason(error)})", place=place, way_out=f"start the server, then {command}"
+            f"nothing answers there ({reason})", place=place, way_out=f"start the server, then {command}"
         )
     if await speaks_tls(where, wire):
         return is_https(place)

@@ -92,6 +92,14 @@ def choose(
     return sorted(found, key=lambda each: _order(each, rank))
 
 
+def best_sizes(choices: Iterable[Choice]) -> list[Choice]:
+    """Of each card the size that stands first, in the same order."""
+    first: dict[str, Choice] = {}
+    for each in choices:
+        first.setdefault(each.gpu, each)
+    return list(first.values())
+
+
 def _order(choice: Choice, rank: str) -> tuple[bool, bool, float]:
     guessed = choice.constants == "guess" and not choice.measured
     if rank == "cost":

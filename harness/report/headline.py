@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
-from harness.report.format import confidence, joined, listed, load_of, number, plain
-from harness.report.operating_point import at_the_knee, highest_up_to, latencies, one_level, phases, throughput
+from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
+from harness.report.operating_point import AT, at_the_knee, highest_up_to, latencies, one_level, phases, throughput
 from harness.report.repeats import distinct
 from harness.summary import (
     BEYOND,
@@ -158,17 +158,28 @@ def _limited_knee(summary: Summary) -> Fact:
     open_loop = is_open(summary)
     knee = summary.knees.slo_rate if open_loop else summary.knees.slo
     unit = "requests per second" if open_loop else summary.load_unit
-    judged = [level for level in summary.levels if level.slo]
+    judged = sorted((level for level in summary.levels if level.slo), key=lambda level: level.load or 0)
     limits = ", ".join(dict.fromkeys(plain(each.limit) for each in judged[0].slo)) if judged else ""
+    limits = joined(limits, _which_missed(judged) if ", " in limits else "")
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
         if missed is None:
             return Fact("Knee", f"at least {_count(knee.value, unit)}: no level misses the limits", limits)
         return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them", limits)
-    lowest = min(judged, key=lambda level: level.load or 0, default=None)
+    lowest = judged[0] if judged else None
     if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
         return Fact("Knee", f"below {_count(lowest.load, unit)}: the lowest level misses the limits", limits)
     return Fact("Knee", "not measurable: no level has enough requests to decide the limits", limits)
+
+
+def _which_missed(judged: Sequence[LevelSummary]) -> str:
+    """The limits that the first of the levels misses which misses any, with the share of requests within each."""
+    for level in judged:
+        missed = [each for each in level.slo if each.outcome == Outcome.MISSED]
+        if missed:
+            shares = [f"{plain(each.limit)} ({percent(each.fraction)} within it)" for each in missed]
+            return f"missed at {load_of(level)}: {', '.join(shares)}"
+    return ""
 
 
 def _at_rates(summary: Summary, levels: Sequence[LevelSummary], valid: Sequence[LevelSummary]) -> list[Fact]:

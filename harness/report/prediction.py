@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.predict.tune import Calibration
 
 _OUTWEIGHED = {"compute": "the memory traffic", "kv_traffic": "the weights", "prefill": "decoding"}
+_GUESSED = "Cards whose MBU, MFU and overheads are a guess stand last."
 _SHARES = ("mbu", "mfu_prefill", "mfu_decode")
 PARAMETERS = {
     "mbu": "MBU",
@@ -239,8 +240,11 @@ def calibrated_columns(prediction: Prediction, found: Calibrated) -> list[Column
     ])  # fmt: skip
 
 
-def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
-    """Every card that fits, the best first, and the others with the reason why not."""
+def choice_sections(choices: Sequence[Choice], rank: str, *, whole: bool = True) -> list[Section]:
+    """Every card that fits, the best first, and the others with the reason why not.
+
+    Where not `whole`, as many columns as fit on a terminal.
+    """
     fit = [each for each in choices if not each.why_not]
     out = [each for each in choices if each.why_not]
     most = "tokens" if _decodes(fit) else "requests"
@@ -249,12 +253,27 @@ def choice_sections(choices: Sequence[Choice], rank: str) -> list[Section]:
         Column("GPU", [_cards(each) for each in out], words=True),
         Column("why not", [plain(each.why_not) for each in out], words=True),
     ]
-    doubts = dict.fromkeys(plain(doubt) for each in fit for doubt in each.doubts)
+    doubts = _doubts(fit)
+    guessed = any(each.constants == "guess" and not each.measured for each in fit)
     return [
-        *([Section(f"Cards that serve it, {by}", columns=_choices(fit))] if fit else []),
+        *(
+            [Section(f"Cards that serve it, {by}", columns=_choices(fit, whole=whole), note=_GUESSED * guessed)]
+            if fit
+            else []
+        ),
         *([Section("Cards that do not", columns=reasons)] if out else []),
-        *([Section("Doubts about cards marked ?", lines=list(doubts))] if doubts else []),
+        *([Section("Doubts about cards marked ?", lines=doubts)] if doubts else []),
     ]
+
+
+def _doubts(choices: Sequence[Choice]) -> list[str]:
+    """Each doubt once, with the cards that it is about and without its source, which one card's prediction has."""
+    cards: dict[str, dict[str, None]] = {}
+    for each in choices:
+        for doubt in each.doubts:
+            about, _, what = plain(doubt).partition(": ")
+            cards.setdefault(what.partition(" (")[0], {})[about] = None
+    return [f"{what}: {', '.join(about)}" for what, about in cards.items()]
 
 
 def _cards(choice: Choice) -> str:
@@ -265,7 +284,10 @@ def _decodes(choices: Sequence[Choice]) -> bool:
     return any(each.output_tokens_per_s and each.output_tokens_per_s.mid for each in choices)
 
 
-def _choices(choices: Sequence[Choice]) -> list[Column]:
+def _choices(choices: Sequence[Choice], *, whole: bool) -> list[Column]:
+    def spare(order: int) -> int:
+        return 0 if whole else order
+
     def money(value: float | None) -> str:
         return MISSING if value is None else f"{value:,.2f}"
 
@@ -275,16 +297,19 @@ def _choices(choices: Sequence[Choice]) -> list[Column]:
         Column("$/1M" if _decodes(choices) else "$/1M in", [number(each.usd_per_million) for each in choices]),
         Column("at most", [number(each.usd_per_million_slow) for each in choices]),
         Column("tok/s", [number(band.mid) if band and band.mid else MISSING for band in bands]),
-        Column("at least", [number(band.low) if band and band.low else MISSING for band in bands]),
+        Column("at least", [number(band.low) if band and band.low else MISSING for band in bands], spare=spare(3)),
         Column("req/s", [number(each.requests_per_s) for each in choices]),
         Column("at C", [number(each.concurrency) for each in choices]),
         Column("ITL ms", [ms(each.itl_s) for each in choices]),
         Column("TTFT ms", [ms(each.ttft_s) for each in choices]),
         Column("$/h", [money(each.usd_per_hour) for each in choices]),
+        Column("bound by", [limit_name(each.binding_cap or MISSING) for each in choices], words=True, spare=spare(2)),
         Column(
-            "bound by", [limit_name(each.binding_cap) if each.binding_cap else MISSING for each in choices], words=True
+            "constants",
+            ["measured" if each.measured else each.constants for each in choices],
+            words=True,
+            spare=spare(1),
         ),
-        Column("constants", ["measured" if each.measured else each.constants for each in choices], words=True),
         Column("", ["?" if each.doubts and not each.measured else "" for each in choices], words=True),
     ]
     return shown(columns, empty=(MISSING, ""))

@@ -53,7 +53,7 @@ def read(path: str, data: bytes, profile: Profile | Reference) -> Encoding:
     if body.model not in (None, profile.model_name):
         raise RefusalError(404, "NotFoundError", f"The model `{body.model}` does not exist.")
     if not isinstance(profile, Profile) or profile.model.generates:
-        raise bad_request(f"The model generates text: it does not support {path}")
+        raise bad_request(f"The model generates text: it does not support {path}; --profile all-minilm-l6-v2/l4 does")
     texts = tuple(_tokens(path, body))
     if not texts:
         raise bad_request("there is no text")

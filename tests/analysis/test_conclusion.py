@@ -97,7 +97,7 @@ def test_three_levels_that_rise_are_beyond_and_one_is_nothing() -> None:
     one = fit(csv([1], [100])).curve
     assert one.state == "none"
     assert one.reasons == ["one level was measured, a curve needs at least two"]
-    assert fit([]).curve.reasons == ["no level was measured"]
+    assert fit([]).curve.reasons == ["no valid level of concurrency was measured"]
 
 
 def test_a_server_that_takes_one_request_at_a_time_has_its_knee_at_one() -> None:

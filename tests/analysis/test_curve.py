@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import decoding
 from harness.analysis import curve
 from harness.analysis.curve import Fit, Point, fit, throughput
 from harness.analysis.verdicts.curve import dip_confirmed
@@ -256,6 +257,13 @@ def test_a_dip_that_too_few_levels_show_is_left_to_a_note() -> None:
     assert "dip_unconfirmed" in codes(found)
     assert any("2 levels past the knee, 3 are needed" in v.message for v in found.curve.verdicts)
     assert set(found.curve.weights) == {"hyperbola", "capped_hyperbola"}
+
+
+def test_a_family_that_an_exact_knee_rules_out_weighs_nothing_that_a_reader_would_refuse() -> None:
+    found = fit(measured(DOUBLING, 0.01, 0.0001, 48.0))
+    assert found.curve.weights["hyperbola"] == 0.0
+    assert sum(found.curve.weights.values()) == pytest.approx(1.0)
+    decoding.json(msgspec.json.encode(found.curve))
 
 
 @pytest.mark.slow

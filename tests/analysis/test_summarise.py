@@ -143,7 +143,7 @@ def test_a_folder_without_a_finished_level_says_that_nothing_was_measured(tmp_pa
     got = folder(tmp_path, [Level(0, 2, 0, 0.0)])
     assert (got.levels, got.knee_concurrency, got.cost) == ([], None, None)
     assert got.curve is not None
-    assert (got.curve.state, got.curve.reasons) == ("none", ["no level was measured"])
+    assert (got.curve.state, got.curve.reasons) == ("none", ["no valid level of concurrency was measured"])
 
 
 WHOLE = Level(0, 2, 0, 0.0, 5.0, 25.0, 26.0)
@@ -246,6 +246,6 @@ def test_a_probe_s_levels_are_no_points_of_the_curve(tmp_path: Path) -> None:
     got = folder(tmp_path, probes, scenario=scenario, workload={"input_tokens": 64, "output_tokens": 1})
     assert [s.input_tokens_asked for s in got.levels] == [64, 128, 256, 512, 1024, 2048]
     assert got.curve is not None
-    assert got.curve.reasons == ["no level was measured"]
+    assert got.curve.reasons == ["no valid level of concurrency was measured"]
     assert got.phases is not None
     assert got.phases.decode is None

@@ -27,7 +27,8 @@ USAGE = {
     "run": "no endpoint; give http://host:8000, or --url sim: for the simulated one",
     "run URL --levels": "--levels: it needs a value; write --levels VALUE",
     "predict --gpu l4": "no --model-config; name a model and a card, or --gpu all: `knee predict --list gpus`",
-    "report": "no FOLDER; see `knee report --help`",
+    "report": "no DIR; see `knee report --help`",
+    "export results/x": "no --to; give one of: csv, vllm, llm-d, otel",
     "fit": "no FILE|DIR|-; see `knee fit --help`",
     "compare": "no [NAME=]DIR|FILE; see `knee compare --help`",
     "completion": "no SHELL; see `knee completion --help`",
@@ -67,7 +68,7 @@ USAGE = {
 }
 MISTAKES = {
     # addresses and files
-    "run URL": "URL: nothing answers there (All connection attempts failed); start the server, then curl URL",
+    "run URL": "URL: nothing answers there (connection refused); start the server, then curl URL",
     "run ftp://h": "ftp://h: not an http address; write it like http://host:8000, https://host or "
     "unix:/run/server.sock",
     "run http:/h:8000": "http:/h:8000: not an http address; write it like http://host:8000, https://host or "

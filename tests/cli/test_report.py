@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.cli import cli
+from harness.cli import cli, output
+from tests.builders.summaries import MANIFEST, full, interrupted
 
 DEMO = Path(__file__).parent.parent / "data" / "demo"
 
@@ -47,10 +48,18 @@ def without_requests(folder: Path, **first_level: object) -> dict[str, object]:
     assert report(folder, "--no-plots").exit_code == 0
     (folder / "requests.parquet").unlink()
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    summary["curve"]["weights"] = {"hyperbola": 0.0, "capped_hyperbola": 1.0}
     summary["levels"][0] |= first_level
     (folder / "summary.json").write_text(json.dumps(summary))
     return summary
+
+
+def test_a_run_that_ended_early_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    output.publish(folder, interrupted(), MANIFEST, plots=False, as_json=False, quiet=False, verbose=False)
+    assert f"knee run --resume '{folder}'" in capsys.readouterr().out
+    output.publish(folder, full(), MANIFEST, plots=False, as_json=False, quiet=False, verbose=False)
+    assert "--resume" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -255,6 +255,14 @@ def test_a_provisional_plateau_can_be_met_by_its_levels_and_is_never_missed() ->
     assert found.way_out == "measure 16, 23, 32 in flight"
 
 
+def test_a_provisional_fit_is_a_low_end_where_no_level_has_an_interval() -> None:
+    made = summaries.provisional()  # its plateau is 1,702 tok/s or more
+    bare = [msgspec.structs.replace(each, output_tokens_per_s=Estimate(1000.0)) for each in made.levels]
+    run = [measured(msgspec.structs.replace(made, levels=bare))]
+    assert [outcome(f"plateau >= {bound}", run).outcome for bound in (1700, 1710)] == ["met", "unresolved"]
+    assert [outcome(f"plateau <= {bound}", run).outcome for bound in (1700, 2000)] == ["missed", "unresolved"]
+
+
 def test_an_invalid_level_decides_nothing_but_overload_still_misses() -> None:
     found = outcome("output_tokens_per_s@64 >= 1")
     assert (found.outcome, found.why) == ("unresolved", "the level is invalid: client_limited")

@@ -154,6 +154,7 @@ def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
         ("the connection broke", on_chat(lambda r: r.reset())),
         ("it answers with HTML, not JSON", lambda r: r.answer(200, b"<html>", "text/html")),
         ("it asks for a key (401)", lambda r: r.answer(401, b"{}")),
+        ("it does not say what it serves (404); check the address, or give --model", lambda r: r.answer(404, b"{}")),
         ("it does not say what it serves (500)", lambda r: r.answer(500, b"{}")),
         ("it serves 2 models", lambda r: r.answer(200, b'{"data":[{"id":"a"},{"id":"b"}]}')),
     ],
@@ -176,8 +177,22 @@ def test_a_prompt_shorter_than_what_the_server_adds_says_how_long_it_must_be() -
     says("give at least 9", endpoint, wanted)
 
 
+def test_a_server_that_generates_text_is_no_endpoint_of_embeddings() -> None:
+    def script(r: Request) -> None:
+        if r.path == "/v1/models":
+            r.answer(200, MODELS)
+        else:
+            r.answer(400, b'{"error":{"message":"The model does not support the Embeddings API"}}')
+
+    says("Embeddings API; serve a model for --api embeddings there", script, spec(api="embeddings"))
+    says("--extra-body", script)
+
+
 def test_nobody_there_and_no_such_host_say_so() -> None:
-    for url, fact in (("http://127.0.0.1:1", "nothing answers"), ("http://no-such-host.invalid", "nothing answers")):
+    for url, fact in (
+        ("http://127.0.0.1:1", "nothing answers"),
+        ("http://no-such-host.invalid", "no host of that name"),
+    ):
         with pytest.raises(HarnessError, match=fact):
             asyncio.run(launch.check(spec(), url))
 

@@ -3,7 +3,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.predict.catalog import gpu, gpus, model_config
-from harness.predict.choice import choose, with_usual
+from harness.predict.choice import best_sizes, choose, with_usual
 from harness.predict.deployment import deployment
 from harness.predict.limits import caps
 from harness.predict.model import model
@@ -40,6 +40,13 @@ def test_sizes_that_do_not_fit_are_one_line_a_card_beside_those_that_do():
     assert sorted(keys(found[:-2])) == [("h100-sxm", 2), ("h100-sxm", 4), ("h100-sxm", 8), ("l4", 8)] + [
         ("mi300x", n) for n in (1, 2, 4, 8)
     ]
+
+
+def test_the_best_size_of_a_card_is_the_first_that_serves():
+    found = best_sizes(choose(SEVENTY, [gpu("h100-sxm"), gpu("l4"), gpu("t4")], CHAT))
+    assert [(each.gpu, bool(each.why_not)) for each in found] == [("h100-sxm", False), ("l4", False), ("t4", True)]
+    cheapest = min(choose(SEVENTY, [gpu("h100-sxm")], CHAT)[:3], key=lambda each: each.usd_per_million_slow)
+    assert found[0].tp == cheapest.tp
 
 
 def test_a_mistake_in_what_was_asked_is_no_reason_against_a_card():

@@ -224,6 +224,17 @@ def test_misfits_stand_apart_with_their_reason_and_doubts_are_told_once() -> Non
     assert len(notes) == len(set(notes))
 
 
+def test_the_table_of_cards_fits_on_80_columns_with_their_whole_names() -> None:
+    made, _, workload = question.setup(CHAT)
+    cards = [catalog.gpu(key) for key in ("h100-sxm", "rtx-pro-6000-srv")]
+    found = choice_sections(choice.choose(made, cards, workload, slo={"itl": 0.05}), "cost", whole=False)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, no_color=True)
+    terminal.show(Document(sections=found[:1]), console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 2 + len(cells(found[0].columns, "GPU"))
+    assert any("8 × rtx-pro-6000-srv" in line and "…" not in line for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("figures", [{}, {"slo": {"itl": 0.02}}, {"model": "bge-m3", "gpu": "l4"}])
 def test_the_figures_are_drawn_whatever_is_asked(figures: dict[str, object]) -> None:

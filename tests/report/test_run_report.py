@@ -346,6 +346,23 @@ def slo_line(summary: Summary) -> str:
     return next(line for line in answer(summary) if line.startswith("SLO"))
 
 
+def test_of_several_limits_the_answer_names_those_that_are_missed() -> None:
+    both = judged({24: "missed"}, knee=Value(16.0, (16.0, 24.0)))
+    slow = Attainment("itl=50ms", 1.0, 9, 10, 0.9, (0.6, 0.98), "met")
+    levels = [
+        msgspec.structs.replace(
+            level,
+            slo=[*level.slo, msgspec.structs.replace(slow, outcome="missed") if level.concurrency == 24 else slow],
+        )
+        for level in both.levels
+    ]
+    first = answer(msgspec.structs.replace(both, levels=levels))[0]
+    assert first == (
+        "Knee: 16 requests in flight meet the limits, 24 miss them; ttft_p99=2s, itl=50ms; "
+        "missed at C = 24: ttft_p99=2s (100 % within it), itl=50ms (90 % within it)"
+    )
+
+
 def test_the_slo_is_answered_by_the_last_level_that_keeps_it_and_the_first_that_misses_it() -> None:
     assert slo_line(judged({}, knee=Value(16.0, (16.0, 24.0)))) == (
         "SLO: met up to 16 requests in flight; ttft_p99=2s for 99 %; missed at 24"

@@ -410,7 +410,7 @@ RUNS = [
     Run("gone and back", GOOD, 3, "requests failed", errors=("refused", "reset", "truncated"), gone_s=3.0),
     Run("refuses all", "/", 1, "nothing answers there", url="http://127.0.0.1:1"),
     Run("no host name", "/", 1, "not a host name", url="http://a..b"),
-    Run("no such host", "/", 1, "nothing answers there", url="http://no-such-host.invalid", arguments=("--yes",)),
+    Run("no such host", "/", 1, "no host of that name", url="http://no-such-host.invalid", arguments=("--yes",)),
     Run("TLS certificate expired", GOOD, 1, "its certificate has expired", tls="expired", ca_file=True),
     Run("TLS certificate of another host", GOOD, 1, "its certificate is not valid for", tls="another host's",
         ca_file=True),

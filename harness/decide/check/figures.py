@@ -149,9 +149,12 @@ def _hinge(curve: Curve, knees: Knees) -> Value | None:
 
 
 def plateau(summary: Summary) -> Quantity:
-    """Throughput past the hinge; at least what a valid level reached, where the plateau itself is not shown."""
+    """Throughput past the hinge; where that is not shown, at least the low end of a valid level or of the fit."""
+    sound: list[tuple[float | None, float | None] | None]
     sound = [level.throughput.ci95 for level in summary.levels if usable(level, Purpose.ANSWER)]
-    most = max((ends[0] for ends in sound if ends), default=None)
+    if summary.curve and summary.curve.state == PROVISIONAL:  # past its last level throughput only rises, or stays
+        sound.append(summary.curve.plateau_tokens_per_s.ci95)
+    most = max((ends[0] for ends in sound if ends and ends[0] is not None), default=None)
     return _fitted(summary, lambda curve, _: curve.plateau_tokens_per_s, most)
 
 
