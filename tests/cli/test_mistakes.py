@@ -33,8 +33,10 @@ USAGE = {
     "completion": "no SHELL; see `knee completion --help`",
     # options of other tools
     "run URL --concurency 8": "--concurency: no such option; did you mean --concurrency?",
-    "run URL --concurrency 8 --duration 60": "--duration: no such option; give --level-seconds 60s for each level, or "
+    "run URL --concurrency 8 --run-time 60": "--run-time: no such option; give --level-seconds 60s for each level, or "
     "--max-seconds 60s for the whole run",
+    "run URL --concurrency 1,8 --duration 60": "--duration: a soak has one load; give one level or rate, or "
+    "none: it is then a share of the knee",
     "run URL --backend vllm": "--backend: no such option; give --api, like --api completions",
     "run --host localhost --port 8000": "--host: no such option; give --url http://HOST:PORT",
     "run URL --endpoint /v1/completions": "--endpoint: no such option; write the path behind the address, like "

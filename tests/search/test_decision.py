@@ -34,6 +34,7 @@ def test_a_decision_has_its_figures_in_its_reason() -> None:
     [
         ("", None),
         ("given", Role.FIXED),
+        ("soak at 80% of the SLO knee", Role.SOAK),
         ("the ramp begins with a single stream", Role.FIRST_PASS),
         ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
         ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),
