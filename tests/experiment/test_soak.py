@@ -28,14 +28,14 @@ def soak(folder: Path, seed: int, server: Server) -> tuple[LevelSummary, Drift, 
 
 
 def test_a_calm_server_keeps_its_window_and_is_not_accused(tmp_path: Path) -> None:
-    level, drift, accused = soak(tmp_path, 1, Server(profile(max_num_seqs=4)))
+    level, drift, accused = soak(tmp_path, 1, Server(profile(max_num_seqs=4, speed=0.1)))
     assert level.window_s == pytest.approx(360.0, abs=1.0)
     assert drift.throughput is not None
     assert accused == set()
 
 
 def test_a_planted_decay_of_1_percent_a_minute_is_found(tmp_path: Path) -> None:
-    server = Server(profile(max_num_seqs=4), slowdown=lambda s: 1 / (1 - 0.01 * s / 60))
+    server = Server(profile(max_num_seqs=4, speed=0.1), slowdown=lambda s: 1 / (1 - 0.01 * s / 60))
     level, drift, accused = soak(tmp_path, 2, server)
     assert level.window_s == pytest.approx(360.0, abs=1.0), "a trend does not extend a soak"
     assert Code.THROUGHPUT_DECAYS in accused
@@ -49,7 +49,7 @@ def test_a_planted_decay_of_1_percent_a_minute_is_found(tmp_path: Path) -> None:
 
 
 def test_a_planted_step_is_found_with_its_time(tmp_path: Path) -> None:
-    server = Server(profile(max_num_seqs=4), slowdown=lambda s: 1.25 if s > 200 else 1.0)
+    server = Server(profile(max_num_seqs=4, speed=0.1), slowdown=lambda s: 1.25 if s > 200 else 1.0)
     _, drift, accused = soak(tmp_path, 3, server)
     assert Code.CHANGEPOINT in accused
     assert Code.THROUGHPUT_DECAYS not in accused
