@@ -11,7 +11,7 @@ from tests.builders.summaries import full, level
 
 FALLS = Trend(
     mean=90.0, start=100.0, per_hour=Value(-60.0, (-63.0, -57.0)),
-    share_per_hour=Value(-0.6, (-0.63, -0.57)), sure=True, bins=40,
+    share_per_hour=Value(-0.6, (-0.625, -0.575)), sure=True, bins=40,
 )  # fmt: skip
 STEP = Change(
     at_s=Value(612.0, (600.0, 630.0)), before=0.1, after=0.2, share=Value(1.0, (0.9, 1.1)), cause="restart"
@@ -23,7 +23,7 @@ def test_each_figure_has_its_slope_and_its_change() -> None:
     levels = [level(8), level(16, drift=Drift(throughput=FALLS, ttft_p99_s=WAITS))]
     found = section(msgspec.structs.replace(full(), levels=levels))
     assert doc.rows(found.columns) == [
-        ("16", "output tok/s", "90", "-60", "-60 %; -63–-57", "yes", "–"),
+        ("16", "output tok/s", "90", "-60", "-60 %; -62.5–-57.5", "yes", "–"),
         ("16", "TTFT p99 ms", "150", "10", "–", "no", "612 s (600–630); 100 %; restart"),
     ]
 
