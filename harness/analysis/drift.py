@@ -95,7 +95,7 @@ def trend(values: Floats, start_s: float, width_s: float) -> Trend | None:
     n = len(x)
     if n < FEWEST:
         return None
-    t = start_s + width_s * (np.flatnonzero(known) + 0.5)
+    t: Floats = start_s + width_s * (np.flatnonzero(known).astype(np.float64) + 0.5)
     rise, error = slope(t, x)
     start = float(x.mean() + rise * (start_s - t.mean()))
     line = x.mean() + rise * (t - t.mean())
@@ -183,7 +183,7 @@ def sums(points: Sequence[tuple[float, float]], start: float, end: float, n: int
 
 def _binned(points: Sequence[tuple[float, float]], start: float, end: float, n: int) -> tuple[Floats, Floats]:
     """How many points each part has, and their sum."""
-    times, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True)) if points else ([], [])
+    times, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
     edges = np.linspace(start, end, n + 1)
     return np.histogram(times, edges)[0].astype(np.float64), np.histogram(times, edges, weights=values)[0]
 
