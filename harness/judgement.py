@@ -64,6 +64,10 @@ class Code(enum.StrEnum):
     TRANSIENT_UNCHECKED = enum.auto()
     TOO_FEW_SAMPLES = enum.auto()
     TOO_FEW_STEPS = enum.auto()
+    THROUGHPUT_DECAYS = enum.auto()
+    LATENCY_CREEPS = enum.auto()
+    MEMORY_GROWS = enum.auto()
+    CHANGEPOINT = enum.auto()
     # of the levels together
     PLATEAU_NOT_REACHED = enum.auto()
     KNEE_NOT_IDENTIFIABLE = enum.auto()

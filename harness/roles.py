@@ -20,6 +20,7 @@ class Role(enum.StrEnum):
     REPEAT = "repeat"  # a level of the refinement that was measured before
     SLO = "slo"  # where an SLO stops being met
     PROBE = "probe"  # a prompt length of a phase probe
+    SOAK = "soak"  # for long, at a share of the knee
 
 
 def role_of(reason: str) -> Role | None:
@@ -34,6 +35,8 @@ def role_of(reason: str) -> Role | None:
         return Role.FIXED
     if reason.startswith("prefill probe: "):
         return Role.PROBE
+    if reason.startswith("soak at "):
+        return Role.SOAK
     if reason.startswith(_FIRST_PASS):
         return Role.FIRST_PASS
     if "the SLO" in reason or "requests per second" in reason or reason in _FIRST_RATES:

@@ -128,6 +128,9 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
     keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
+    # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
+    duration: Annotated[float, above_0("write '1h'")] | UnsetType = UNSET  # of a soak: one window at one load
+    knee_share: Annotated[float, above_0("write 0.8")] | UnsetType = UNSET  # of the knee, its load; UNSET: 0.8
 
     @property
     def level_rates(self) -> list[float] | None:
@@ -226,7 +229,7 @@ PRECISION = 0.02  # half-width of a level's 95 % interval at which its window ma
 MOST_LEVELS = 10_000  # of a run, its repeats included; and cells of a map
 MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network stack takes connections
 _SECONDS = [
-    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"),
+    ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "duration"),
 ]  # fmt: skip
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
@@ -441,6 +444,20 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
         must(ramp.levels is None and ramp.rates is None, "ramp.search_rate", both, "leave one of them out")
         must(bool(scenario.slo), "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
     must(not ramp.slo_fail or bool(scenario.slo), "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
+    loads = ramp.levels or ramp.level_rates or ()
+    soaks = (
+        (len(loads) <= 1, "a soak has one load", "give one level or rate, or none: it is then a share of the knee"),
+        (ramp.level_seconds is None, "level_seconds and duration exclude each other", "leave one of them out"),
+        (ramp.repeat == 1, "a soak is measured once", "leave repeat out, and give a longer duration"),
+        (ramp.probe is None and not ramp.search_rate, "a soak has one load", "leave the probe or the search out"),
+        (scenario.sweep == Sweep(), "a soak has one load", "leave the sweep out"),
+    )
+    for holds, fact, way_out in soaks if ramp.duration else ():
+        must(holds, "ramp.duration", fact, way_out)
+    must(
+        not ramp.knee_share or bool(ramp.duration and not loads),
+        "ramp.knee_share", "it is the load of a soak without one", "give --duration and no --levels, or leave it out",
+    )  # fmt: skip
     if ramp.probe is not None:
         open_loop = ramp.level_rates is not None or ramp.search_rate
         must(not open_loop, "ramp.probe", "a probe holds levels: rates exclude it", "leave one of them out")

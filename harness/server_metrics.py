@@ -59,6 +59,7 @@ class Figure(enum.StrEnum):
     DECODE_TIME = "decode_s"
     STEP_TOKENS = "step_tokens"  # prompt and output tokens of an engine step
     BATCH_SIZE = "batch_size"  # requests
+    MEMORY = "memory_bytes"  # of the process that has the page
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -246,7 +247,14 @@ LLAMA_SERVER = Engine(
     },
 )
 
-ENGINES = (VLLM, SGLANG, TGI, TRTLLM, TRTLLM_IN_TRITON, TRITON, LLAMA_SERVER)
+PROCESS = Engine(  # of any server that publishes by one of Prometheus' own client libraries
+    name="",
+    version="prometheus_client 0.22",  # prometheus_client/process_collector.py
+    prefix="process_",
+    metrics={"process_resident_memory_bytes": _added(Figure.MEMORY)},
+)
+
+ENGINES = (VLLM, SGLANG, TGI, TRTLLM, TRTLLM_IN_TRITON, TRITON, LLAMA_SERVER, PROCESS)
 
 _OF = MappingProxyType({name: engine for engine in ENGINES for name in engine.metrics})
 _GAUGES = {Figure.RUNNING: Kind.ADDED, Figure.WAITING: Kind.ADDED, Figure.KV_USAGE: Kind.AVERAGED}

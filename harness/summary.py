@@ -227,6 +227,39 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True):
     after_s: Spread
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a figure changed at once; means before and after it."""
+
+    at_s: Value  # since the run began
+    before: float
+    after: float
+    share: Value | None  # after over before, less 1; None where it was 0 before
+    cause: str = ""  # restart | throttle | neighbour; "": nothing that was recorded tells
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """How a figure moves over a window, by a line through equal parts of it."""
+
+    mean: float
+    start: float  # of the line, at the window's beginning
+    per_hour: Value
+    share_per_hour: Value | None  # of `start`; None where that is not above 0
+    sure: bool  # the slope is not 0, at 99.99 %
+    bins: int  # parts in which it was read
+    change: Change | None = None  # None: it does not change at once, or a line tells more
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """A level's figures over its window; None where one was not recorded, or in too few parts."""
+
+    throughput: Trend | None = None  # as `LevelSummary.throughput`
+    ttft_p99_s: Trend | None = None
+    kv_usage: Trend | None = None
+    preemptions_per_s: Trend | None = None
+    memory_bytes: Trend | None = None  # resident, of the server's process
+    gpu_memory_bytes: Trend | None = None  # of all GPUs together
+
+
 class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None  # None in open loop
     rate: float | None = None  # open loop: requests per second that were to be sent; None in closed loop
@@ -286,6 +319,7 @@ class LevelSummary(msgspec.Struct, frozen=True, kw_only=True):
     recoveries_s: list[float | None] | UnsetType = UNSET  # after each spike; None: not before the next; likewise
     replicas: dict[str, ReplicaSummary] | UnsetType = UNSET  # by url; not in the file where there is one server
     quality: AnswerQuality | UnsetType = UNSET  # of its canaries; not in the file without any
+    drift: Drift | UnsetType = UNSET  # not in the file where the window is shorter than five minutes
     reason: str = ""  # why the ramp chose it
     verdicts: list[Verdict]
 

@@ -16,11 +16,12 @@ import numpy as np
 from msgspec import UNSET
 
 from harness import traffic
-from harness.analysis import classes, interference, metrics, recovery, replicas, sessions, slo, telemetry
+from harness.analysis import classes, drift, interference, metrics, recovery, replicas, sessions, slo, telemetry
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
 from harness.analysis.table import Floats, Table
+from harness.analysis.verdicts import drift as drifting
 from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import began_in, whole_requests
 from harness.fleet import ROUND_ROBIN
@@ -70,7 +71,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
             output_tokens=(workload.output_tokens or None) if scenario.one_length else None,
             expected_hit_rate=workload.expected_hit_rate or 0.0,
             pauses=manifest.scenario.has_tasks or bool(ramp.think) or ramp.start == "batch",
-            precision=None if ramp.level_seconds or arrivals.period_s else ramp.precision or PRECISION,
+            precision=None if ramp.level_seconds or ramp.duration or arrivals.period_s else ramp.precision or PRECISION,
             ceiling=client.events_per_s_ceiling,
             ceiling_is_lower_bound=bool(client.ceiling_is_lower_bound),
             traffic=arrivals,
@@ -158,7 +159,9 @@ def summarise_level(
         }
         made = msgspec.structs.replace(made, replicas=replicas.of_level(made, table, level, facts, servers))
     limited = quota_limited(made, telemetry.quota_left(samples, window))
-    more = filter(None, [replicas.uneven(made, facts.balance), limited])
+    moved = drift.of_level(table, samples, level)
+    of_drift = drifting.verdicts(moved, window, level.concurrency or level.rate) if moved else []
+    more = filter(None, [replicas.uneven(made, facts.balance), limited, *of_drift])
     judged = table.only(~table.canary) if table.canary.any() else table
     return msgspec.structs.replace(
         made,
@@ -167,6 +170,7 @@ def summarise_level(
         interference=interference.of_level(table, level) or UNSET,
         recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
         node=telemetry.node_view(samples, window) or UNSET,
+        drift=moved or UNSET,
         verdicts=[*_pauses(samples, level, made.client), *more, *made.verdicts, *_error_messages(records, level)],
     )
 

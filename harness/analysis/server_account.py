@@ -7,6 +7,7 @@ is the mean over the window's scrapes, a counter or histogram what it grew by be
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -111,6 +112,26 @@ class Scrapes:
                 return None
             increase += (points[-1][1] - first) * scale
         return Growth(start, end, increase) if end > start else None
+
+    def increases(self, figure: Figure) -> list[tuple[float, float]]:
+        """What a counter grew by since the scrape before, at each scrape but its first; from 0 where it began anew."""
+        return [
+            (after, (value - before if value >= before else value) * meaning.scale)
+            for (_, meaning), points in self._series.get(figure, {}).items()
+            if meaning.kind is Kind.COUNTER
+            for (_, before), (after, value) in itertools.pairwise(points)
+        ]
+
+    @property
+    def resets(self) -> list[float]:
+        """When a counter was less than before: its server began anew."""
+        counters = [
+            points
+            for series in self._series.values()
+            for (_, meaning), points in series.items()
+            if meaning.kind is Kind.COUNTER
+        ]
+        return sorted({after for points in counters for (_, x), (after, y) in itertools.pairwise(points) if y < x})
 
     def ratio(self, part: Figure, whole: Sequence[Figure]) -> float | None:
         """The growth of a counter over that of others together; None where they did not grow."""

@@ -36,7 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 _ALREADY = "leave it out: {}"
 # Names without an equal here, and what to type in their place.
 ELSEWHERE: dict[tuple[str, ...], str] = {
-    ("--duration", "--benchmark-duration", "--run-time", "-d", "-z"): (
+    ("--benchmark-duration", "--run-time", "-d", "-z"): (
         "give --level-seconds 60s for each level, or --max-seconds 60s for the whole run"
     ),
     ("--backend", "--endpoint-type", "--request-type", "--service-kind"): "give --api, like --api completions",

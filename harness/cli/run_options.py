@@ -117,6 +117,8 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ),
         ramp("--quick", is_flag=True, default=None, help="End the search at its first answer."),
         ramp("--level-seconds", metavar="TIME", help="Window of every level; default: what the answer needs."),
+        ramp("--duration", metavar="TIME", help="Soak: one window this long, and how the figures move over it."),
+        ramp("--knee-share", type=float, metavar="SHARE", help="Load of a soak without --levels; default 0.8."),
         ramp("--precision", type=float, metavar="SHARE", help="Measure every level until ± so much, like 0.02."),
         ramp("--repeat", metavar="N", help="Measure all levels N times."),
         ramp(

@@ -108,6 +108,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 in_flight_ok=True,
                 ttft_p99_s=None,
                 slo="met" if kept else "missed",
+                soak=step.role is Role.SOAK,
             )
         )
     return steps

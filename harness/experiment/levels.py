@@ -154,7 +154,8 @@ class Levels:
 
     def _scrapes(self) -> Iterator[Coroutine[None, None, None]]:
         """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
-        launch, every_s = self._launch, telemetry.scrape_every_s(self._scenario.ramp.level_seconds)
+        launch, ramp = self._launch, self._scenario.ramp
+        every_s = telemetry.scrape_every_s(ramp.level_seconds or (ramp.duration or None if self._total() else None))
         pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
         for replica in launch.replicas or (launch,):
             if replica.metrics:

@@ -24,7 +24,7 @@ from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, listed, load_of, number, percent, plain
-from harness.report.operating_point import AT, at_the_knee, highest_up_to, latencies, one_level, phases, throughput
+from harness.report.operating_point import at_the_knee, highest_up_to, latencies, one_level, phases, throughput
 from harness.report.repeats import distinct
 from harness.summary import (
     BEYOND,

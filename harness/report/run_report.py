@@ -18,6 +18,7 @@ from harness.report import (
     checks,
     claims,
     distributions,
+    drift,
     fleet,
     level_table,
     parts,
@@ -71,6 +72,7 @@ def report(
         *workload.sections(summary),
         quality.section(summary),
         checks.section(summary),
+        drift.section(summary),
         *fleet.sections(summary),
         doc.Section("Verdicts", remarks=remarks(summary)),
         doc.Section("Details", details(summary)),
@@ -117,7 +119,12 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
         quality.section(summary),
     ]
     if verbose:
-        tables = [*workload.sections(summary), *fleet.sections(summary), checks.section(summary)]
+        tables = [
+            *workload.sections(summary),
+            *fleet.sections(summary),
+            checks.section(summary),
+            drift.section(summary),
+        ]
         knees = knee_facts(summary.curve, summary.knees, unit_of(summary), summary.load_unit) if summary.curve else []
         every = [doc.Section("Details", details(summary), answer=True), doc.Section("All knees", knees, answer=True)]
         rest = [*every, doc.Section("Remarks", remarks=found), *tables]

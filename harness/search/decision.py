@@ -43,6 +43,7 @@ class Reason(enum.StrEnum):
     FIRST_RATE = "begin"
     RATE_MET = "{met:g} requests per second are met: doubling"
     RATE_MISSED = "{missed:g} requests per second are not met: half of it"
+    SOAK = "soak at {share:.0%} of {what}"
     PROMPT_LENGTH = "prefill probe: prompts of {tokens:,} tokens, one request in flight"
 
 
@@ -50,6 +51,7 @@ class End(enum.StrEnum):
     """Why a search ends, or a part of it."""
 
     ALL_MEASURED = "all given {loads} are held"
+    SOAKED = "the soak is over"
     QUICK = "--quick: the first pass has an answer, a {state} one"
     FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
     NO_GAIN = "two levels above {best} gained nothing on it"

@@ -8,6 +8,7 @@ from harness.analysis import slo
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code
 from harness.record import Level, LevelNote
+from harness.roles import Role, role_of
 from harness.search.decision import Part
 from harness.summary import LevelSummary, Spread
 
@@ -33,6 +34,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     slo: str | None  # met | missed | unresolved; None: there is no SLO
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # no token came for so long that the level was ended
+    soak: bool = False  # the search is over, and this is what it was for
 
     @property
     def users(self) -> int:
@@ -82,6 +84,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         slo=slo.outcome(summary.slo) if summary.slo else None,
         unstable=Code.UNSTABLE in invalid_by(summary),
         stalled=LevelNote.STALLED in level.notes,
+        soak=role_of(level.reason) is Role.SOAK,
     )
 
 

@@ -93,16 +93,24 @@ def paced(scenario: Scenario) -> bool:
     return chooses and spec.level_seconds is None and spec.precision is None and not scenario.slo
 
 
+def soaks(scenario: Scenario, role: Role) -> bool:
+    """Whether a level is that of a soak: its window has a fixed length, and what changes in it is its answer."""
+    return bool(scenario.ramp.duration) and role in (Role.FIXED, Role.SOAK)
+
+
 def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
     """How long a level lasts, by the ramp's options, the level's role and the time of a request.
 
     Where the rate varies over time the window is of whole periods, in which it has its mean.
     """
+    window_s = scenario.ramp.level_seconds
+    if scenario.ramp.duration and soaks(scenario, role):
+        window_s = scenario.ramp.duration
     if (period := traffic.parse(scenario.ramp.arrivals).period_s) is not None:
-        least = scenario.ramp.level_seconds or REFINEMENT * request_s
+        least = window_s or REFINEMENT * request_s
         return fixed(max(1, math.ceil(least / period - _ROUNDING)) * period, request_s)
-    if scenario.ramp.level_seconds is not None:
-        return fixed(scenario.ramp.level_seconds, request_s)
+    if window_s is not None:
+        return fixed(window_s, request_s)
     if paced(scenario) and role is Role.FIRST_PASS:
         return first_pass(request_s, seconds_left)
     if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT):

@@ -3,7 +3,7 @@
 Fixed levels, of concurrency or of rate, are measured in their order. Else a first pass of short levels climbs until
 throughput does not rise any more (`first_pass`), and further levels narrow hinge and plateau (`refinement`). An SLO is
 then bisected between the largest level that met it and the smallest that did not; so is the largest rate of an open
-loop, which needs no knee (`slo`).
+loop, which needs no knee (`slo`). A soak then measures one level more, at a share of the knee.
 
 Everything follows from the levels measured: a run that is resumed goes on as if it had never ended. Left out: how long
 a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the
@@ -16,11 +16,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.judgement import Outcome
 from harness.roles import Role
-from harness.search import first_pass, refinement, slo
+from harness.search import first_pass, knee, refinement, slo
 from harness.search.decision import Decision, End, Reason, end, measure, measure_rate
 from harness.search.measured import ERRORS, MeasuredLevel
 from harness.search.state import Search, State
+from harness.summary import FOUND, PROVISIONAL
 
 SLO_LEVELS = 16  # that an SLO may take beyond those of the refinement
 
@@ -29,6 +31,35 @@ _STALLS = 2  # levels in a row without a token, after which the run ends
 
 def next_level(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
     """The next level of one repeat of the ramp, from the levels that it has measured."""
+    if measured and measured[-1].soak:
+        return end(End.SOAKED)
+    step = _searched(measured, search)
+    soaks = step.over and step.why is not End.STALLED and search.knee_share
+    return (_soak(measured, search) or step) if soaks else step
+
+
+def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
+    """The level of a soak, at a share of the knee that was found; None where its load is fixed, or nothing is known.
+
+    With an SLO the knee is the highest load that met it; where throughput still rises, it is the highest measured.
+    """
+    counting = [m for m in measured if m.counts]
+    if search.levels is not None or search.rates is not None or not counting:
+        return None
+    met = [m.users for m in counting if m.slo == Outcome.MET]
+    if search.slo:
+        load, what = (float(max(met)), "the SLO knee") if met else (0.0, "")
+    else:
+        found = knee.fit(State.of(measured, search, len(measured))).curve
+        hinge = found.hinge_concurrency.value if found.state in (FOUND, PROVISIONAL) else None
+        top = float(max(m.users for m in counting))
+        load, what = (hinge, "the knee") if hinge else (top, "the highest level, for no knee was found")
+    share = search.knee_share or 1.0
+    return measure(max(1, round(share * load)), Reason.SOAK, Role.SOAK, share=share, what=what) if load else None
+
+
+def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
+    """The same without a soak."""
     if over := _abandoned(measured, search):
         return over
     if search.levels is not None or search.rates is not None:

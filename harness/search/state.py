@@ -19,6 +19,7 @@ from harness.search.budget import Budget
 from harness.search.decision import Decision, Part, Reason
 from harness.search.measured import ERRORS, MeasuredLevel
 
+KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
 _ASSUMED = 0.02  # relative error of a level that has none
 
 
@@ -44,6 +45,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     paced: bool = False  # levels last as long as `pace` decides, not all equally long
     rest_s: float = 0.0  # that a slot rests for each request
     quick: bool = False  # the first provisional answer is enough
+    knee_share: float | None = None  # at which it then soaks; None: it does not
 
     @classmethod
     def of(
@@ -75,6 +77,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             paced=pace.paced(scenario),
             rest_s=rest_s,
             quick=spec.quick,
+            knee_share=spec.knee_share or KNEE_SHARE if spec.duration else None,
         )
 
 

@@ -134,7 +134,9 @@ class LevelTiming:
         self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
         self._lengths: list[float] = []  # of the window at which precision is checked
         self._checks = 0
-        self._settled = traffic.parse(task.scenario.ramp.arrivals).period_s is not None  # its transient never ends
+        periodic = traffic.parse(task.scenario.ramp.arrivals).period_s is not None  # its transient never ends
+        # A soak's window is not moved behind a change in it, nor extended for a trend: these are what it looks for.
+        self._settled = periodic or pace.soaks(task.scenario, task.role)
         self._extended = False
         self._notes: list[str] = []
         self._last_ended_s: float | None = None  # when the window's last request had ended

@@ -34,7 +34,7 @@ USAGE = {
     "completion": "no SHELL; see `knee completion --help`",
     # options of other tools
     "run URL --concurency 8": "--concurency: no such option; did you mean --concurrency?",
-    "run URL --concurrency 8 --duration 60": "--duration: no such option; give --level-seconds 60s for each level, or "
+    "run URL --concurrency 8 --run-time 60": "--run-time: no such option; give --level-seconds 60s for each level, or "
     "--max-seconds 60s for the whole run",
     "run URL --backend vllm": "--backend: no such option; give --api, like --api completions",
     "run --host localhost --port 8000": "--host: no such option; give --url http://HOST:PORT",
@@ -107,6 +107,8 @@ MISTAKES = {
     "run URL --slo tfft=2s": "--slo: unknown limit 'tfft'; did you mean 'ttft'?",
     "run URL --goodput ttft=500": "--goodput: 'ttft=500' has no ':'; write it like 'ttft:500 tpot:50'",
     "run URL --slo-fail": "--slo-fail: no SLO to miss; give --slo, like ttft_p99=2s",
+    "run URL --concurrency 1,8 --duration 60": "--duration: a soak has one load; give one level or rate, or "
+    "none: it is then a share of the knee",
     "run URL --max-seconds soon": "--max-seconds: 'soon' is not a duration; write it like '50ms', '2s' or '5m'",
     "run URL --max-dollars 5": "--max-dollars: no price to count by; give --price or --price-per-mtok",
     # keys and bodies

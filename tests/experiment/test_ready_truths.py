@@ -21,7 +21,7 @@ from harness.summary import LevelSummary
 from harness.workload import shape
 from harness.workload.arrivals import due_times
 from tests.builders import virtual_run
-from tests.builders.virtual_run import Run, Server, asked, lengths_kept, log_agrees
+from tests.builders.virtual_run import Run, asked, lengths_kept, log_agrees
 
 pytestmark = pytest.mark.slow
 
@@ -251,15 +251,6 @@ def test_long_answers_fill_the_kv_cache_before_the_seats(tmp_path: Path) -> None
     assert run.summary.curve is not None
     assert 6 < (run.summary.curve.hinge_concurrency.value or 0) < 14
     assert run.server.machine.preemptions > 0
-
-
-@pytest.mark.parametrize("slower", [1.0, 1.2])
-def test_a_soak_sees_a_server_that_gets_slower(tmp_path: Path, slower: float) -> None:
-    spec = asked("soak", ramp={"levels": [4], "level_seconds": 6.0, "repeat": 3})
-    served = profile(max_num_seqs=4, speed=2.0)
-    run = measured(tmp_path, spec, served, server=Server(served, slowdown=lambda s: slower if s > 14 else 1.0))
-    drifts = Code.DRIFT in {verdict.code for verdict in run.summary.verdicts}
-    assert drifts == (slower > 1)
 
 
 def test_twice_the_replicas_carry_twice_the_load(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_a_decision_has_its_figures_in_its_reason() -> None:
     [
         ("", None),
         ("given", Role.FIXED),
+        ("soak at 80% of the SLO knee", Role.SOAK),
         ("the ramp begins with a single stream", Role.FIRST_PASS),
         ("half a doubling: 16 gained nothing", Role.FIRST_PASS),
         ("twice a doubling: the time allows for few levels", Role.FIRST_PASS),
@@ -58,10 +59,14 @@ def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) 
     again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
     rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
     limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
-    roles = {Reason.FIXED: Role.FIXED, Reason.PROMPT_LENGTH: Role.PROBE}
+    roles = {Reason.FIXED: Role.FIXED, Reason.PROMPT_LENGTH: Role.PROBE, Reason.SOAK: Role.SOAK}
     roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
-    figures = dict.fromkeys(("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens"), 1)
-    assert role_of(measure(7, why, known="the knee", **figures).reason) is roles.get(why, Role.REFINEMENT)
+    figures = dict.fromkeys(
+        ("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens", "share"), 1
+    )
+    assert role_of(measure(7, why, known="the knee", what="the SLO knee", **figures).reason) is roles.get(
+        why, Role.REFINEMENT
+    )
 
 
 def test_an_end_that_was_planned_is_no_stop() -> None:

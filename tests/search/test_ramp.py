@@ -96,6 +96,31 @@ def test_errors_end_fixed_levels() -> None:
     assert next_level(climbed(1.0, 2.0, error_rate=0.01), search(levels=[1, 2, 4])).concurrency == 4
 
 
+# A soak
+
+
+def test_a_soak_is_at_a_share_of_the_knee_once_the_search_is_over() -> None:
+    levels, _ = ramp(search(), hinge=20.0)
+    step = next_level(levels, search(knee_share=0.5))
+    assert (step.why, step.role) == (Reason.SOAK, Role.SOAK)
+    assert step.concurrency == pytest.approx(10, abs=1)
+    assert step.reason == "soak at 50% of the knee"
+    soaked = [*levels, measured(10, 10.0, soak=True)]
+    assert next_level(soaked, search(knee_share=0.5)) == Decision(End.SOAKED, "the soak is over")
+
+
+def test_with_an_slo_a_soak_is_at_a_share_of_the_highest_level_that_met_it() -> None:
+    levels = [measured(C, server(C), slo="met" if C <= 8 else "missed") for C in (1, 2, 4, 8, 9, 10, 16)]
+    step = next_level(levels, search(knee_share=0.75, slo=True, max_concurrency=16, seconds_left=0.0))
+    assert (step.concurrency, step.reason) == (6, "soak at 75% of the SLO knee")
+
+
+def test_a_soak_with_a_load_of_its_own_is_that_level_and_one_that_stalled_is_none() -> None:
+    assert next_level([measured(5, 10.0)], search(levels=[5], knee_share=0.8)).why is End.ALL_MEASURED
+    stalled = climbed(1.0, 2.0) + [measured(C, 0.1, stalled=True) for C in (4, 8)]
+    assert next_level(stalled, search(knee_share=0.8)).why is End.STALLED
+
+
 # The climb
 
 

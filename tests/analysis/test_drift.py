@@ -1,0 +1,217 @@
+"""Drift over one window: slopes and changes of hand-made series, their intervals, and who is never accused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.analysis import drift
+from harness.analysis.drift import correlation, means, sums, trend
+from harness.analysis.level import Facts
+from harness.analysis.server_account import Scrapes
+from harness.analysis.table import Floats
+from harness.analysis.verdicts.drift import verdicts
+from harness.judgement import Code, Gravity
+from harness.record import SERVER, Level, Sample
+from harness.server_metrics import Figure
+from harness.summary import Change, Drift, Trend, Value
+from tests.builders.records import request
+
+MINUTES = np.arange(40.0) + 0.5
+
+
+def noise(seed: int, rho: float = 0.0, n: int = 40) -> Floats:
+    """An autoregressive series with a standard deviation of 1."""
+    made = np.random.default_rng(seed).normal(size=n)
+    for i in range(1, n):
+        made[i] = rho * made[i - 1] + (1 - rho**2) ** 0.5 * made[i]
+    return made
+
+
+def test_a_line_has_its_slope_exactly_and_no_change() -> None:
+    found = trend(200.0 - 2.0 * MINUTES, 0.0, 60.0)
+    assert found is not None
+    assert found.start == pytest.approx(200.0)
+    assert found.per_hour.value == pytest.approx(-120.0)
+    assert found.share_per_hour is not None
+    assert found.share_per_hour.value == pytest.approx(-0.6)
+    assert (found.sure, found.change) == (True, None)
+
+
+def test_a_step_has_its_moment_and_its_size() -> None:
+    """From 100 to 80 after 25 of 40 minutes: the boundary of two bins, and no noise to widen it but one bin."""
+    found = trend(np.where(MINUTES < 25, 100.0, 80.0), 1000.0, 60.0)
+    assert found is not None
+    change = found.change
+    assert change is not None
+    assert change.at_s == Value(1000.0 + 25 * 60, (1000.0 + 24 * 60, 1000.0 + 26 * 60))
+    assert (change.before, change.after) == (100.0, 80.0)
+    assert change.share is not None
+    assert change.share.value == pytest.approx(-0.2)
+
+
+def test_what_never_changes_has_a_slope_of_0_and_is_not_accused() -> None:
+    found = trend(np.full(30, 7.0), 0.0, 10.0)
+    assert found is not None
+    assert (found.per_hour.value, found.sure, found.change) == (0.0, False, None)
+
+
+def test_too_few_bins_have_no_trend_and_bins_that_were_not_read_are_left_out() -> None:
+    assert trend(np.arange(19.0), 0.0, 1.0) is None
+    gaps = 100.0 - MINUTES
+    gaps[3:9] = np.nan
+    found = trend(gaps, 0.0, 60.0)
+    assert found is not None
+    assert (found.bins, found.per_hour.value) == (34, pytest.approx(-60.0))
+    assert trend(np.full(40, np.nan), 0.0, 1.0) is None
+
+
+def test_correlated_bins_widen_the_interval() -> None:
+    """ρ = 0.6 makes 40 bins count as 10, so the interval is about twice as wide as that of uncorrelated ones."""
+    width = {}
+    for rho in (0.0, 0.6):
+        ends = [found.per_hour.ci95 for seed in range(30) if (found := trend(100 + noise(seed, rho), 0.0, 60.0))]
+        width[rho] = np.mean([high - low for low, high in filter(None, ends) if high is not None and low is not None])
+    assert 1.4 < width[0.6] / width[0.0] < 3.0
+    assert correlation(noise(1, 0.6, 4000), fitted=2) == pytest.approx(0.6, abs=0.05)
+
+
+def test_a_planted_decay_is_found_with_its_interval() -> None:
+    """1 % a minute under 2 % of noise: the 95 % interval has it in 18 of 20, and all of them are sure."""
+    shares = []
+    for seed in range(20):
+        found = trend((100.0 - MINUTES) * (1 + 0.02 * noise(seed)), 0.0, 60.0)
+        assert found is not None
+        assert found.sure
+        assert found.change is None
+        shares.append(found.share_per_hour)
+    inside = [each.ci95[0] <= -0.6 <= each.ci95[1] for each in shares if each and each.ci95]  # type: ignore[operator]
+    assert sum(inside) >= 18
+
+
+def test_a_planted_step_is_found_with_its_interval() -> None:
+    """A fifth less after 25 minutes, under 3 % of noise."""
+    inside = 0
+    for seed in range(20):
+        found = trend(np.where(MINUTES < 25, 100.0, 80.0) + 3.0 * noise(seed), 0.0, 60.0)
+        assert found is not None
+        assert found.change is not None
+        assert found.change.at_s.ci95 is not None
+        assert found.change.share is not None
+        assert found.change.share.ci95 is not None
+        low, high = found.change.at_s.ci95
+        least, most = found.change.share.ci95
+        inside += (low or 0.0) <= 1500.0 <= (high or 0.0) and (least or 0.0) <= -0.2 <= (most or 0.0)
+    assert inside >= 18
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("n", [20, 40])
+def test_a_calm_series_is_never_accused(rho: float, n: int) -> None:
+    calm = [trend(100 + 5 * noise(seed, rho, n), 0.0, 30.0) for seed in range(20)]
+    assert not any(found.sure or found.change for found in calm if found)
+
+
+def test_gauges_are_means_of_their_part_and_counters_sums() -> None:
+    points = [(10.0, 2.0), (11.0, 4.0), (12.5, 1.0)]
+    np.testing.assert_array_equal(means(points, 10.0, 16.0, 3), [3.0, 1.0, np.nan])
+    np.testing.assert_array_equal(sums(points, 10.0, 16.0, 3), [6.0, 1.0, np.nan])
+    assert len(means([], 0.0, 1.0, 3)) == len(sums([], 0.0, 1.0, 3)) == 0
+
+
+def scrape(time_s: float, **values: float) -> list[Sample]:
+    return [Sample(time_s, SERVER, name, value) for name, value in values.items()]
+
+
+def test_a_counter_that_began_anew_counts_from_0_and_names_the_restart() -> None:
+    samples = [*scrape(1.0, preemptions=5.0), *scrape(2.0, preemptions=8.0), *scrape(3.0, preemptions=2.0)]
+    found = Scrapes(samples, (0.0, 10.0))
+    assert found.increases(Figure.PREEMPTIONS) == [(2.0, 3.0), (3.0, 2.0)]
+    assert found.resets == [3.0]
+
+
+def level(seconds: float) -> Level:
+    return Level(0, 1, 0, 0.0, window_start_s=0.0, window_end_s=seconds, end_s=seconds)
+
+
+def decaying(seconds: float, *, samples: list[Sample] | None = None, slow_from: float = 1e9) -> Drift | None:
+    """One request a second, then one in two; each has ten tokens."""
+    records, at = [], 0.0
+    while at < seconds:
+        took = 1.0 if at < slow_from else 2.0
+        arrivals = [at + took * (i + 1) / 10 for i in range(10)]
+        records.append(request(at, arrivals))
+        at += took
+    return drift.of_level(Facts().table(records), samples or [], level(seconds))
+
+
+def test_a_level_has_its_throughput_and_the_server_its_memory() -> None:
+    memory = [
+        sample for t in range(0, 400, 2) for sample in scrape(float(t), process_resident_memory_bytes=1e9 + 1e6 * t)
+    ]
+    found = decaying(400.0, samples=memory)
+    assert found is not None
+    assert found.throughput is not None
+    assert found.throughput.mean == pytest.approx(10.0, rel=0.01)
+    assert found.throughput.change is None
+    assert found.memory_bytes is not None
+    assert found.memory_bytes.per_hour.value == pytest.approx(3.6e9, rel=0.01)
+    assert found.ttft_p99_s is None, "20 parts of 100 requests need 2,000"
+    assert decaying(299.0) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "cause"),
+    [
+        ([], ""),
+        ([*scrape(198.0, preemptions=9.0), *scrape(200.0, preemptions=1.0)], "restart"),
+        ([Sample(float(t), "gpu", "0/sm_clock_hz", 1.9e9 if t < 200 else 1.2e9) for t in range(0, 400, 5)], "throttle"),
+        ([s for t in range(0, 400, 5) for s in scrape(float(t), running=1.0 if t < 200 else 4.0)], "neighbour"),
+    ],
+)
+def test_a_change_is_named_by_what_changed_with_it(samples: list[Sample], cause: str) -> None:
+    found = decaying(400.0, samples=samples, slow_from=200.0)
+    assert found is not None
+    assert found.throughput is not None
+    assert found.throughput.change is not None
+    assert found.throughput.change.at_s.value == pytest.approx(200.0, abs=5.0)
+    assert found.throughput.change.cause == cause
+    (verdict,) = verdicts(found, (0.0, 400.0), 1)
+    assert (verdict.code, verdict.level, verdict.at) == (Code.CHANGEPOINT, Gravity.DOUBT, 1)
+
+
+def moving(share_per_hour: float, *, sure: bool = True, change: Change | None = None) -> Trend:
+    per_hour = Value(share_per_hour, (share_per_hour - 0.01, share_per_hour + 0.01))
+    return Trend(mean=1.0, start=1.0, per_hour=per_hour, share_per_hour=per_hour, sure=sure, bins=40, change=change)
+
+
+def codes(found: Drift, hours: float = 1.0) -> list[str]:
+    return [verdict.code for verdict in verdicts(found, (0.0, 3600 * hours), 8)]
+
+
+def test_verdicts_are_on_what_gets_worse_for_sure_and_by_enough() -> None:
+    assert codes(Drift(throughput=moving(-0.03))) == [Code.THROUGHPUT_DECAYS]
+    assert codes(Drift(throughput=moving(-0.01))) == []
+    assert codes(Drift(throughput=moving(-0.01)), hours=4.0) == [Code.THROUGHPUT_DECAYS]
+    assert codes(Drift(throughput=moving(-0.03, sure=False))) == []
+    assert codes(Drift(throughput=moving(+0.2), ttft_p99_s=moving(-0.2), memory_bytes=moving(-0.2))) == []
+    assert codes(Drift(ttft_p99_s=moving(0.12))) == [Code.LATENCY_CREEPS]
+    assert codes(Drift(memory_bytes=moving(0.05), gpu_memory_bytes=moving(0.05))) == [Code.MEMORY_GROWS] * 2
+    assert codes(Drift(kv_usage=moving(0.5), preemptions_per_s=moving(2.0))) == []
+
+
+def test_a_decay_says_how_fast_it_is() -> None:
+    (verdict,) = verdicts(Drift(throughput=moving(-0.6)), (0.0, 1200.0), 8)
+    assert "throughput falls by 60.0 % an hour (95 % interval 59.0–61.0), 20.0% in this window" in verdict.message
+
+
+def test_a_change_takes_the_place_of_the_slope_and_a_better_one_is_a_note() -> None:
+    worse = Change(at_s=Value(612.0, (600.0, 630.0)), before=100.0, after=80.0, share=Value(-0.2, (-0.22, -0.18)))
+    (verdict,) = verdicts(Drift(throughput=moving(-0.3, change=worse)), (12.0, 1212.0), 8)
+    assert verdict.code == Code.CHANGEPOINT
+    assert "fell at once by 20.0 % (95 % interval 18.0–22.0), 10 min into the window, 612 s into the run" in (
+        verdict.message
+    )
+    better = Change(at_s=Value(612.0, (600.0, 630.0)), before=80.0, after=100.0, share=Value(0.25, (0.2, 0.3)))
+    (verdict,) = verdicts(Drift(throughput=moving(0.3, change=better)), (12.0, 1212.0), 8)
+    assert (verdict.code, verdict.level) == (Code.CHANGEPOINT, Gravity.NOTE)
