@@ -130,12 +130,17 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
 
 
 def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
-    """Whether the limit's percentile is within it; the largest value replaces a missing percentile."""
+    """Whether the limit's percentile is within it."""
+    value = percentile(level, limit)
+    return value is not None and value <= limit.seconds
+
+
+def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
+    """The percentile that a limit is about, in seconds; the largest value replaces a missing one."""
     spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)
-    value = spread.max if value is None else value
-    return value is not None and value <= limit.seconds
+    return spread.max if value is None else value  # type: ignore[no-any-return]
 
 
 def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:

@@ -7,9 +7,11 @@ line but not escaped: each renderer escapes it for its medium. No colour, no mar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
+from harness.decide.plan.what_if import WhatIf
 from harness.report.chart import Chart
 from harness.report.format import MISSING
 
@@ -56,6 +58,18 @@ class Remark(msgspec.Struct, frozen=True):
     brief: str = ""  # what and where in one line, without figures
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A check as the page shows it; other media have it as a row of a table."""
+
+    name: str
+    kind: Literal["pass", "doubt", "unmeasured"]  # its colour
+    outcome: str
+    figures: str
+    limit: str
+    message: str
+    rests_on: Sequence[str] = ()  # names of charts and titles of sections, the first that is there is linked
+
+
 class Section(msgspec.Struct, frozen=True):
     """A title, "" for none, and the parts that are not empty, in this order; an empty section is not shown."""
 
@@ -66,8 +80,10 @@ class Section(msgspec.Struct, frozen=True):
     charts: Sequence[Chart] = ()
     picture: str = ""  # file of the first chart, for media without charts; charts without one are small
     alt: str = ""  # what the picture shows
+    what_if: WhatIf | None = None  # where the medium can compute
     columns: Sequence[Column] = ()
     void: frozenset[int] = frozenset()  # rows of invalid levels
+    checks: Sequence[Check] = ()  # in place of the table, where the medium is a page
     lines: Sequence[str] = ()
     remarks: Sequence[Remark] = ()
     note: str = ""  # about the parts above
@@ -85,6 +101,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     simulated: str = ""  # what was simulated; "" for a measurement
     sections: Sequence[Section]
     version: str = ""  # of the program that measured
+    source: str = ""  # what it was made from, in the page's last line
+    again: str = ""  # the command that makes it again
 
 
 def rows(columns: Sequence[Column]) -> list[tuple[str | FileLink, ...]]:

@@ -199,6 +199,8 @@ def report(map_: Map) -> Document:
         subtitle=subtitle,
         simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
         sections=[Section(note=early), picture, Section(lines=claims.lines(map_)), Section(lines=failed)],
+        source="map.json",
+        again="knee report DIR",
     )
 
 
