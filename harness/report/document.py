@@ -7,7 +7,7 @@ line but not escaped: each renderer escapes it for its medium. No colour, no mar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -29,20 +29,33 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class FileLink(msgspec.Struct, frozen=True):
-    """A cell that links to a file in the document's folder, where the medium has links."""
+    """A cell that links to a report below the document's folder, where the medium has links."""
 
     text: str
-    to: str
+    to: str  # without its ending, which is the medium's
 
     def __str__(self) -> str:
         return self.text
+
+
+class Shaded(msgspec.Struct, frozen=True):
+    """A cell of a heat map."""
+
+    text: str
+    share: float | None  # of the way from the least to the largest; None: no figure
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Cell: TypeAlias = str | FileLink | Shaded
 
 
 class Column(msgspec.Struct, frozen=True):
     """A column of a table: its heading, in one line or two, and its cells, top to bottom."""
 
     head: str
-    cells: Sequence[str | FileLink]
+    cells: Sequence[Cell]
     words: bool = False  # aligned left, as words are; numbers are aligned right
     spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 never
 
@@ -105,7 +118,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""  # the command that makes it again
 
 
-def rows(columns: Sequence[Column]) -> list[tuple[str | FileLink, ...]]:
+def rows(columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
     """The cells of a table, row by row."""
     return list(zip(*(column.cells for column in columns), strict=True))
 

@@ -232,7 +232,7 @@ def _link(cell: MeasuredCell) -> str | FileLink:
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
-    return FileLink(name, f"{cell.name}/report.md")
+    return FileLink(name, f"{cell.name}/report")
 
 
 def _subject(map_: Map) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def ordered(document: doc.Document) -> list[doc.Section]:
 
 
 def places(document: doc.Document) -> dict[str, tuple[str, str]]:
-    """What can be linked on the page: id and words by the names of charts and the titles of sections, all ours.
+    """What can be linked on the page: id and words by the names of charts and the titles of sections.
 
     >>> places(doc.Document(sections=[doc.Section("All knees", [doc.Fact("hinge", "16")])]))
     {'All knees': ('section-all-knees', 'All knees')}
@@ -70,7 +70,7 @@ def places(document: doc.Document) -> dict[str, tuple[str, str]]:
         found |= {chart.name: (chart.name, chart.title or section.title) for chart in drawn}
         texts = (section.facts, section.command, section.columns, section.lines, section.remarks, section.note)
         if section.title and (drawn or section.scenario or section.what_if or any(texts)):
-            slug = "-".join(section.title.lower().split())
+            slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in section.title.lower())
             found[section.title] = f"section-{slug}", section.title
     return found
 
