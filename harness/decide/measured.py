@@ -22,7 +22,7 @@ from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
 from harness.scenario import Hardware
 from harness.sim import profile as profiles
-from harness.summary import LevelSummary, Prediction, Summary
+from harness.summary import LevelSummary, Prediction, Spread, Summary
 
 _CLOSE = 0.1  # relative: token counts that still count as those requested
 
@@ -137,10 +137,10 @@ def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
 
 def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
     """The percentile that a limit is about, in seconds; the largest value replaces a missing one."""
-    spread = getattr(level, f"{limit.figure}_s")
+    spread: Spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)
-    return spread.max if value is None else value  # type: ignore[no-any-return]
+    return spread.max if value is None else value
 
 
 def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:

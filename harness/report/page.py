@@ -64,7 +64,7 @@ def places(document: doc.Document) -> dict[str, tuple[str, str]]:
     >>> places(doc.Document(sections=[doc.Section("All knees", [doc.Fact("hinge", "16")])]))
     {'All knees': ('section-all-knees', 'All knees')}
     """
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for section in document.sections:
         drawn = [chart for chart in section.charts if chart.series]
         found |= {chart.name: (chart.name, chart.title or section.title) for chart in drawn}
