@@ -119,19 +119,23 @@ def publish(
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:
     """The same for a level map; its cells have reports of their own."""
     from harness import files
-    from harness.report import level_map, markdown
+    from harness.report import heat, level_map, markdown
     from harness.results import levelmap
 
-    table = markdown.render(level_map.report(found))
+    document = level_map.report(found)
     files.must_be_files(folder, levelmap.FOR_PEOPLE if plots else ("map.md",))
-    files.write(folder / "map.md", table)
-    made = [folder / name for name in (levelmap.MAP, "map.md", *(["map.png"] if plots else []))]
+    files.write(folder / "map.md", markdown.render(document))
+    panels = level_map.panels(found)
+    whole = heat.with_heat(document, panels)
+    drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html"), ("picture", folder / "map.png")]
+    made: list[tuple[str, str | Path]] = [("map", folder / levelmap.MAP), ("report", folder / "map.md")]
     with closed_stdout_ignored():
-        print_map(found, table, made, as_json=as_json, quiet=quiet)
+        print_map(found, whole, made + drawn * plots, as_json=as_json, quiet=quiet)
     if plots:
-        from harness.report import map_png
+        from harness.report import map_png, page
 
-        files.write(folder / "map.png", map_png.draw(level_map.panels(found)))
+        files.write(folder / "map.html", page.render(whole))
+        files.write(folder / "map.png", map_png.draw(panels))
 
 
 def print_json(text: str) -> None:
@@ -139,14 +143,20 @@ def print_json(text: str) -> None:
     print(json_text(text))
 
 
-def print_map(found: Map, table: str, files: list[Path], *, as_json: bool, quiet: bool) -> None:
-    """Print the JSON on stdout and the table on stderr, or the table on stdout alone."""
+def print_map(
+    found: Map, document: Document, paths: list[tuple[str, str | Path]], *, as_json: bool, quiet: bool
+) -> None:
+    """Print the JSON on stdout and the tables on stderr, or the tables on stdout alone."""
     import msgspec
+
+    from harness.report import terminal
 
     if as_json:
         print_json(msgspec.json.encode(found).decode())
     if not quiet:
-        print(table, *files, sep="\n", file=sys.stderr if as_json else sys.stdout)
+        talk = console(stderr=as_json)
+        terminal.show(document, talk)
+        terminal.show_paths(paths, talk)
 
 
 def print_summary(

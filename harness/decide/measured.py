@@ -22,7 +22,7 @@ from harness.predict.roofline import Deployment, MeanLengths
 from harness.results.result import Result
 from harness.scenario import Hardware
 from harness.sim import profile as profiles
-from harness.summary import LevelSummary, Prediction, Summary
+from harness.summary import LevelSummary, Prediction, Spread, Summary
 
 _CLOSE = 0.1  # relative: token counts that still count as those requested
 
@@ -130,12 +130,17 @@ def rates(model: Model, question: Question, folders: Sequence[str]) -> dict[tupl
 
 
 def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
-    """Whether the limit's percentile is within it; the largest value replaces a missing percentile."""
-    spread = getattr(level, f"{limit.figure}_s")
+    """Whether the limit's percentile is within it."""
+    value = percentile(level, limit)
+    return value is not None and value <= limit.seconds
+
+
+def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
+    """The percentile that a limit is about, in seconds; the largest value replaces a missing one."""
+    spread: Spread = getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)
-    value = spread.max if value is None else value
-    return value is not None and value <= limit.seconds
+    return spread.max if value is None else value
 
 
 def _same(run: Result, served: MeanLengths, question: Question, name: str) -> None:

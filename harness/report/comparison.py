@@ -39,6 +39,8 @@ def report(found: Report) -> Document:
         answer=sentence(first) if not many else "winner by workload",
         simulated="the simulated endpoint answered. No GPU was measured." if simulated else "",
         sections=sections,
+        source="the runs that it names",
+        again="knee compare",
     )
 
 

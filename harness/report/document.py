@@ -7,9 +7,11 @@ line but not escaped: each renderer escapes it for its medium. No colour, no mar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from harness.decide.plan.what_if import WhatIf
 from harness.report.chart import Chart
 from harness.report.format import MISSING
 
@@ -27,20 +29,33 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class FileLink(msgspec.Struct, frozen=True):
-    """A cell that links to a file in the document's folder, where the medium has links."""
+    """A cell that links to a report below the document's folder, where the medium has links."""
 
     text: str
-    to: str
+    to: str  # without its ending, which is the medium's
 
     def __str__(self) -> str:
         return self.text
+
+
+class Shaded(msgspec.Struct, frozen=True):
+    """A cell of a heat map."""
+
+    text: str
+    share: float | None  # of the way from the least to the largest; None: no figure
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Cell: TypeAlias = str | FileLink | Shaded
 
 
 class Column(msgspec.Struct, frozen=True):
     """A column of a table: its heading, in one line or two, and its cells, top to bottom."""
 
     head: str
-    cells: Sequence[str | FileLink]
+    cells: Sequence[Cell]
     words: bool = False  # aligned left, as words are; numbers are aligned right
     spare: int = 0  # a narrow terminal leaves out 1 first, then 2, …; 0 never
 
@@ -56,6 +71,18 @@ class Remark(msgspec.Struct, frozen=True):
     brief: str = ""  # what and where in one line, without figures
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A check as the page shows it; other media have it as a row of a table."""
+
+    name: str
+    kind: Literal["pass", "doubt", "unmeasured"]  # its colour
+    outcome: str
+    figures: str
+    limit: str
+    message: str
+    rests_on: Sequence[str] = ()  # names of charts and titles of sections, the first that is there is linked
+
+
 class Section(msgspec.Struct, frozen=True):
     """A title, "" for none, and the parts that are not empty, in this order; an empty section is not shown."""
 
@@ -66,8 +93,10 @@ class Section(msgspec.Struct, frozen=True):
     charts: Sequence[Chart] = ()
     picture: str = ""  # file of the first chart, for media without charts; charts without one are small
     alt: str = ""  # what the picture shows
+    what_if: WhatIf | None = None  # where the medium can compute
     columns: Sequence[Column] = ()
     void: frozenset[int] = frozenset()  # rows of invalid levels
+    checks: Sequence[Check] = ()  # in place of the table, where the medium is a page
     lines: Sequence[str] = ()
     remarks: Sequence[Remark] = ()
     note: str = ""  # about the parts above
@@ -85,9 +114,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     simulated: str = ""  # what was simulated; "" for a measurement
     sections: Sequence[Section]
     version: str = ""  # of the program that measured
+    source: str = ""  # what it was made from, in the page's last line
+    again: str = ""  # the command that makes it again
 
 
-def rows(columns: Sequence[Column]) -> list[tuple[str | FileLink, ...]]:
+def rows(columns: Sequence[Column]) -> list[tuple[Cell, ...]]:
     """The cells of a table, row by row."""
     return list(zip(*(column.cells for column in columns), strict=True))
 

@@ -199,6 +199,8 @@ def report(map_: Map) -> Document:
         subtitle=subtitle,
         simulated=f"no GPU was measured; {BY_CONSTRUCTION}." if map_.simulated else "",
         sections=[Section(note=early), picture, Section(lines=claims.lines(map_)), Section(lines=failed)],
+        source="map.json",
+        again="knee report DIR",
     )
 
 
@@ -230,7 +232,7 @@ def _link(cell: MeasuredCell) -> str | FileLink:
     name = plain(cell.name)
     if cell.status is None or levelmap.FOLDER.fullmatch(cell.name) is None:
         return name
-    return FileLink(name, f"{cell.name}/report.md")
+    return FileLink(name, f"{cell.name}/report")
 
 
 def _subject(map_: Map) -> tuple[str, str]:

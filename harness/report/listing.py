@@ -52,6 +52,8 @@ def index(found: Listing, name: str, unit: str) -> Document:
             Section("Runs", columns=made.sections[0].columns),
             Section("Cannot be read", lines=lines),
         ],
+        source="result folders",
+        again="knee list --html FILE",
     )
 
 

@@ -61,8 +61,8 @@ def _table(columns: Sequence[doc.Column]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *rows) if row)
 
 
-def _cell(cell: str | doc.FileLink) -> str:
-    return f"[{literal(cell.text)}]({cell.to})" if isinstance(cell, doc.FileLink) else literal(cell)
+def _cell(cell: doc.Cell) -> str:
+    return f"[{literal(cell.text)}]({cell.to}.md)" if isinstance(cell, doc.FileLink) else literal(str(cell))
 
 
 def _remark(remark: doc.Remark) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ASSETS = Path(__file__).with_name("assets")
 _SCRIPTS = ("d3.min.js", "plot.umd.min.js", "page.js")  # Plot needs D3
+_WHAT_IF = "what_if.js"
 # Nothing is loaded from anywhere, and no script runs but the page's own, by their digests.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 _FIGURES = 6  # of a coordinate on the page: a ten-thousandth of a pixel
@@ -33,14 +34,17 @@ def render(document: doc.Document) -> str:
     from markupsafe import Markup
 
     charts = {chart.name: chart for section in document.sections for chart in section.charts if chart.series}
-    scripts = [asset(name) for name in _SCRIPTS] if charts else []
+    what_if = next((section.what_if for section in document.sections if section.what_if), None) if charts else None
+    scripts = [asset(name) for name in (*_SCRIPTS, *([_WHAT_IF] if what_if else []))] if charts else []
     template = _templates().get_template("page.html.j2")
     return template.render(
         document=document,
         sections=ordered(document),
+        places=places(document),
         policy=_policy(scripts),
         style=Markup(asset("page.css")),
         charts=Markup(charts_json(charts)) if charts else "",
+        what_if=Markup(_for_script(what_if)) if what_if else "",
         scripts=[Markup(script) for script in scripts],
     )
 
@@ -52,6 +56,23 @@ def ordered(document: doc.Document) -> list[doc.Section]:
     if document.figures and first is not None:
         sections.insert(0, sections.pop(first))
     return sections
+
+
+def places(document: doc.Document) -> dict[str, tuple[str, str]]:
+    """What can be linked on the page: id and words by the names of charts and the titles of sections.
+
+    >>> places(doc.Document(sections=[doc.Section("All knees", [doc.Fact("hinge", "16")])]))
+    {'All knees': ('section-all-knees', 'All knees')}
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for section in document.sections:
+        drawn = [chart for chart in section.charts if chart.series]
+        found |= {chart.name: (chart.name, chart.title or section.title) for chart in drawn}
+        texts = (section.facts, section.command, section.columns, section.lines, section.remarks, section.note)
+        if section.title and (drawn or section.scenario or section.what_if or any(texts)):
+            slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in section.title.lower())
+            found[section.title] = f"section-{slug}", section.title
+    return found
 
 
 @cache
@@ -80,8 +101,13 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def charts_json(charts: dict[str, Chart]) -> str:
-    """The charts for the script; "<" cannot end its element when it is not there."""
-    return msgspec.json.encode(_rounded(msgspec.to_builtins(charts))).decode().replace("<", "\\u003c")
+    """The charts for the script, with as many digits as a screen shows."""
+    return _for_script(_rounded(msgspec.to_builtins(charts)))
+
+
+def _for_script(value: Any) -> str:
+    """JSON inside an element; "<" cannot end it when it is not there."""
+    return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
 def _rounded(value: Any) -> Any:

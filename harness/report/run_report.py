@@ -12,6 +12,7 @@ import msgspec
 
 from harness.analysis.table import Table
 from harness.analysis.timeline import timeline
+from harness.decide.plan import what_if
 from harness.manifest import Manifest, Scenario
 from harness.report import (
     charts,
@@ -65,6 +66,7 @@ def report(
     sections = [
         doc.Section(facts=headline(summary), answer=True),
         doc.Section("Throughput against load", charts=[curve], picture="curve.png", alt=alt),
+        doc.Section("What if", what_if=what_if.of_run(manifest, summary)),
         doc.Section("Latency against load", charts=latencies),
         doc.Section("Speed for a user against throughput of a GPU", charts=tradeoff),
         doc.Section("By class and by replica", charts=parts.charts(summary)),
@@ -91,6 +93,8 @@ def report(
         simulated=simulated_words(summary, manifest),
         sections=sections,
         version=plain(manifest.harness_version or ""),
+        source="summary.json and manifest.json",
+        again="knee report DIR",
     )
 
 

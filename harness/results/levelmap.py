@@ -20,7 +20,7 @@ from harness.work import Unit
 FORMAT = 1
 MAP = "map.json"
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names of cells, and of the servers in them
-FOR_PEOPLE = ("map.md", "map.png")
+FOR_PEOPLE = ("map.html", "map.md", "map.png")
 _MOST = 1000  # values of an axis
 _LARGEST = 16 << 20  # bytes: thousands of cells, each with its prediction
 INPUT, OUTPUT, INPUTS = "input_tokens", "output_tokens", "inputs"  # axes, in this order

@@ -158,7 +158,7 @@ def test_the_report_has_a_row_for_each_check() -> None:
     assert rows[1][:4] == (
         "p99 TTFT",
         "pass",
-        "ttft p99 1.50 s, ttft p50 0.250 s",
+        "TTFT p99 1.50 s, TTFT p50 250 ms",
         "2s (MLPerf Inference, Llama 2 70B, server)",
     )
     assert (rows[4][1], rows[4][2]) == ("not measured", "–")

@@ -10,7 +10,7 @@ import pytest
 
 from harness.predict import catalog, model, roofline
 from harness.predict.hinge import predicted_hinge
-from harness.report import level_map, map_png, markdown
+from harness.report import document, heat, level_map, map_png, markdown, page
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, Map, MeasuredCell
 from harness.summary import Prediction, Value
 
@@ -215,3 +215,45 @@ def test_every_shape_of_map_is_drawn_without_a_warning(shape: str) -> None:
     assert data[:4] == b"\x89PNG"
     assert 800 < width < 3000
     assert 400 < height < 1500
+
+
+def heated(map_: Map) -> document.Document:
+    return heat.with_heat(level_map.report(map_), level_map.panels(map_))
+
+
+def test_a_heat_map_is_a_table_with_the_largest_answers_on_top() -> None:
+    cells = [cell(P, G, knee) for P, G, knee in ((1024, 128, 64.0), (1024, 256, 32.0), (2048, 128, 16.0))]
+    made = heated(over([Axis(INPUT, [1024, 2048]), G_AXIS], cells))
+    assert [section.title for section in made.sections[1:4]] == [
+        "Knee, requests in flight",
+        "Plateau, output tok/s",
+        "Cells",
+    ]
+    knees = made.sections[1].columns
+    assert [column.head for column in knees] == [
+        "output tokens G",
+        "input tokens P\n1,024",
+        "input tokens P\n2,048",
+    ]
+    assert [[str(one) for one in row] for row in document.rows(knees)] == [
+        ["256", "32 (28.8–35.2)", "not measured"],
+        ["128", "64 (57.6–70.4)", "16 (14.4–17.6)"],
+    ]
+    shades = [one.share for column in knees[1:] for one in column.cells if isinstance(one, document.Shaded)]
+    assert shades == pytest.approx([0.5, 1.0, None, 0.0])  # 16, 32 and 64 are even in the logarithm
+
+
+def test_the_page_shades_what_was_measured_and_links_each_cell_to_its_page() -> None:
+    source = page.render(heated(plane()))
+    assert source.count('class="shaded" style="--share: ') == 3 + 3  # of six cells three failed, or show no plateau
+    assert '<a href="in4096-out256/report.html">in4096-out256</a>' in source
+    assert "from map.json. <code>knee report DIR</code> makes it again." in source
+
+
+def test_one_axis_is_a_chart_on_the_page_and_text_from_outside_stays_text() -> None:
+    made = heated(over([P_AXIS], [cell(P, 128, knee) for P, knee in ((1024, 60.0), (2048, None), (4096, 15.0))]))
+    assert [[chart.name for chart in section.charts] for section in made.sections[1:2]] == [["knee", "plateau"]]
+    evil = '"><script>alert(1)</script>'
+    settings = [Axis(INPUT, [1024]), Axis(SERVER, [evil, "b"])]
+    ran = [msgspec.structs.replace(cell(1024, 128), name=evil, at={INPUT: 1024, SERVER: at}) for at in (evil, "b")]
+    assert "<script>alert" not in page.render(heated(over(settings, ran)))

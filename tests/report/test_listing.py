@@ -10,7 +10,7 @@ from harness.decide import listing as found
 from harness.decide.check.figures import Quantity
 from harness.decide.listing import Broken, Entry, Listing
 from harness.report import listing as report
-from harness.report import markdown
+from harness.report import markdown, page
 
 
 def entry(place: str, created: str | None, value: float | None, model: str = "m", **changes: object) -> Entry:
@@ -68,3 +68,8 @@ def test_a_simulated_run_is_marked_and_text_from_outside_is_harmless() -> None:
     assert "y: not a manifest" in text
     assert "\x1b" not in text
     assert r"\<script>" in text
+
+
+def test_the_page_says_which_command_makes_it_again() -> None:
+    source = page.render(report.index(Listing(results=[], broken=[]), "plateau", "/s"))
+    assert "Made by knee from result folders. <code>knee list --html FILE</code> makes it again." in source

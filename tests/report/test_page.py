@@ -21,7 +21,7 @@ from harness.report.facts import facts
 from harness.report.figures import figures
 from harness.report.format import plain as plain_text
 from harness.report.headline import sentence
-from harness.summary import Summary, Verdict
+from harness.summary import Check, Summary, Verdict
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -252,18 +252,47 @@ def test_claims_have_a_section_of_their_own_marked_unsourced_where_any_holds() -
     assert title not in seen("full").text + markdown_of(full(), MANIFEST), "they are shown on request only"
 
 
+def test_checks_are_a_block_with_their_outcome_in_words_and_a_link_to_what_they_rest_on() -> None:
+    found = [
+        Check(name="p99_ttft", outcome="doubt", figures={"ttft_p99_s": 3.0}, threshold=2.0, source="SLO", at=16),
+        Check(name="kv_cache", outcome="pass", figures={"kv_usage": 0.7}, threshold=0.95, source="a full cache", at=16),
+        Check(name="node_loss", outcome="not measured", message="no replica was lost"),
+    ]
+    source = page_of(msgspec.structs.replace(full(), checks=found), MANIFEST)
+    block = source[source.index('<ul class="checks">') :]
+    items = [flat(re.sub("<[^>]+>", " ", item)).strip() for item in block[: block.index("</ul>")].split("<li")[1:]]
+    assert items == [
+        'class="doubt"> doubt p99 TTFT TTFT p99 3 s at 16 limit 2s (SLO) see Time to first token',
+        'class="pass"> pass KV use and hits KV usage 70% at 16 limit 95% (a full cache) see Levels',
+        'class="unmeasured"> not measured node loss no replica was lost',
+    ]
+    targets = re.findall(r'href="#([^"]+)"', block)
+    assert targets == ["ttft", "section-levels"]  # the KV cache over time is not there without telemetry
+    assert all(f'id="{each}"' in source for each in targets)
+
+
+def test_the_last_line_names_what_the_page_was_made_from() -> None:
+    footer = flat(seen("full").text)
+    assert footer.rstrip().endswith(
+        "Made by knee 0.1.0 from summary.json and manifest.json. knee report DIR makes it again."
+    )
+    assert "Made by knee.</footer>" in page.render(document.Document(sections=[]))
+
+
 def test_a_bar_in_a_name_does_not_break_the_markdown() -> None:
     assert "# a\\|b\\_c" in markdown_of(full(), msgspec.structs.replace(MANIFEST, model="a|b_c"))
 
 
-def opened(source: str, folder: Path) -> str:
+def opened(source: str, folder: Path, *, dark: bool = False) -> str:
     """The page as a Chromium has it once its scripts ran; nothing may have been written to its console."""
+    folder.mkdir(exist_ok=True)
     file = folder / "report.html"
     file.write_text(source, encoding="utf-8")
     assert CHROMIUM is not None
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses root with one
     quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]  # fmt: skip
+             "--disable-component-update", "--disable-sync",
+             f"--blink-settings=preferredColorScheme={0 if dark else 1}"]  # fmt: skip
     command = [CHROMIUM, "--headless", *sandbox, *quiet, f"--user-data-dir={folder / 'profile'}",
                "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)

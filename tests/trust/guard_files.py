@@ -76,7 +76,7 @@ _TRIES = 8  # until the base run is valid
 COMMANDS = {
     "knee report": Command("run", ("report", "{}"), REPORTS, ("manifest.json", *RECORDS)),
     "knee report, of a spool": Command("spool", ("report", "{}"), REPORTS, ("requests.spool",)),
-    "knee report, of a map": Command("map", ("report", "{}"), ("map.md", "map.png"), ("map.json",)),
+    "knee report, of a map": Command("map", ("report", "{}"), ("map.html", "map.md", "map.png"), ("map.json",)),
     "knee export": Command(
         "run",
         ("export", "{}", "--to", "csv", "--out", "{}"),
@@ -96,6 +96,7 @@ COMMANDS = {
         (
             "manifest.json",
             "map.json",
+            "map.html",
             "map.md",
             "map.png",
             *(f"{_CELL}/{name}" for name in ("manifest.json", *REPORTS)),

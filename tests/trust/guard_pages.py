@@ -27,7 +27,7 @@ from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.predict.question import Question, answer
 from harness.report import markdown, page, run_report
 from harness.results.levelmap import INPUT, SERVER, Axis, Map, MeasuredCell
-from harness.summary import Summary, Value
+from harness.summary import Check, Summary, Value
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, full, provisional, simulated
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -116,6 +116,17 @@ def pages(text: str) -> Iterator[tuple[str, str]]:
         document = run_report.report(*loaded(summary, manifest, text))
         yield f"{name}.html", page.render(document)
         yield f"{name}.md", MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown.render(document))
+    yield "planned.html", page.render(run_report.report(*priced(text)))
+
+
+def priced(text: str) -> tuple[Summary, Manifest]:
+    """Of a run that can be planned with, and has checks: what it counts is ours, or there would be no plan."""
+    found = Check(
+        name="p99_ttft", outcome="pass", figures={"ttft_p99_s": 1.0}, threshold=2.0, source=text, message=text
+    )
+    summary, manifest = loaded(full, msgspec.structs.replace(MANIFEST, price=2.0), text)
+    other = msgspec.structs.replace(found, name=text, outcome=text, figures={text: 1.0})
+    return msgspec.structs.replace(summary, unit=full().unit, checks=[found, other]), manifest
 
 
 def misshapen(text: str) -> list[str]:

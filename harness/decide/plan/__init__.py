@@ -12,6 +12,7 @@
     alerts       thresholds for autoscaling and alerts, as text and as Prometheus rules
     reference    widely quoted tables, on request
     plan         all of it together
+    what_if      the measured loads for a page, which plans again while its reader moves a slider
 
 Nothing goes beyond the measured loads: a replica is planned at a load that was measured. Replicas are taken to be alike
 and evenly loaded. Where a figure rests on more than that, `Plan.notes` says so.

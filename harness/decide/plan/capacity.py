@@ -102,8 +102,7 @@ def of_summary(
     bytes_per_request: float | None = None,
 ) -> Capacity:
     """Of a summary whose levels are judged by `limits`, or are to be."""
-    levels = [s for s in summary.levels if s.input_tokens_asked is None and s.load and usable(s, Purpose.ANSWER)]
-    levels = [s for s in levels if s.throughput.mean and within_reason(_point(s))]
+    levels = planned(summary)
     if not levels:
         raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
     wanted = slo.limits(manifest.scenario.slo if limits is None else limits)
@@ -147,6 +146,12 @@ def of_summary(
         loads=loads,
         prediction=summary.prediction,
     )
+
+
+def planned(summary: Summary) -> list[LevelSummary]:
+    """The levels that a plan may rest on."""
+    found = [s for s in summary.levels if s.input_tokens_asked is None and s.load and usable(s, Purpose.ANSWER)]
+    return [s for s in found if s.throughput.mean and within_reason(_point(s))]
 
 
 def _load(

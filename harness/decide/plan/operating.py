@@ -16,7 +16,7 @@ from harness.decide.plan.question import By
 from harness.errors import HarnessError
 from harness.judgement import Outcome
 
-_MOST_OF_IT = 0.95  # as `knees.plateau95`
+MOST_OF_IT = 0.95  # as `knees.plateau95`
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,5 +47,5 @@ def choose(capacity: Capacity, by: By | None = None, *, offline: bool = False) -
 
 def _best(loads: list[MeasuredLoad], by: str) -> MeasuredLoad:
     most = max(each.work_per_s.value or 0.0 for each in loads)
-    enough = most if by == "cost" else _MOST_OF_IT * most
+    enough = most if by == "cost" else MOST_OF_IT * most
     return next(each for each in loads if (each.work_per_s.value or 0.0) >= enough)

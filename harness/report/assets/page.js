@@ -216,6 +216,7 @@ function show(figure) {
     head.append(group);
   }
   let width = place.clientWidth;
+  figure.redraw = redraw;
   redraw();
   new ResizeObserver(() => requestAnimationFrame(() => {
     if (place.clientWidth && place.clientWidth !== width && !matchMedia("print").matches) {
