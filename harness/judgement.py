@@ -85,6 +85,8 @@ class Code(enum.StrEnum):
     SPOOL_DAMAGED = enum.auto()
     SERVER_CHANGED = enum.auto()
     REQUESTS_LOST = enum.auto()
+    SHARD_MISSING = enum.auto()
+    CLOCKS_APART = enum.auto()
     RESUMED = enum.auto()
     RUN_NOTE = enum.auto()
 

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from harness import classes, quality, recipe, scenario
+from harness import classes, quality, recipe, scenario, shard
 from harness.record import FORMAT
 from harness.summary import Prediction, RampStep
 
 Count = Annotated[int, Meta(ge=1, le=2**31)]
+ShardNumber = Annotated[int, Meta(ge=1, le=shard.MOST)]
 Natural = Annotated[int, Meta(ge=0, le=2**53)]
 # Any figure that is not negative; a whole one stays whole.
 Amount = Annotated[int, Meta(ge=0, le=10**18)] | Annotated[float, Meta(ge=0, le=1e18)]
@@ -331,6 +332,25 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     unix_origin: Seconds
 
 
+class WallClock(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a machine's wall clock may be off; None where its kernel does not tell."""
+
+    synchronised: bool | None = None
+    error_s: Amount | None = None  # at most; None for a clock that nothing keeps right
+    stepped_s: Seconds | UnsetType = UNSET  # by which it was set while the run went on
+
+
+class Shard(shard.Shard, frozen=True, kw_only=True):
+    """One machine's share of a run."""
+
+    number: ShardNumber
+    of: ShardNumber
+    start_s: Seconds
+    clock: WallClock = WallClock()
+    host: Host | UnsetType = UNSET  # of a merged run, where the manifest's own are the first machine's
+    client: Client | UnsetType = UNSET
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One go at a run, the first or a resumed one; what it loaded, if it came to that."""
 
@@ -409,6 +429,7 @@ class Manifest(Begun, frozen=True, kw_only=True):
     sessions: list[Session] = msgspec.field(default_factory=list, name="sittings")
     clock: Clock | UnsetType = UNSET
     ramp: list[RampStep] | UnsetType = UNSET  # its decisions, once it is over
+    shards: list[Shard] | UnsetType = UNSET  # of a run on several machines: those whose requests are here
 
     @property
     def loaded(self) -> list[Session]:

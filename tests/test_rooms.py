@@ -25,7 +25,7 @@ ROOMS = (
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "images",
     "interpreter", "judgement", "manifest", "precedence", "quality", "ready", "recipe", "record", "reuse", "roles",
-    "scenario", "secrecy", "server_metrics", "summary", "terminal", "traffic", "units", "version",
+    "scenario", "secrecy", "server_metrics", "shard", "summary", "terminal", "traffic", "units", "version",
     "work",
 }  # fmt: skip
 READERS = {"results", "predict", "analysis", "search", "decide", "report"}

@@ -56,7 +56,7 @@ class Facts(Conditions, frozen=True, kw_only=True):
         workload, scenario, ramp = manifest.workload, manifest.scenario, manifest.scenario.ramp
         limits = tuple(slo.limits(scenario.slo))
         arrivals = traffic.parse(ramp.arrivals, "manifest.json: $.scenario.ramp.arrivals")
-        client = _client(manifest.client, len(manifest.host.cpus_allowed or ()))
+        client = _client(manifest)
         unit, inputs = Unit(manifest.unit or Unit.OUTPUT_TOKENS), scenario.workload.inputs or 1
         asked = workload.input_tokens if scenario.one_length else None
         return cls(
@@ -116,20 +116,31 @@ def _session_requests(workload: WorkloadSpec) -> int | None:
     return turns if isinstance(turns, int) else None
 
 
-def _client(client: Client, processors: int) -> ClientSummary:
-    """The load generator by the manifest; a calibration is of one worker on a processor of its own.
-
-    `processors` are those that it was allowed, 0 where that is not known.
-    """
-    known = client.calibration
+def _client(manifest: Manifest) -> ClientSummary:
+    """The load generator by the manifest, of several machines all of theirs; known where each machine's is."""
+    client, shards = manifest.client, manifest.shards or ()
+    machines = [(shard.client or client, shard.host or manifest.host) for shard in shards] or [(client, manifest.host)]
+    ceilings = [_ceiling(each, len(host.cpus_allowed or ())) for each, host in machines]
+    known = [each.calibration for each, _ in machines if each.calibration is not None]
+    calibrated = len(known) == len(machines)
+    errors = [row.error_p99_s for each in known for row in each.timing]
     return ClientSummary(
-        events_per_s_ceiling=known.single.per_s * min(client.workers, processors or client.workers) if known else None,
-        ceiling_is_lower_bound=known.single.limited_by != "client" if known else None,
-        timestamp_error_p99_s=max((row.error_p99_s for row in known.timing), default=None) if known else None,
+        events_per_s_ceiling=sum(ceilings) if calibrated else None,
+        ceiling_is_lower_bound=any(each.single.limited_by != "client" for each in known) if calibrated else None,
+        timestamp_error_p99_s=max(errors, default=None) if calibrated else None,
         timestamp_source=client.timestamp_source or None,
         transport=client.transport or "socket",
         workers=client.workers,
     )
+
+
+def _ceiling(client: Client, processors: int) -> float:
+    """Events per second of one machine's workers; a calibration is of one worker on a processor of its own.
+
+    `processors` are those that it was allowed, 0 where that is not known.
+    """
+    known = client.calibration
+    return known.single.per_s * min(client.workers, processors or client.workers) if known else 0.0
 
 
 def summarise_level(

@@ -13,6 +13,7 @@ from harness import server_metrics
 from harness.analysis import checks, classes, curve, gap, lengths, node_loss, phases, quality, slo
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.verdicts import shards as on_machines
 from harness.analysis.verdicts.curve import above_peak, dip_confirmed, drift, host_bound
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
@@ -206,7 +207,8 @@ def _of_run(run: Result) -> list[Verdict]:
         begun, finished = len(run.levels) - len(void), sum(level.finished for level in run.levels)
         why = sessions[-1].ended if sessions else None
         message = f"the run ended early: {finished} of the {begun} levels begun are finished"
-        advice = "the finished levels stand; `knee run --resume` goes on with the rest"
+        on = "`knee run --resume` goes on with the rest" if not run.manifest.shards else "the rest needs another run"
+        advice = f"the finished levels stand; {on}"
         out.append(doubt(Code.INCOMPLETE, f"{message} ({why})" if why else message, advice))
     if run.damage:
         advice = "every level that is finished before it stands; `knee run --resume` holds the others again"
@@ -226,6 +228,10 @@ def _of_run(run: Result) -> list[Verdict]:
         message = f"{missing} requests that were sent have no record"
         advice = "they were in flight, or not yet written, when a process was lost; no finished level counts on them"
         out.append((note if run.complete else doubt)(Code.REQUESTS_LOST, message, advice))
+    if run.manifest.shards:
+        finished_levels = [level for level in run.levels if level.finished and level.window_end_s is not None]
+        of_machines = on_machines.missing(run.manifest.shards), on_machines.clocks(run.manifest.shards, finished_levels)
+        out += filter(None, of_machines)
     if not any(level.finished for level in run.levels):
         out.append(invalid(Code.NOTHING_MEASURED, "no level is finished: there is no answer", "give the run more time"))
     stops = [step.reason for step in run.manifest.ramp or () if stopped(step.reason)]

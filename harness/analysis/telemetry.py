@@ -29,9 +29,9 @@ Points = list[tuple[float, float]]  # (time, value), in order of time
 
 
 def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> ClientView:
-    """The client over one window: its busiest worker and its host; figures from records come with the metrics."""
+    """The client over one window: its busiest worker and host; figures from records come with the metrics."""
     workers: dict[str, dict[str, list[float]]] = {}  # by figure, by worker
-    host: dict[str, list[float]] = {}
+    hosts: dict[str, dict[str, list[float]]] = {}  # by machine, of which one alone has no name, by figure
     for sample in samples:
         if not window[0] <= sample.time_s <= window[1]:
             continue
@@ -39,21 +39,29 @@ def client_view(samples: Sequence[Sample], window: tuple[float, float]) -> Clien
             worker, _, metric = sample.metric.rpartition("/")
             workers.setdefault(metric, {}).setdefault(worker, []).append(sample.value)
         elif sample.source == "host":
-            host.setdefault(sample.metric, []).append(sample.value)
+            machine, _, metric = sample.metric.rpartition("/")
+            hosts.setdefault(machine, {}).setdefault(metric, []).append(sample.value)
 
     def worst(metric: str) -> float | None:
         return max((_mean(values) for values in workers.get(metric, {}).values()), default=None)
 
-    busy = [_mean(values) for name, values in host.items() if name.startswith("cpu")]
+    def highest(metric: str) -> float | None:
+        return max((_mean(host[metric]) for host in hosts.values() if metric in host), default=None)
+
+    idle = [
+        sum(1.0 - _mean(values) for name, values in host.items() if name.startswith("cpu"))
+        for host in hosts.values()
+        if any(name.startswith("cpu") for name in host)
+    ]
     unstamped = worst("unstamped_fraction")
     return ClientView(
         cpu_fraction=worst("cpu_fraction"),
         read_delay_p99_s=max((x for each in workers.get("read_delay_p99_s", {}).values() for x in each), default=None),
         timestamp_source=None if unstamped is None else "user" if unstamped > 0.5 else "kernel",
         waited_fraction=worst("waited_fraction"),
-        steal_fraction=_mean(host["steal_fraction"]) if "steal_fraction" in host else None,
-        throttled_fraction=_mean(host["throttled_fraction"]) if "throttled_fraction" in host else None,
-        idle_processors=sum(1.0 - share for share in busy) if busy else None,
+        steal_fraction=highest("steal_fraction"),
+        throttled_fraction=highest("throttled_fraction"),
+        idle_processors=min(idle, default=None),
     )
 
 

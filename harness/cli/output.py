@@ -14,7 +14,7 @@ from harness.terminal import console, json_text, to_nobody
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.manifest import Manifest
+    from harness.manifest import Manifest, Shard
     from harness.report.document import Document
     from harness.results.levelmap import Map
     from harness.results.result import Result
@@ -114,6 +114,14 @@ def publish(
         )
     if plots:
         write_plots(folder, document, summary, more.result, more.figures)
+
+
+def publish_shard(folder: Path, shard: Shard, *, quiet: bool) -> None:
+    """Say where a machine's share of a run lies; a share has no answer."""
+    if not quiet:
+        with closed_stdout_ignored():
+            print(f"shard {shard.number} of {shard.of}  {folder}")
+            print("merge all of them: knee report DIR DIR … --out DIR")
 
 
 def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: bool) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", nargs=-1, required=True, metavar="DIR…", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json on stdout.")
+@click.option("--out", metavar="DIR", help="Merge the shards of one run (knee run --shard) into this new folder.")
 @click.option("--baseline", metavar="DIR", help="Lay the levels of another run over the curve.")
 @click.option("--figures", metavar="DIR", help="Write every chart there as PNG and SVG.")
 @click.option("--no-plots", is_flag=True, help="No curve.png and no report.html.")
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 def report(
     folder: tuple[str, ...],
     as_json: bool,
+    out: str | None,
     baseline: str | None,
     figures: str | None,
     no_plots: bool,
@@ -40,7 +42,7 @@ def report(
     verbose: bool,
     claims: bool,
 ) -> None:
-    """Make summary and report again from a result folder.
+    """Make summary and report again from a result folder, or of a run's shards together.
 
     A run that died is read as far as it got. Of a folder without its requests the stored summary is shown.
     """
@@ -51,7 +53,7 @@ def report(
 
     if figures is not None and no_plots:
         raise HarnessError("--figures with --no-plots", way_out="leave one of them out")
-    if figures is not None and len(folder) > 1:
+    if figures is not None and len(folder) > 1 and out is None:
         raise HarnessError("--figures with several folders", way_out="name one folder at a time")
 
     def opened(place: str) -> tuple[Result, Callable[[], Summary]]:
@@ -61,6 +63,8 @@ def report(
         measured = Result.open(place)
         return measured, partial(summarise, measured)
 
+    if out is not None:
+        folder = (str(_merged(folder, out)),)
     other = opened(baseline)[1]() if baseline is not None else None
     for each in folder:
         if levelmap.is_map(each):
@@ -72,6 +76,18 @@ def report(
         more = output.More(measured, other, Path(figures) if figures is not None else None, claims)
         shown = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
         output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
+
+
+def _merged(shards: tuple[str, ...], out: str) -> Path:
+    """The folder of a run whose shards are merged; none is left where they cannot be."""
+    from harness.results import folder as folders
+    from harness.results import shards as merging
+
+    run = merging.merge(shards)
+    folder = folders.create(out)
+    with folders.claimed(folder):
+        merging.write(run, folder)
+    return folder
 
 
 @click.command()

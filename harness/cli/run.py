@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.experiment.run import Outcome
     from harness.experiment.sweep import Planner, Swept
     from harness.scenario import Scenario
+    from harness.shard import Shard
 
 _EXAMPLES = """\b
 Examples:
@@ -69,7 +70,8 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
             _print_scenario(resolved)
             return
         if flags["print_requests"] is not None:
-            _print_requests(resolved, units.count(flags["print_requests"], "--print-requests"))
+            count = units.count(flags["print_requests"], "--print-requests")
+            _print_requests(resolved, count, _shard(resolved, flags))
             return
         if resolved.target.url is None:
             raise click.UsageError("no endpoint; give http://host:8000, or --url sim: for the simulated one")
@@ -82,6 +84,7 @@ def run(scenario: tuple[str, ...], **flags: Any) -> None:
         trust_remote_code=flags["trust_remote_code"],
     )
     output.secrets[:] = scenarios.secrets(resolved, os.environ)
+    _shard(resolved, flags)
     if resolved.sweep == scenarios.Sweep():
         sys.exit(_measure(resolved, agreed, flags))
     sys.exit(measure_map(resolved, agreed, flags).status)
@@ -128,7 +131,11 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
         if flags["resume"] is not None:
             outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
         else:
-            outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed)
+            share = _shard(resolved, flags)
+            outcome = experiment.run(resolved, flags["out"], view, _command(), agreed=agreed, share=share)
+    if outcome.manifest.shards:
+        output.publish_shard(outcome.folder, outcome.manifest.shards[0], quiet=flags["quiet"])
+        return outcome.status
     shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
     output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], **shown)
     return outcome.status
@@ -184,8 +191,21 @@ def _print_scenario(resolved: Scenario) -> None:
     print(scenarios.to_toml(shown), end="")
 
 
-def _print_requests(resolved: Scenario, count: int) -> None:
-    """The first requests of the run, one a line; no server is asked."""
+def _shard(resolved: Scenario, flags: dict[str, Any]) -> Shard | None:
+    """This machine's share of the run; None where it is the only one."""
+    if flags["shard"] is None:
+        for name in ("start_at", "run_id"):
+            if flags[name] is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise HarnessError("it is of a shard", place=option, way_out="give --shard, or leave it out")
+        return None
+    from harness import shard
+
+    return shard.of_run(resolved, flags["shard"], flags["start_at"], flags["run_id"])
+
+
+def _print_requests(resolved: Scenario, count: int, share: Shard | None) -> None:
+    """The first requests of the run, or of a share of it, one a line; no server is asked."""
     import itertools
 
     import msgspec
@@ -196,7 +216,7 @@ def _print_requests(resolved: Scenario, count: int) -> None:
     if count < 1:
         raise HarnessError("it must be 1 or more", place="--print-requests", way_out="give 1 or more")
     with datasets.read(resolved, lambda text: click.echo(text, err=True)) as (read, rows):
-        for request in itertools.islice(planned(read, rows), count):
+        for request in itertools.islice(planned(read, rows, share), count):
             print(msgspec.json.encode(request).decode())
 
 

@@ -143,6 +143,9 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
+        option("--shard", metavar="I/N", help="Be the I-th of N machines that load together; docs/scale.md."),
+        option("--start-at", metavar="TIME", help="When the shards' first level begins, like 2030-01-31T12:00:00Z."),
+        option("--run-id", metavar="NAME", help="Of a run in shards; default: by scenario and start."),
     ),
     (
         "Limits",

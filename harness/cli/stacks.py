@@ -30,10 +30,11 @@ Examples:
   knee stacks run chat --stack vllm --stack ./mine.toml --model /models/llama-3.1-8b --print
   knee stacks run tensor-parallel --model /models/llama-3.1-70b --gpu h100-sxm
   knee stacks run --resume results/chat-20260101-120000"""
-# Options of `knee run` that name an endpoint of the operator's own, or that print and stop.
+# Options of `knee run` that name an endpoint of the operator's own or a share of a run, or that print and stop.
 _NOT_HERE = (
     "--url", "--model", "--header", "--api-key-env", "--metrics-url", "--server-meta", "--transport", "--ca-file",
     "--insecure", "--probe", "--profile", "--speed", "--list", "--print-scenario", "--print-requests", "--verbose",
+    "--shard", "--start-at", "--run-id",
 )  # fmt: skip
 _OF_RUN: dict[str, Any] = {"header": (), "server_meta": (), "api_key_env": None}  # what those that are read would be
 

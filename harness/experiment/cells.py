@@ -27,7 +27,7 @@ from harness.search.budget import Spent, Usage, dollars
 from harness.summary import Summary, Value
 
 if TYPE_CHECKING:
-    from harness.experiment.levels import View
+    from harness.experiment.view import View
 
 _SHORT = {INPUT: "in", OUTPUT: "out", INPUTS: "texts", SEQS: "seqs", SERVER: ""}  # in a cell's name
 

@@ -8,10 +8,8 @@ concurrency that is kept, or a rate at which requests are sent.
 from __future__ import annotations
 
 import asyncio
-import functools
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -22,54 +20,31 @@ from harness.experiment import client, telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
+from harness.experiment.view import View
 from harness.fleet import ROUND_ROBIN
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
 from harness.load.schedule import shares, tick_ns
-from harness.load.transport import Target
 from harness.load.workers import Workers
 from harness.manifest import Manifest
-from harness.observe import exporters, server
 from harness.observe.cards import Cards
-from harness.record import SERVER, Level, LevelNote, Record, Sample
+from harness.record import Level, LevelNote, Record, Sample
 from harness.results.spool import Spool
 from harness.roles import Role
 from harness.scenario import Scenario
-from harness.search import decision, ramp
+from harness.search import decision, ramp, timetable
 from harness.search.budget import Budget, Spent, Usage, dollars
 from harness.search.decision import Decision, End, Reason
 from harness.search.measured import MeasuredLevel, measured
 from harness.search.state import Search
 from harness.search.timing import LevelTiming, Phase, Task
+from harness.shard import Shard
 from harness.summary import LevelSummary, RampStep
 from harness.work import Unit
 from harness.workload import image, shape, tasks, think
 
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
+_BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
-
-
-class View(Protocol):
-    """What a person sees while levels run; `report.live` has one."""
-
-    unit: str  # of throughput
-
-    def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
-
-    def update(
-        self,
-        phase: str,
-        elapsed_s: float,
-        expected_s: float | None,
-        in_flight: float | None,
-        output_tokens_per_s: float | None,
-        errors: int,
-        ttft_s: float | None = None,
-        left_s: float | None = None,
-    ) -> None: ...
-
-    def level_finished(self, level: LevelSummary) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +78,7 @@ class Levels:
         origin_ns: int,
         earlier: Earlier = Earlier(),
         inputs: RampInputs = RampInputs(),
+        shard: Shard | None = None,
     ) -> None:
         self._scenario = scenario
         self._launch = launch
@@ -113,8 +89,13 @@ class Levels:
         self._mean = shape.of(scenario).mean()
         self._inputs = inputs
         self._rest_s = tasks.rest_s(scenario, launch.rows)
-        self.run_id = uuid.uuid4().hex[:12]  # begins the id of every request of this session
-        self.live = LiveState(spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s)
+        self._shard = shard
+        # Begins the id of every request of this session.
+        self.run_id = shard.run_id if shard else uuid.uuid4().hex[:12]
+        machine = str(shard.number) if shard else ""
+        self.live = LiveState(
+            spool, origin_ns, self.run_id, e2e_s=launch.e2e_s, itl_s=launch.itl_s, machine=machine
+        )  # fmt: skip
         self.over = False  # nothing is in flight any more
         self.steps: list[RampStep] = []  # every decision of the ramp
         self._began_s = 0.0
@@ -137,35 +118,27 @@ class Levels:
         for level, found in self._earlier.levels:
             if found is None and LevelNote.VOID not in level.notes:  # it is measured again, under a new index
                 self._spool.level(void(level))
-        plans = [self._plan(i, len(workers), cpus) for i, cpus in enumerate(placement)]
+        shard, count = self._shard, len(workers)
+        first, among = ((shard.number - 1) * count, shard.of * count) if shard else (0, count)
+        plans = [self._plan(first + i, among, cpus) for i, cpus in enumerate(placement)]
+        if shard:
+            await asyncio.sleep(-_BEFORE_START_S - self.live.now())
         await workers.begin(plans, self.live.batch, self._on_progress)
-        watching = [asyncio.create_task(scraping) for scraping in self._scrapes()]
+        watching = [
+            asyncio.create_task(scraping)
+            for scraping in telemetry.scrapes(self._launch, self.live, self._scenario, self._view.note)
+        ]
         if gpus is not None:
             watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
         try:
             for repeat in range(self._scenario.ramp.repeat):
-                await self._ramp(workers, repeat)
+                await (self._ramp(workers, repeat) if shard is None else self._on_timetable(workers, repeat))
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
                 task.cancel()
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
-
-    def _scrapes(self) -> Iterator[Coroutine[None, None, None]]:
-        """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
-        launch, ramp = self._launch, self._scenario.ramp
-        every_s = telemetry.scrape_every_s(ramp.level_seconds or (ramp.duration or None if self._total() else None))
-        pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
-        for replica in launch.replicas or (launch,):
-            if replica.metrics:
-                source = f"{SERVER} {replica.address.place}" if launch.replicas else SERVER
-                where = replica.figures or msgspec.structs.replace(replica.target, path="/metrics")
-                pages.append((f"the {source}'s own", where, server.Pages(source).samples))
-        for number, where in enumerate(launch.exporters):
-            pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
-        for whose, where, read in pages:
-            yield telemetry.scrape(whose, where, read, self.live, every_s, self._view.note, launch.secrets)
 
     async def _ramp(self, workers: Workers, repeat: int) -> None:
         """One repeat of the ramp, a probe's levels before it, until a decision ends it."""
@@ -184,6 +157,17 @@ class Levels:
         if isinstance(step.why, End) and step.why.stopped:
             self._view.note(step.reason)
 
+    async def _on_timetable(self, workers: Workers, repeat: int) -> None:
+        """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""
+        ramp = self._scenario.ramp
+        rates, levels = ramp.level_rates, ramp.levels or ()
+        steps = [decision.measure_rate(rate, Reason.FIXED, Role.FIXED) for rate in rates or ()]
+        for step in steps or [decision.measure(level, Reason.FIXED, Role.FIXED) for level in levels]:
+            level = self._level(step, repeat)
+            level = msgspec.structs.replace(level, begin_s=timetable.moments(self._scenario, level.index).begin_s)
+            await self._held(workers, level, Role.FIXED)
+        self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if rates else "levels"), repeat))
+
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
         """The next level, or the end: the ramp's, or the budget's."""
         budget = self._budget()
@@ -201,15 +185,19 @@ class Levels:
             input_tokens=input_tokens,
         )  # fmt: skip
 
-    async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
-        """Measure one level, as the search sees it; None: a budget ended it before its window."""
+    async def _held(self, workers: Workers, level: Level, role: Role) -> Level | None:
+        """Run one level, and show it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
         reason = "" if spec.level_rates or spec.levels else level.reason
         self._view.level_started(name, self._shown, self._total(), reason)
         self.steps.append(level_step(level))
         self._shown, self._next_index = self._shown + 1, self._next_index + 1
-        finished = await self._drive(workers, level, role)
+        return await self._drive(workers, level, role)
+
+    async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
+        """Measure one level, as the search sees it; None: a budget ended it before its window."""
+        finished = await self._held(workers, level, role)
         if finished is None:
             return None
         self._took.append((finished.end_s or 0.0) - finished.begin_s)
@@ -280,8 +268,8 @@ class Levels:
             index=level.index,
             repeat=level.repeat,
             concurrency=level.concurrency,
-            slots=0,  # each worker's, and the moment, are filled in for all of them together
-            at_ns=0,
+            slots=0,  # each worker's are filled in for all of them together
+            at_ns=self._origin_ns + round(level.begin_s * 1e9),
             spread_s=self._spread_s(timing.pace.spread_s, e2e),
             tick_ns=self._tick_ns,
             rate=level.rate,
@@ -331,6 +319,7 @@ class Levels:
             settle_s=BATCH_EVERY_S + PROGRESS_EVERY_S,
             rest_s=self._rest_s,
             levels_left=None if total is None else total - len(self._took),
+            moments=timetable.moments(self._scenario, level.index) if self._shard else None,
             probes_left=0 if probe is None else sum(tokens >= probe for tokens in self._inputs.probes),
         )
 

@@ -27,12 +27,12 @@ _BYTES_AN_ARRIVAL = 24  # of an answer's token: its stamp, its count, and its re
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check(scenario: Scenario) -> None:
-    """HarnessError with the limit and its origin if the run does not fit."""
+def check(scenario: Scenario, machines: int = 1) -> None:
+    """HarnessError with the limit and its origin if this machine's share of the run does not fit."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     _check_workers(scenario, files[0])
-    _check_connections(scenario, files[1])
-    _check_memory(scenario)
+    _check_connections(scenario, files[1], machines)
+    _check_memory(scenario, machines)
 
 
 def most_streams(scenario: Scenario) -> int:
@@ -41,16 +41,20 @@ def most_streams(scenario: Scenario) -> int:
     return max(ramp.levels or [ramp.max_concurrency]) * tasks.width(scenario)
 
 
-def placement(scenario: Scenario) -> tuple[int | None, list[tuple[int, ...]]]:
+def placement(scenario: Scenario, machines: int | None = None) -> tuple[int | None, list[tuple[int, ...]]]:
     """(the simulated endpoint's processor, each worker's): one for each process, if there are enough.
 
-    Empty: not bound. The parent, which has little to do, is never bound.
+    Empty: not bound. The parent, which has little to do, is never bound. Of several `machines` each has as many
+    workers, whatever its processors.
     """
     allowed = sorted(os.sched_getaffinity(0))
     server = scenario.target.url == "sim:" and len(allowed) >= 2
     free = allowed[1:] if server else allowed
     one = scenario.ramp.start == "batch"  # which waits for all of its requests
-    count = 1 if one else scenario.ramp.workers or workers.wanted(max(1, len(allowed) - 1), most_streams(scenario))
+    free_cpus, streams = max(1, len(allowed) - 1), most_streams(scenario)
+    if machines is not None:
+        free_cpus, streams = _FEWEST_WORKERS, -(-streams // machines)
+    count = 1 if one else scenario.ramp.workers or workers.wanted(free_cpus, streams)
     bound = count <= (len(free) if server else len(free) - 1)
     return allowed[0] if server else None, [(free[-1 - i],) if bound else () for i in range(count)]
 
@@ -68,18 +72,18 @@ def _check_workers(scenario: Scenario, files: int) -> None:
         raise HarnessError(f"{wanted:,} workers are too many for {why}", place="--workers", way_out=_at_most(most))
 
 
-def _check_connections(scenario: Scenario, files: int) -> None:
+def _check_connections(scenario: Scenario, files: int, machines: int) -> None:
     """HarnessError where the highest level needs more connections than files may be open."""
-    wanted, most = most_streams(scenario), files - _OTHER_FILES
+    wanted, most = -(-most_streams(scenario) // machines), files - _OTHER_FILES
     if files != resource.RLIM_INFINITY and wanted > most:
         fact = f"{wanted:,} connections do not fit into {files:,} open files"
         way_out = f"{_at_most(most)}, or raise `ulimit -Hn`"
         raise HarnessError(fact, place=_levels(scenario), way_out=way_out)
 
 
-def _check_memory(scenario: Scenario) -> None:
+def _check_memory(scenario: Scenario, machines: int) -> None:
     """HarnessError where the requests in flight at the highest level need more memory than is free."""
-    streams, mean, free = most_streams(scenario), shape.of(scenario).mean(), memory()
+    streams, mean, free = -(-most_streams(scenario) // machines), shape.of(scenario).mean(), memory()
     prompts = _PROMPTS_A_STREAM * _BYTES_A_TOKEN * mean.input_tokens
     each = round(_STREAM_BYTES + prompts + _BYTES_AN_ARRIVAL * mean.output_tokens)
     if streams * each > free:

@@ -29,8 +29,12 @@ _FEW = 8  # requests that ended in a window, below which earlier ones count too
 class LiveState:
     """All that is known of a running run; `levels` reads it."""
 
-    def __init__(self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None) -> None:
+    def __init__(
+        self, spool: Spool, origin_ns: int, run_id: str, *, e2e_s: float, itl_s: float | None, machine: str = ""
+    ) -> None:
         self._spool = spool
+        self._machine = f"{machine}/" if machine else ""  # begins the names of its own figures
+        self._sampler: int | None = None  # the worker with whose reports the machine's figures are taken
         self._origin_ns = origin_ns
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
@@ -111,7 +115,10 @@ class LiveState:
         last = self._last_sampled.get(progress.worker)
         if last is not None and progress.time_s < last.time_s + 1.0:
             return
-        samples = host.samples(progress.time_s) if progress.worker == 0 else []
+        self._sampler = progress.worker if self._sampler is None else self._sampler
+        samples = host.samples(progress.time_s) if progress.worker == self._sampler else []
+        if self._machine:
+            samples = [msgspec.structs.replace(each, metric=self._machine + each.metric) for each in samples]
         if last is not None:
             samples += client.samples(last, progress)
             self.cpu[progress.worker] = (progress.cpu_s - last.cpu_s) / (progress.time_s - last.time_s)

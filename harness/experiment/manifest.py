@@ -21,10 +21,11 @@ from harness.experiment.prediction import predict
 from harness.experiment.session import Ended, RunEnd, timestamp_source
 from harness.load.messages import Done
 from harness.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
-from harness.observe import host
+from harness.observe import clock, host
 from harness.observe.cards import Cards
 from harness.predict import served
 from harness.scenario import Scenario
+from harness.shard import Shard
 from harness.sim.profile import Profile
 from harness.version import __version__
 from harness.work import Unit
@@ -150,6 +151,12 @@ def _calibration(scenario: Scenario) -> tuple[ClientCalibration | None, str | No
     return found, None
 
 
+def shard(share: Shard) -> manifests.Shard:
+    """A shard with what is known of its machine's clock."""
+    fields = msgspec.structs.asdict(share)
+    return manifests.Shard(**fields, clock=clock.error())
+
+
 def with_session(manifest: Manifest, **found: object) -> Manifest:
     """The manifest with these fields in its last session."""
     last = msgspec.structs.replace(manifest.sessions[-1], **found)
@@ -181,6 +188,11 @@ def ended(
         cpus=[list(cpus) for cpus in placed],
         resent=resent,
     )
+    if manifest.shards and manifest.clock:
+        (own,), origin = manifest.shards, manifest.clock
+        stepped_s = (clock.ahead_ns() + origin.monotonic_ns_origin) * 1e-9 - origin.unix_origin
+        own = msgspec.structs.replace(own, clock=msgspec.structs.replace(own.clock, stepped_s=stepped_s))
+        manifest = msgspec.structs.replace(manifest, shards=[own])
     manifest = with_session(manifest, ended=str(end), ended_s=levels.live.now(), sent=levels.live.sent)
     return msgspec.structs.replace(
         manifest,

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 import msgspec
 
 from harness import traffic
+from harness.experiment import limits
 from harness.scenario import Scenario
+from harness.shard import Shard
 from harness.workload import canary_file, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
@@ -36,11 +38,21 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     prompt_sha256: str
 
 
-def planned(scenario: Scenario, rows: str = "") -> Iterator[Planned]:
+def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> Iterator[Planned]:
     """The requests of the first level, without end; `rows` is the path of the table of its dataset.
 
-    Of a phase probe those of its ramp.
+    Of a phase probe those of its ramp, and of a run on several machines those of one's share.
     """
+    if share is not None:
+        if scenario.workload.seed is None:
+            workload = msgspec.structs.replace(scenario.workload, seed=share.seed)
+            scenario = msgspec.structs.replace(scenario, workload=workload)
+        workers = len(limits.placement(scenario, share.of)[1])
+        for each in planned(scenario, rows):
+            dealt = int(each.session) if scenario.has_tasks else each.number  # tasks are dealt out whole
+            if share.has(dealt, workers):
+                yield each
+        return
     scenario = probe.scenario_for(scenario)
     if scenario.has_tasks:
         yield from _of_tasks(scenario, rows)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from harness import files, fleet
+from harness import files, fleet, shard
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
@@ -40,18 +40,19 @@ from harness.experiment.signals import Signals
 from harness.load.local import LocalWorker
 from harness.load.workers import Workers
 from harness.manifest import Manifest, Session, StackStart
-from harness.observe import cards, host
+from harness.observe import cards, clock, host
 from harness.observe.cards import Cards
 from harness.results import folder as folders
 from harness.results import result, spool
 from harness.results.result import Result
 from harness.scenario import Scenario
+from harness.shard import Shard
 from harness.version import __version__
 from harness.workload import probe
 
 if TYPE_CHECKING:
     from harness.experiment.earlier import Earlier
-    from harness.experiment.levels import View
+    from harness.experiment.view import View
     from harness.sim.profile import Profile
     from harness.summary import Summary
 
@@ -83,6 +84,7 @@ class _Setup(msgspec.Struct, frozen=True, kw_only=True):
     rows: str = ""  # path of the table of the dataset's rows; "": there is none
     manifest: Manifest | None = None  # of a resumed run, with this session as its last
     stack: StackStart | None = None  # how the server was started, where knee did it
+    shard: Shard | None = None  # of a run on several machines
 
 
 def run(
@@ -94,27 +96,32 @@ def run(
     agreed: Agreed = Agreed(),
     stack: StackStart | None = None,
     signals: Signals | None = None,
+    share: Shard | None = None,
 ) -> Outcome:
     """Measure; HarnessError if nothing could be measured, else the outcome, however the run ended.
 
     A public host is loaded if its plan is confirmed on a terminal or `agreed` to beforehand. In another thread than the
-    main one `signals` are not the process's.
+    main one `signals` are not the process's. `share` is this machine's of a run on several.
     """
     url = scenario.target.url
     if url is None:
         raise HarnessError("no endpoint", place="--url", way_out="give --url http://host:8000, or --url sim:")
     if scenario.workload.seed is None:
         # A new one for each run: a server that is still warm must not know the prompts of the last run.
-        seed = secrets.randbelow(2**31)
+        seed = secrets.randbelow(2**31) if share is None else share.seed
         scenario = msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, seed=seed))
     if url != "sim:":
         scenario = launching.with_api(scenario, address(url))
-    limits.check(scenario)
+    limits.check(scenario, share.of if share else 1)
+    if share is not None:
+        shard.must_lie_ahead(share.start_s, time.time())
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = folders.create(out or folders.default(f"{scenario.name}-{stamp}"))
     try:
         with folders.claimed(folder):
-            setup = _Setup(scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack)
+            setup = _Setup(
+                scenario=scenario, folder=folder, view=view, command=command, agreed=agreed, stack=stack, shard=share
+            )  # fmt: skip
             return _run_session(setup, signals or Signals())
     except BaseException:
         if not (folder / folders.SPOOL).exists() and not (folder / folders.REQUESTS).exists():
@@ -161,7 +168,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
 
 def _run_session(setup: _Setup, signals: Signals) -> Outcome:
     """Start the simulated endpoint, if that is the target, and the event loop."""
-    server_cpu, placed = limits.placement(setup.scenario)
+    server_cpu, placed = limits.placement(setup.scenario, setup.shard.of if setup.shard else None)
     urls = fleet.urls(setup.scenario.target)
     with signals.outside(), contextlib.ExitStack() as stack:
         scenario, rows = stack.enter_context(datasets.read(setup.scenario, setup.view.note))
@@ -212,7 +219,8 @@ async def _run(
             launch = await replicas.check(
                 setup.scenario, urls, first_prompt, trust_remote_code=setup.agreed.trust_remote_code, busy=importing
             )
-            launch = msgspec.structs.replace(launch, rows=setup.rows)
+            first = launch.prompts_used if setup.shard is None else shard.FIRST_REQUEST
+            launch = msgspec.structs.replace(launch, rows=setup.rows, prompts_used=first)
         finally:
             over.set()
         gpus = await opening if opening is not None else None
@@ -283,10 +291,15 @@ async def _first_start(setup: _Setup, launch: Launch, profile: Profile | None, g
 
     manifest = await describing.first(setup.scenario, launch, profile, gpus, setup.command, setup.view.note)
     origin_ns, unix_origin = time.monotonic_ns(), time.time()
-    clock = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
+    if (share := setup.shard) is not None:
+        shard.must_lie_ahead(share.start_s, unix_origin)
+        setup.view.note(f"shard {share.number} of {share.of} begins at {shard.shown(share.start_s)}")
+        origin_ns, unix_origin = round(share.start_s * 1e9) - clock.ahead_ns(), share.start_s
+        manifest = msgspec.structs.replace(manifest, shards=[describing.shard(share)])
+    origin = manifests.Clock(monotonic_ns_origin=origin_ns, unix_origin=unix_origin)
     return _Start(
         launch=launch,
-        manifest=msgspec.structs.replace(manifest, clock=clock, stack=setup.stack or UNSET),
+        manifest=msgspec.structs.replace(manifest, clock=origin, stack=setup.stack or UNSET),
         earlier=Earlier(),
         records=spool.Spool(setup.folder, spool.header(origin_ns, unix_origin)),
         origin_ns=origin_ns,
@@ -341,7 +354,9 @@ async def _measure(
     client = msgspec.structs.replace(start.manifest.client, workers=len(workers))
     manifest = msgspec.structs.replace(start.manifest, client=client)
     inputs = RampInputs.of(manifest)
-    levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, start.earlier, inputs)
+    levels = signals.levels = Levels(
+        scenario, launch, records, view, origin_ns, start.earlier, inputs, setup.shard
+    )  # fmt: skip
     manifest = describing.with_session(
         manifest,
         run_id=levels.run_id,
@@ -381,7 +396,8 @@ def _summarised(setup: _Setup, manifest: Manifest, ended: Ended, signals: Signal
         setup.view.note(f"what was measured is in {folder}{lacking}")
         raise ended.failure
     summary = summarise(_finish(folder, manifest))
-    missed = exit_status(summary, slo_fail=setup.scenario.ramp.slo_fail)
+    # A share of a run has no answer that could be missed.
+    missed = 0 if setup.shard else exit_status(summary, slo_fail=setup.scenario.ramp.slo_fail)
     return Outcome(folder, summary, manifest, missed if signals.number is None else 128 + signals.number)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from harness import scenario as scenarios
 from harness.errors import HarnessError, nearest
 from harness.experiment.cells import Cell, Plan
-from harness.experiment.levels import View
+from harness.experiment.view import View
 from harness.manifest import StackStart
 from harness.predict import claims as quotes
 from harness.recipe import Claim, Settings, Stack

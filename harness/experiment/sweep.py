@@ -30,9 +30,9 @@ from harness.experiment import cells
 from harness.experiment import run as experiment
 from harness.experiment.cells import Cell, Plan
 from harness.experiment.consent import Agreed
-from harness.experiment.levels import View
 from harness.experiment.run import Outcome
 from harness.experiment.signals import Signals
+from harness.experiment.view import View
 from harness.manifest import MapManifest, Session
 from harness.results import folder as folders
 from harness.results import levelmap, result

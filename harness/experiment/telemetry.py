@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
+import msgspec
+
+from harness.experiment.endpoint import Launch
 from harness.experiment.live_state import LiveState
 from harness.load import control
 from harness.load.client import client
 from harness.load.transport import Target
+from harness.observe import exporters, server
 from harness.observe.cards import Cards
 from harness.observe.gpu import EVERY_S
-from harness.record import Sample
+from harness.record import SERVER, Sample
+from harness.scenario import Scenario
 from harness.secrecy import plain, redact
 
 _SCRAPE_S = 5.0  # for one page of the server's figures
@@ -26,6 +32,25 @@ def scrape_every_s(level_seconds: float | None) -> float:
     (1.0, 0.5, 2.0)
     """
     return min(2.0, max(0.25, level_seconds / 8)) if level_seconds else 1.0
+
+
+def scrapes(
+    launch: Launch, live: LiveState, scenario: Scenario, note: Callable[[str], None]
+) -> Iterator[Coroutine[None, None, None]]:
+    """The pages of the server, or of each replica, and those of the exporters, each read over and over."""
+    ramp = scenario.ramp
+    lasts = ramp.duration if ramp.level_rates or ramp.levels else None  # of a soak's one level
+    every_s = scrape_every_s(ramp.level_seconds or lasts or None)
+    pages: list[tuple[str, Target, Callable[[float, str], list[Sample]]]] = []
+    for replica in launch.replicas or (launch,):
+        if replica.metrics:
+            source = f"{SERVER} {replica.address.place}" if launch.replicas else SERVER
+            where = replica.figures or msgspec.structs.replace(replica.target, path="/metrics")
+            pages.append((f"the {source}'s own", where, server.Pages(source).samples))
+    for number, where in enumerate(launch.exporters):
+        pages.append(("an exporter's", where, functools.partial(exporters.samples, number)))
+    for whose, where, read in pages:
+        yield scrape(whose, where, read, live, every_s, note, launch.secrets)
 
 
 async def scrape(

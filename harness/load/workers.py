@@ -114,6 +114,7 @@ class Workers:
         self._clock = clock
         self._summed: list[Progress | None] = [None] * len(links)  # what the last sum was made of
         self._running: list[_Worker] = []
+        self._plans: Sequence[Plan] = ()
         self._prepared = 0
         self._watching: asyncio.Task[None] | None = None
 
@@ -136,6 +137,7 @@ class Workers:
 
         `on_batch` gets every batch payload from now on, verbatim, `on_progress` each worker's own progress.
         """
+        self._plans = plans
         for worker, plan in zip(self._workers, plans, strict=True):
             worker.link.send(on_clock(plan, worker.link.clock_offset_ns))
             worker.reading = asyncio.create_task(worker.read(on_batch, on_progress))
@@ -149,17 +151,19 @@ class Workers:
     async def begin_level(self, level: BeginLevel, connections: int) -> None:
         """Begin a level: prepared by every worker first, then begun by all of them at one moment.
 
-        `level.slots` and `level.at_ns` are filled in here.
+        That is `level.at_ns`, or as soon as all can if it is past; `level.slots` are filled in here. Both are dealt out
+        by the plans: of several machines' workers only some are here.
         """
         self._prepared += 1
-        count = len(self._workers)
-        for worker, share in zip(self._workers, shares(connections, count), strict=True):
-            worker.link.send(Prepare(self._prepared, share))
+        count = self._plans[0].workers
+        opened, slots = shares(connections, count), shares(level.concurrency or 0, count)
+        for worker, plan in zip(self._workers, self._plans, strict=True):
+            worker.link.send(Prepare(self._prepared, opened[plan.worker]))
         while any(w.progress is None or w.progress.prepared < self._prepared for w in self._workers):
             await self._wait()
-        at_ns = self._clock() + _AHEAD_NS
-        for worker, slots in zip(self._workers, shares(level.concurrency or 0, count), strict=True):
-            begun = msgspec.structs.replace(level, slots=slots, at_ns=at_ns)
+        at_ns = max(level.at_ns, self._clock() + _AHEAD_NS)
+        for worker, plan in zip(self._workers, self._plans, strict=True):
+            begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
 
     async def next_progress(self) -> Progress:

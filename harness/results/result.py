@@ -141,6 +141,8 @@ def must_go_on(folder: Path, about: Manifest | MapManifest) -> None:
     """Refuse a manifest that lacks a field which resuming a run or a level map needs."""
     if isinstance(about, Manifest) and not about.loaded:
         raise HarnessError("nothing was measured in it that could go on", place=str(folder), way_out="run anew")
+    if isinstance(about, Manifest) and about.shards:
+        raise HarnessError("the time of a shard's levels is past", place=str(folder), way_out="run all shards anew")
     if (lacking := manifest.missing(about)) is not None:
         raise HarnessError(f"its {lacking} is missing", place=str(folder / MANIFEST), way_out="restore it")
 

@@ -21,6 +21,7 @@ from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision
 from harness.search.budget import Budget
+from harness.search.timetable import Moments
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
 LONGEST_OPEN_WARM_UP_S = 30.0
@@ -90,6 +91,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float  # until a request's record is there, after its end was reported
     rest_s: float = 0.0  # that a slot rests for each request, on average: a window has as many of both
     levels_left: int | None = None  # of fixed ones, this one included: they share the time
+    moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
     def longest(self, request_s: float, budget: Budget) -> float:
@@ -161,6 +163,8 @@ class LevelTiming:
             self._token_s = max(now.time_s, self._token_s)
         self._times.append(now.time_s)
         self._tokens.append(now.tokens)
+        if self._task.moments is not None:
+            return self._by_timetable(now, self._task.moments)
         if self.phase is Phase.WARM_UP:
             return self._warm_up(now)
         if self.phase is Phase.WINDOW:
@@ -299,6 +303,34 @@ class LevelTiming:
         self.phase = Phase.FINISHED
         self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
         return True
+
+    def _by_timetable(self, now: Now, moments: Moments) -> bool:
+        """Take a moment that has come by the timetable; notes say what the level lacked by then."""
+        if self.phase is Phase.WARM_UP and now.time_s >= moments.window_start_s:
+            if now.waiting or len(self._times) == 1:  # slots that have not begun, or the level itself came too late
+                self._note(LevelNote.NOT_SETTLED)
+            self.phase, self.since_s, self._start_s = Phase.WINDOW, moments.window_start_s, moments.window_start_s
+            self.expected_s = moments.window_end_s - moments.window_start_s
+            self.level = msgspec.structs.replace(self.level, window_start_s=moments.window_start_s)
+            return True
+        if self.phase is Phase.WINDOW and now.time_s >= moments.window_end_s:
+            found, width = self._transient(now)
+            steady = found.settled and self.level.begin_s + found.cut * width <= self._start_s
+            if not found.checked:
+                self._note(LevelNote.TRANSIENT_UNCHECKED)
+            elif not (steady or self._settled or LevelNote.NOT_SETTLED in self.level.notes):
+                self._note(LevelNote.NOT_SETTLED)
+            self.phase, self.since_s = Phase.COOLDOWN, moments.window_end_s
+            self.expected_s = moments.end_s - moments.window_end_s
+            self.level = msgspec.structs.replace(self.level, window_end_s=moments.window_end_s)
+            return True
+        if self.phase is Phase.COOLDOWN and now.time_s >= moments.end_s:
+            if now.oldest_sent_s is not None and now.oldest_sent_s < moments.window_end_s:
+                self._note(LevelNote.COOLDOWN_CUT)
+            self.phase = Phase.FINISHED
+            self.level = msgspec.structs.replace(self.level, end_s=moments.end_s)
+            return True
+        return False
 
     def _note(self, note: LevelNote) -> None:
         self.level = msgspec.structs.replace(self.level, notes=(*self.level.notes, note))

@@ -152,6 +152,21 @@ def test_workers_with_other_clocks_begin_at_one_moment() -> None:
     assert all(link.closed for link in links)
 
 
+def test_a_level_begins_at_its_own_time_and_with_the_share_of_workers_that_are_here() -> None:
+    links = MemoryLink(), MemoryLink()
+
+    async def main() -> None:
+        plans = [plan(worker=i, workers=4, start="burst", origin_ns=ours()) for i in (2, 3)]
+        async with Workers(links, clock=ours) as workers:
+            await workers.begin(plans, lambda payload: None)
+            later = msgspec.structs.replace(level(7), at_ns=ours() + 3 * 10**9)
+            await workers.begin_level(later, 7)
+            assert [link.begun_ns for link in links] == [later.at_ns] * 2
+            assert [order.slots for link in links for order in link.orders if isinstance(order, BeginLevel)] == [2, 1]
+
+    virtual.run(main())
+
+
 def test_records_of_workers_with_other_clocks_are_in_the_run_s_time() -> None:
     links = MemoryLink(AHEAD), MemoryLink(BEHIND)
     records, reports = led(a_level_of_three, *links)

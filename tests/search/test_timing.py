@@ -10,6 +10,7 @@ import pytest
 from harness import scenario
 from harness.record import Level, LevelNote
 from harness.roles import Role
+from harness.search import timetable
 from harness.search.budget import Budget, Spent
 from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
 
@@ -54,6 +55,40 @@ def test_a_level_warms_up_is_measured_and_waits_for_its_last_request() -> None:
     assert finished[1] - cooldown[1] >= 0.5 + 0.3, "a request, and the time until its record is there"
     assert timing.level.notes == ()
     assert (timing.level.window_start_s, timing.level.window_end_s) == (window[1], cooldown[1])
+
+
+def on_timetable(index: int = 0) -> LevelTiming:
+    """A level of a shard, whose moments are those of the scenario's timetable."""
+    plain = task(level_seconds=5.0)
+    moments = timetable.moments(plain.scenario, index)
+    level = msgspec.structs.replace(plain.level, index=index, begin_s=moments.begin_s)
+    return LevelTiming(msgspec.structs.replace(plain, level=level, moments=moments), 0.5, None)
+
+
+def test_a_level_of_a_shard_has_the_moments_of_the_timetable_whatever_is_seen() -> None:
+    timing = on_timetable()
+    phases = course(timing, change=lambda known: msgspec.structs.replace(known, failing=True, ended=0))
+    assert [phase for phase, _ in phases] == [Phase.WINDOW, Phase.COOLDOWN, Phase.FINISHED]
+    assert [at for _, at in phases] == pytest.approx([5.0, 10.0, 14.0], abs=0.06)
+    level = timing.level
+    assert (level.window_start_s, level.window_end_s, level.end_s) == (5.0, 10.0, 14.0)
+    assert level.notes == ()
+
+
+def test_what_a_level_of_a_shard_lacked_at_its_moments_is_noted() -> None:
+    timing = on_timetable()
+    course(timing, change=lambda known: msgspec.structs.replace(known, waiting=1, oldest_sent_s=9.0))
+    assert timing.level.notes == (LevelNote.NOT_SETTLED, LevelNote.COOLDOWN_CUT)
+    late = on_timetable()
+    late.step(now(6.0))
+    assert late.phase is Phase.WINDOW
+    assert late.level.notes == (LevelNote.NOT_SETTLED,), "its first report came when its window had begun"
+
+
+def test_a_trend_through_a_window_of_a_shard_is_noted() -> None:
+    timing = on_timetable()
+    course(timing, change=lambda known: msgspec.structs.replace(known, tokens=int(10 * known.time_s**2)))
+    assert timing.level.notes == (LevelNote.NOT_SETTLED,)
 
 
 def test_a_window_begins_when_every_slot_has_begun() -> None:

@@ -1,0 +1,31 @@
+"""What a person sees of a run while its levels are measured; `report.live` has one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from harness.summary import LevelSummary
+
+
+class View(Protocol):
+    """Progress of the levels, and notes."""
+
+    unit: str  # of throughput
+
+    def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
+
+    def update(
+        self,
+        phase: str,
+        elapsed_s: float,
+        expected_s: float | None,
+        in_flight: float | None,
+        output_tokens_per_s: float | None,
+        errors: int,
+        ttft_s: float | None = None,
+        left_s: float | None = None,
+    ) -> None: ...
+
+    def level_finished(self, level: LevelSummary) -> None: ...
+
+    def note(self, text: str) -> None: ...
