@@ -338,7 +338,7 @@ async def _measure(
         start = await _resumed_start(setup, launch, setup.manifest)
     launch, records, origin_ns = start.launch, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
-    client = msgspec.structs.replace(start.manifest.client, workers=len(workers))
+    client = msgspec.structs.replace(start.manifest.client, workers=len(workers), clocks=workers.clocks or UNSET)
     manifest = msgspec.structs.replace(start.manifest, client=client)
     inputs = RampInputs.of(manifest)
     levels = signals.levels = Levels(scenario, launch, records, view, origin_ns, start.earlier, inputs)
@@ -363,7 +363,7 @@ async def _measure(
     if ended.why is RunEnd.SIGNAL:
         view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
     transport = scenario.target.transport
-    manifest = describing.ended(manifest, levels, workers.done, placed, ended, transport=transport)
+    manifest = describing.ended(manifest, levels, workers, placed, ended, transport=transport)
     with signals.finishing():
         return _summarised(setup, manifest, ended, signals)
 
