@@ -141,6 +141,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ramp("--keep-going", is_flag=True, default=None, help="Go on past a level of --levels or --rate that fails."),
         ramp("--probe", type=click.Choice(["prefill", "decode"]), help="Measure one phase alone."),
         option("--workers", metavar="N|auto", help="Load-generating processes; default auto, one for 256 streams."),
+        ramp("--ray", metavar="ADDRESS", help="Run the workers on this Ray cluster's nodes, auto or HOST:PORT."),
     ),
     (
         "Limits",

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 _TRIPS = 16  # of one estimate; the quickest ways out and back bound it, and most trips are slower
+_LONGEST_NS = 1_000_000_000  # of an estimate: a level waits for it
 
 
 class RoundTrip(msgspec.Struct, frozen=True):
@@ -44,8 +45,8 @@ def offset(trips: Sequence[RoundTrip]) -> Offset:
 
 async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
     """The offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
-    trips = []
-    for _ in range(_TRIPS):
+    trips: list[RoundTrip] = []
+    while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].asked_ns < _LONGEST_NS):
         asked_ns = ours()
         theirs_ns = await theirs()
         trips.append(RoundTrip(asked_ns, ours(), theirs_ns))

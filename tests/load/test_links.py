@@ -175,6 +175,15 @@ def test_an_offset_lies_where_the_bounds_of_all_round_trips_meet() -> None:
     assert clock.offset([slow, RoundTrip(0, 0, 54 * MS)]) == Offset(53_500_000, 500_000), "they miss each other by 1 ms"
 
 
+def test_an_estimate_ends_after_a_second_where_round_trips_are_slow() -> None:
+    async def main() -> None:
+        begun_s = asyncio.get_running_loop().time()
+        assert await MemoryLink(50 * MS, [(100 * MS, 300 * MS)]).estimate_clock() == Offset(-50 * MS, 200 * MS)
+        assert asyncio.get_running_loop().time() - begun_s == pytest.approx(1.2), "three trips of 0.4 s"
+
+    virtual.run(main())
+
+
 def test_a_planted_offset_is_reported_and_moves_no_figure_beyond_its_error() -> None:
     planted_ns = 50 * MS
     links = MemoryLink(), MemoryLink(planted_ns, [(3 * MS, MS), (400_000, 900_000), (2 * MS, 5 * MS)])
