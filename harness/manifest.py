@@ -226,6 +226,17 @@ class ClientCalibration(msgspec.Struct, frozen=True, kw_only=True):
         return max(row.error_p99_s for row in self.timing)
 
 
+class WorkerClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of a worker on another machine, against the run's; both CLOCK_MONOTONIC."""
+
+    worker: int
+    node: str
+    offset_s: float  # the worker's minus ours as the session begins; its times are moved to the run's by this
+    error_s: Amount  # the largest of the estimates: each true offset lies within its estimate's
+    drift_s: float  # of all estimates, the one that is furthest from the first, minus the first
+    estimates: Count  # one as the session begins, and one a level
+
+
 class Client(msgspec.Struct, frozen=True, kw_only=True):
     """The load generator; what only its end shows is UNSET until then."""
 
@@ -234,6 +245,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_source: str | UnsetType | None = UNSET  # kernel | user
     transport: str | UnsetType = UNSET
     cpus: list[list[int]] | UnsetType = UNSET  # of each worker; none: wherever the system liked
+    clocks: list[WorkerClock] | UnsetType = UNSET  # of the workers on other machines
     resent: Natural | UnsetType = UNSET  # requests that a promised connection had swallowed
 
 

@@ -127,6 +127,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     think: Pause | UnsetType = UNSET  # closed loop: from the end of an answer to the slot's next request
     repeat: Natural = 1
     workers: Workers | None = None  # load-generating processes; None: as many as the load needs and the host has
+    ray: str | UnsetType = UNSET  # address of the cluster whose nodes have the workers; else this machine has them
     keep_going: bool = False  # with fixed levels or rates: one that fails does not end the run
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     duration: Annotated[float, above_0("write '1h'")] | UnsetType = UNSET  # of a soak: one window at one load

@@ -146,6 +146,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         option("--shard", metavar="I/N", help="Be the I-th of N machines that load together; docs/scale.md."),
         option("--start-at", metavar="TIME", help="When the shards' first level begins, like 2030-01-31T12:00:00Z."),
         option("--run-id", metavar="NAME", help="Of a run in shards; default: by scenario and start."),
+        ramp("--ray", metavar="ADDRESS", help="Run the workers on this Ray cluster's nodes, auto or HOST:PORT."),
     ),
     (
         "Limits",

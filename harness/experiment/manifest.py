@@ -19,7 +19,7 @@ from harness.experiment.endpoint import Launch, probe_lengths
 from harness.experiment.levels import Levels
 from harness.experiment.prediction import predict
 from harness.experiment.session import Ended, RunEnd, timestamp_source
-from harness.load.messages import Done
+from harness.load.workers import Workers
 from harness.manifest import Client, ClientCalibration, Manifest, Sampling, Session, Simulated, Workload
 from harness.observe import clock, host
 from harness.observe.cards import Cards
@@ -166,14 +166,14 @@ def with_session(manifest: Manifest, **found: object) -> Manifest:
 def ended(
     manifest: Manifest,
     levels: Levels,
-    done: list[Done],
+    workers: Workers,
     placed: Sequence[tuple[int, ...]],
     end: Ended,
     *,
     transport: str,
 ) -> Manifest:
     """The manifest after the load."""
-    resent = sum(each.resent for each in done) + (manifest.client.resent or 0)
+    resent = sum(each.resent for each in workers.done) + (manifest.client.resent or 0)
     notes = list(manifest.notes)
     if resent:
         notes.append(
@@ -182,10 +182,11 @@ def ended(
         )
     client = msgspec.structs.replace(
         manifest.client,
-        timestamp_source=timestamp_source(done),
+        timestamp_source=timestamp_source(workers.done),
         transport=transport,
         workers=len(placed),
         cpus=[list(cpus) for cpus in placed],
+        clocks=workers.clocks or UNSET,
         resent=resent,
     )
     if manifest.shards and manifest.clock:

@@ -29,7 +29,7 @@ from harness import files, fleet, shard
 from harness import manifest as manifests
 from harness import scenario as scenarios
 from harness.errors import HarnessError
-from harness.experiment import consent, datasets, limits, replicas
+from harness.experiment import consent, datasets, limits, links, replicas
 from harness.experiment import launch as launching
 from harness.experiment.consent import Agreed
 from harness.experiment.endpoint import Address, Launch, address, probe_lengths
@@ -37,7 +37,6 @@ from harness.experiment.executor import DaemonExecutor
 from harness.experiment.resume import as_before, origin
 from harness.experiment.session import Ended, RunEnd, load
 from harness.experiment.signals import Signals
-from harness.load.local import LocalWorker
 from harness.load.workers import Workers
 from harness.manifest import Manifest, Session, StackStart
 from harness.observe import cards, clock, host
@@ -200,14 +199,23 @@ async def _run(
     signals.inside()
     asyncio.get_running_loop().set_default_executor(DaemonExecutor())
     sessions_before = len(setup.manifest.sessions) - 1 if setup.manifest else 0
+    servers = [address(url) for url in urls]
+    known: list[str] = []  # IP addresses that a server has alone, apart from the workers
     foreign = []  # addresses that are not the operator's own
-    for where in map(address, urls):
+    for where in servers:
         found, ours = await consent.addresses(where), profile is not None
         notes = await consent.before_the_first_byte(setup.scenario, where, found, ours=ours, agreed=setup.agreed)
         for line in notes:
             setup.view.note(line)
         foreign += [where] * consent.is_foreign(where, found)
-    async with Workers([LocalWorker() for _ in placed]) as workers:  # they start while the endpoint is checked
+        known += [] if ours else found
+    async with contextlib.AsyncExitStack() as stack:
+        linked = stack.enter_context(links.to_workers(setup.scenario, len(placed), servers, known, rows=setup.rows))
+        if setup.scenario.ramp.ray:
+            placed = [()] * len(linked)
+        workers = await stack.enter_async_context(Workers(linked))  # they start while the endpoint is checked
+        for note in links.described(workers.clocks):
+            setup.view.note(note)
         # A server on this machine has its GPUs here; opening them may take the driver a second.
         here = asyncio.to_thread(cards.opened) if profile is None and any(map(consent.is_here, urls)) else None
         opening = asyncio.create_task(here) if here is not None else None
@@ -351,7 +359,7 @@ async def _measure(
         start = await _resumed_start(setup, launch, setup.manifest)
     launch, records, origin_ns = start.launch, start.records, start.origin_ns
     # The client's ceiling is that of all its workers.
-    client = msgspec.structs.replace(start.manifest.client, workers=len(workers))
+    client = msgspec.structs.replace(start.manifest.client, workers=len(workers), clocks=workers.clocks or UNSET)
     manifest = msgspec.structs.replace(start.manifest, client=client)
     inputs = RampInputs.of(manifest)
     levels = signals.levels = Levels(
@@ -378,7 +386,7 @@ async def _measure(
     if ended.why is RunEnd.SIGNAL:
         view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
     transport = scenario.target.transport
-    manifest = describing.ended(manifest, levels, workers.done, placed, ended, transport=transport)
+    manifest = describing.ended(manifest, levels, workers, placed, ended, transport=transport)
     with signals.finishing():
         return _summarised(setup, manifest, ended, signals)
 

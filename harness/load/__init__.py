@@ -21,7 +21,7 @@
 - When the wall clock is set, the kernel's stamps of that one poll are replaced by the clock's: the offset is compared
   at every poll, so no arrival lies in the future or before its request.
 - Every worker prepares a level (connections open, requests built) before any of them begins it; a level is announced
-  5 ms ahead. The client is as limited as its busiest worker.
+  5 ms ahead, and to other machines by 20 errors of their clocks more. The client is as limited as its busiest worker.
 - A worker whose parent is gone stops its load at once. One whose messages are not read for 30 s stops its load, keeps
   its records and sends them later.
 """

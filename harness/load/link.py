@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from harness.load.clock import Offset
 from harness.load.messages import Command, Plan
 
 
 class Link(Protocol):
     """One worker, wherever it is."""
 
-    clock_offset_ns: int  # the worker's CLOCK_MONOTONIC minus ours
+    node: str  # the machine that it runs on; "": this one
+    clock_offset_ns: int  # the worker's CLOCK_MONOTONIC minus ours, by the latest estimate
 
     async def start(self) -> None:
         """Begin to start the worker; what is sent before it is ready is queued."""
+        ...
+
+    async def estimate_clock(self) -> Offset | None:
+        """Estimate the offset anew, once it is started; None: it shares our clock."""
         ...
 
     def send(self, order: Plan | Command) -> None:

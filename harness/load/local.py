@@ -21,6 +21,7 @@ from harness.results.frames import HEAD, frame, payloads
 class LocalWorker:
     """One worker process; it runs `harness.load.worker`."""
 
+    node = ""
     clock_offset_ns = 0
 
     async def start(self) -> None:
@@ -38,8 +39,15 @@ class LocalWorker:
     def pid(self) -> int:
         return self._process.pid
 
+    async def estimate_clock(self) -> None:
+        return None
+
     def send(self, order: Plan | Command) -> None:
-        self._writer.write(frame(encode(order)))
+        self.forward(encode(order))
+
+    def forward(self, payload: bytes) -> None:
+        """Send what is encoded."""
+        self._writer.write(frame(payload))
 
     def frames(self) -> AsyncIterator[bytes]:
         return received(self._reader)

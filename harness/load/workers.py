@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError
+from harness.load.clock import Offset
 from harness.load.link import Link
 from harness.load.messages import (
     SILENT_S,
@@ -29,9 +30,11 @@ from harness.load.messages import (
     on_clock,
 )  # fmt: skip
 from harness.load.schedule import shares
+from harness.manifest import WorkerClock
 from harness.results.frames import is_batch
 
-_AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which is enough to reach every worker
+_AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which reaches every worker of this machine
+_AHEAD_TRIPS = 20  # and another machine's by so many of the clock's errors, each about half a round trip
 _MOST_WORKERS = 8
 _END_S = 10.0  # for a worker's last records
 
@@ -62,6 +65,30 @@ class _Worker:
         self.lost = False  # it ended without its last message
         self.exit_reason = "is gone"  # how it ended, where it did
         self.silent_s = 0  # since its last message
+        self.offsets: list[Offset] = []  # of its clock, one estimate a level; none: it shares ours
+
+    async def start(self) -> None:
+        """Start it, and learn how far its clock is from ours."""
+        await self.link.start()
+        await self.estimate_clock()
+
+    async def estimate_clock(self) -> None:
+        found = await self.link.estimate_clock()
+        if found is not None:
+            self.offsets.append(found)
+
+    @property
+    def clock(self) -> WorkerClock:
+        """Its clock as the manifest has it."""
+        first = self.offsets[0].ns
+        return WorkerClock(
+            worker=self.number,
+            node=self.link.node,
+            offset_s=first * 1e-9,
+            error_s=max(each.error_ns for each in self.offsets) * 1e-9,
+            drift_s=max((each.ns - first for each in self.offsets), key=abs) * 1e-9,
+            estimates=len(self.offsets),
+        )
 
     async def read(self, on_batch: Callable[[bytes], None], on_progress: Callable[[Progress], None]) -> None:
         """Read its messages until the last one."""
@@ -120,7 +147,7 @@ class Workers:
 
     async def __aenter__(self) -> Workers:
         for worker in self._workers:
-            await worker.link.start()
+            await worker.start()
             self._running.append(worker)
         return self
 
@@ -148,6 +175,11 @@ class Workers:
         """The last messages of those that ended in order."""
         return [worker.done for worker in self._workers if worker.done is not None]
 
+    @property
+    def clocks(self) -> list[WorkerClock]:
+        """The clocks of the workers that have one of their own, as far as they are estimated."""
+        return [worker.clock for worker in self._workers if worker.offsets]
+
     async def begin_level(self, level: BeginLevel, connections: int) -> None:
         """Begin a level: prepared by every worker first, then begun by all of them at one moment.
 
@@ -159,9 +191,11 @@ class Workers:
         opened, slots = shares(connections, count), shares(level.concurrency or 0, count)
         for worker, plan in zip(self._workers, self._plans, strict=True):
             worker.link.send(Prepare(self._prepared, opened[plan.worker]))
+        await asyncio.gather(*(worker.estimate_clock() for worker in self._workers))
         while any(w.progress is None or w.progress.prepared < self._prepared for w in self._workers):
             await self._wait()
-        at_ns = max(level.at_ns, self._clock() + _AHEAD_NS)
+        errors = (worker.offsets[-1].error_ns for worker in self._workers if worker.offsets)
+        at_ns = max(level.at_ns, self._clock() + _AHEAD_NS + _AHEAD_TRIPS * max(errors, default=0))
         for worker, plan in zip(self._workers, self._plans, strict=True):
             begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))

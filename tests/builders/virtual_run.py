@@ -193,6 +193,7 @@ class _Wire:
 class _Link:
     """A worker on the parent's own loop."""
 
+    node = ""
     clock_offset_ns = 0
 
     def __init__(self, server: Server) -> None:
@@ -202,6 +203,8 @@ class _Link:
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None: ...
+
+    async def estimate_clock(self) -> None: ...
 
     def send(self, order: Plan | Command) -> None:
         if isinstance(order, Plan):
@@ -285,9 +288,8 @@ async def _run(spec: Scenario, server: Server, folder: Path, workers: int) -> No
     placed: list[tuple[int, ...]] = [()] * workers
     async with Workers([_Link(server) for _ in placed], clock=virtual.clock_ns) as all_workers:
         await levels.run(all_workers, placed)
-        done = all_workers.done
     records.close()
-    manifest = describing.ended(manifest, levels, done, placed, Ended(RunEnd.COMPLETE), transport="socket")
+    manifest = describing.ended(manifest, levels, all_workers, placed, Ended(RunEnd.COMPLETE), transport="socket")
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from harness.errors import HarnessError
+from harness.load import clock
+from harness.load.clock import Offset, RoundTrip
 from harness.load.driver import Driver
 from harness.load.link import Link
 from harness.load.local import LocalWorker, received
@@ -29,6 +32,7 @@ from harness.load.messages import (
     on_clock,
 )  # fmt: skip
 from harness.load.workers import Workers
+from harness.manifest import WorkerClock
 from harness.record import Record, arrivals_of
 from harness.results import frames
 from tests.builders import virtual
@@ -36,6 +40,7 @@ from tests.load.test_driver import FakeServer, plan
 
 AHEAD = 3_600_000_000_000  # ns that the clock of one worker is ahead of ours
 BEHIND = -90_000_000_000
+MS = 1_000_000  # ns
 
 
 def ours() -> int:
@@ -44,10 +49,17 @@ def ours() -> int:
 
 
 class MemoryLink:
-    """A worker in this loop. It is the real one but for its wire, its server and its clock."""
+    """A worker in this loop. It is the real one but for its wire, its server and its clock.
 
-    def __init__(self, offset_ns: int = 0) -> None:
-        self.clock_offset_ns = offset_ns
+    `ways_ns` are the times of the ways out and back of the round trips, one after the other and again from the first.
+    """
+
+    node = "memory"
+
+    def __init__(self, offset_ns: int = 0, ways_ns: Sequence[tuple[int, int]] = [(0, 0)]) -> None:
+        self.clock_offset_ns = 0
+        self.most_out_s = max(out for out, _ in ways_ns) * 1e-9
+        self._ways = itertools.cycle(ways_ns)
         self.clock: Callable[[], int] = lambda: ours() + offset_ns
         self.server = FakeServer(clock=self.clock)
         self.orders: list[Plan | Command] = []
@@ -60,13 +72,26 @@ class MemoryLink:
     async def start(self) -> None:
         pass
 
+    async def estimate_clock(self) -> Offset:
+        async def theirs() -> int:
+            out_ns, back_ns = next(self._ways)
+            await asyncio.sleep(out_ns * 1e-9)
+            found = self.clock()
+            await asyncio.sleep(back_ns * 1e-9)
+            return found
+
+        found = await clock.estimated(theirs, ours)
+        self.clock_offset_ns = found.ns
+        return found
+
     def send(self, order: Plan | Command) -> None:
         self.orders.append(order)
         data = encode(order)
         if self._work is None:
             self._work = asyncio.create_task(self._run(decode_plan(data)))
         else:
-            self._commands.put_nowait(decode_command(data))
+            arrive = asyncio.get_running_loop().call_later
+            arrive(self.most_out_s, self._commands.put_nowait, decode_command(data))
 
     async def _run(self, worker_plan: Plan) -> None:
         await Driver(worker_plan, self.server, self._send, clock=self.clock).run(self._commands)
@@ -139,6 +164,65 @@ async def a_level_of_three(workers: Workers) -> None:
 def test_both_kinds_keep_the_contract() -> None:
     links: list[Link] = [LocalWorker(), MemoryLink()]
     assert [link.clock_offset_ns for link in links] == [0, 0]
+    assert asyncio.run(links[0].estimate_clock()) is None, "it shares our clock"
+
+
+def test_an_offset_lies_where_the_bounds_of_all_round_trips_meet() -> None:
+    # Out 3 ms and back 1 ms: 49 to 53 ms. Out 0.4 ms and back 0.9 ms: 49.1 to 50.4 ms.
+    slow, quick = RoundTrip(0, 4 * MS, 53 * MS), RoundTrip(10 * MS, 11_300_000, 60_400_000)
+    assert clock.offset([slow]) == Offset(51 * MS, 2 * MS)
+    assert clock.offset([slow, quick]) == Offset(49_750_000, 650_000)
+    assert clock.offset([slow, RoundTrip(0, 0, 54 * MS)]) == Offset(53_500_000, 500_000), "they miss each other by 1 ms"
+
+
+def test_an_estimate_ends_after_a_second_where_round_trips_are_slow() -> None:
+    async def main() -> None:
+        begun_s = asyncio.get_running_loop().time()
+        assert await MemoryLink(50 * MS, [(100 * MS, 300 * MS)]).estimate_clock() == Offset(-50 * MS, 200 * MS)
+        assert asyncio.get_running_loop().time() - begun_s == pytest.approx(1.2), "three trips of 0.4 s"
+
+    virtual.run(main())
+
+
+def test_a_planted_offset_is_reported_and_moves_no_figure_beyond_its_error() -> None:
+    planted_ns = 50 * MS
+    links = MemoryLink(), MemoryLink(planted_ns, [(3 * MS, MS), (400_000, 900_000), (2 * MS, 5 * MS)])
+    clocks: list[WorkerClock] = []
+
+    async def work(workers: Workers) -> None:
+        await a_level_of_three(workers)
+        clocks.extend(workers.clocks)
+
+    records, _ = led(work, *links)
+    exact, found = clocks
+    assert (exact.offset_s, exact.error_s, exact.drift_s) == (0.0, 0.0, 0.0)
+    assert (found.worker, found.node, found.estimates) == (1, "memory", 2)
+    assert found.offset_s == pytest.approx(0.050, abs=0.001)
+    assert found.offset_s == pytest.approx(0.04975, abs=2e-9)
+    assert found.error_s == pytest.approx(0.00065, abs=2e-9)
+    begun_s = [link.server.sent_at[0] for link in links]
+    assert begun_s[0] != begun_s[1]
+    assert abs(begun_s[0] - begun_s[1]) <= found.error_s, "a level begins on both within the error"
+    for r in (r for r in records if r.worker == 1):
+        assert r.sent_s is not None
+        assert min(abs(r.sent_s - at) for at in links[1].server.sent_at) <= found.error_s
+        if not r.error:
+            assert r.first_token_s == pytest.approx(r.sent_s + 0.25), "what one clock alone shows is exact"
+
+
+def test_a_drift_is_the_furthest_estimate_from_the_first() -> None:
+    link = MemoryLink(50 * MS)
+    clocks: list[WorkerClock] = []
+
+    async def work(workers: Workers) -> None:
+        for ahead_ns in (53 * MS, 49 * MS):
+            link.clock = lambda ahead_ns=ahead_ns: ours() + ahead_ns  # type: ignore[misc]
+            await workers.begin_level(level(1), 1)
+        clocks.extend(workers.clocks)
+
+    led(work, link)
+    (found,) = clocks
+    assert (found.offset_s, found.drift_s, found.estimates) == (pytest.approx(0.050), pytest.approx(0.003), 3)
 
 
 def test_workers_with_other_clocks_begin_at_one_moment() -> None:
