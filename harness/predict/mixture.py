@@ -52,7 +52,7 @@ def predict(
     stepped = at_levels(model, where, lengths, closed.levels)
     found = [_replaced(*pair) for pair in zip(closed.levels, stepped, strict=True)]
     alone, beside = (
-        sum(prefill_time(cost, P, cost.cached * P, beside=others) for P, _ in lengths) / len(lengths)
+        sum(prefill_time(cost, P, cost.cached * P, decoding=others) for P, _ in lengths) / len(lengths)
         for others in (0.0, 1.0)
     )
     return msgspec.structs.replace(

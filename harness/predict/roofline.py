@@ -281,7 +281,7 @@ def _assumptions(model: Model, deployment: Deployment, workload: MeanLengths) ->
         "kv_bytes_per_request": kv_bytes(model, workload.context),  # at the mean context
         "parameters": parameters(model).total,
         "prefill_s": prefill_time(cost, P, cost.cached * P),
-        "prefill_beside_s": prefill_time(cost, P, cost.cached * P, beside=1.0),
+        "prefill_beside_s": prefill_time(cost, P, cost.cached * P, decoding=1.0),
         "speed": deployment.speed,
     }
     if deployment.kv_tokens is not None:  # published: what the card has room for is given too, where there is any
