@@ -42,9 +42,10 @@ def report(
     verbose: bool,
     claims: bool,
 ) -> None:
-    """Make summary and report again from a result folder, or of a run's shards together.
+    """Make summary and report again from a result folder.
 
-    A run that died is read as far as it got. Of a folder without its requests the stored summary is shown.
+    Several folders are the shards of one run, which are merged into --out. A run that died is read as far as it got. Of
+    a folder without its requests the stored summary is shown.
     """
     from harness.analysis.summarise import summarise
     from harness.errors import HarnessError
