@@ -7,13 +7,15 @@ line but not escaped: each renderer escapes it for its medium. No colour, no mar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from harness.decide.plan.what_if import WhatIf
 from harness.report.chart import Chart
 from harness.report.format import MISSING
+
+if TYPE_CHECKING:
+    from harness.decide.plan.what_if import WhatIf  # which reads arrays: a prediction starts without numpy
 
 
 class Fact(msgspec.Struct, frozen=True):
