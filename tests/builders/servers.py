@@ -197,9 +197,10 @@ def serving(
     def converse(sock: socket.socket) -> None:
         nonlocal count
         buffer = b""
-        with contextlib.suppress(OSError):
+        with contextlib.ExitStack() as open_, contextlib.suppress(OSError):
             if tls is not None:
                 plain, sock = sock, tls.wrap_socket(sock, server_side=True)
+                open_.callback(sock.close)  # the server may end during the handshake, and knows this one only after it
                 connections[connections.index(plain)] = sock
             while True:
                 while b"\r\n\r\n" not in buffer:
