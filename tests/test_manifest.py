@@ -12,6 +12,7 @@ import pytest
 
 from harness import manifest
 from harness.manifest import Manifest, MapManifest, Session
+from tests.builders.schemas import unindented
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "manifest.schema.json").read_text())
@@ -33,13 +34,6 @@ def lost(before: Any, after: Any, place: str = "$") -> list[str]:
         pairs = enumerate(zip(before, after, strict=True))
         return [each for i, (one, other) in pairs for each in lost(one, other, f"{place}[{i}]")]
     return [] if before == after else [f"{place}: {before!r} became {after!r}"]
-
-
-def unindented(value: Any) -> Any:
-    """Without the line breaks of descriptions: from Python 3.13 on docstrings lose their indent."""
-    if isinstance(value, dict):
-        return {key: unindented(each) for key, each in value.items()}
-    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def test_the_committed_schema_is_the_shape_of_the_manifest() -> None:
