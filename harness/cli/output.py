@@ -137,8 +137,7 @@ def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: 
     whole = heat.with_heat(document, panels)
     drawn: list[tuple[str, str | Path]] = [("page", folder / "map.html"), ("picture", folder / "map.png")]
     made: list[tuple[str, str | Path]] = [("map", folder / levelmap.MAP), ("report", folder / "map.md")]
-    with closed_stdout_ignored():
-        print_map(found, whole, made + drawn * plots, as_json=as_json, quiet=quiet)
+    show(whole, made + drawn * plots, found, as_json=as_json, quiet=quiet)
     if plots:
         from harness.report import map_png, page
 
@@ -149,22 +148,6 @@ def publish_map(folder: Path, found: Map, *, plots: bool, as_json: bool, quiet: 
 def print_json(text: str) -> None:
     """Print JSON on stdout, its control characters as escapes."""
     print(json_text(text))
-
-
-def print_map(
-    found: Map, document: Document, paths: list[tuple[str, str | Path]], *, as_json: bool, quiet: bool
-) -> None:
-    """Print the JSON on stdout and the tables on stderr, or the tables on stdout alone."""
-    import msgspec
-
-    from harness.report import terminal
-
-    if as_json:
-        print_json(msgspec.json.encode(found).decode())
-    if not quiet:
-        talk = console(stderr=as_json)
-        terminal.show(document, talk)
-        terminal.show_paths(paths, talk)
 
 
 def print_summary(
