@@ -35,7 +35,7 @@ from harness.load.messages import (
 )
 from harness.load.prepared import Built, Prepared
 from harness.load.recording import Running, record
-from harness.load.schedule import pause_after
+from harness.load.schedule import Room, each, pause_after
 from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
@@ -75,7 +75,7 @@ class Driver:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
         self._open_loop: set[asyncio.Task[None]] = set()  # the open loop's: one a request, and the schedule's own
-        self._room = asyncio.Semaphore(plan.max_in_flight)
+        self._room = Room(plan.max_in_flight)
         self._queued: dict[object, int] = {}  # due times of the open loop's requests that are not sent yet
         self._open, self._opening = 0, False  # connections that the open loop has opened
         self._in_flight: dict[str, Running] = {}  # in the order they were sent
@@ -106,6 +106,7 @@ class Driver:
                 else:
                     await self._begin_level(command, group)
             self._level = None
+            await asyncio.sleep(0)  # what was sent in this turn has a task that waits for its end, and is cut with it
             cut = [task for task in (*self._slots.values(), *self._open_loop) if not task.done()]
             for task in cut:
                 task.cancel()
@@ -217,16 +218,24 @@ class Driver:
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
             worker=plan.worker, workers=plan.workers, trace=self._requests.times,
         )  # fmt: skip
-        for offset in due_s:
-            due = began + round(offset * 1e9)
-            if (early := due - self._clock()) > 0:
-                await asyncio.sleep(early * 1e-9)
-            if self._level is not level:
-                return
+        due_ns = (began + round(offset * 1e9) for offset in due_s)
+        await each(due_ns, self._clock, lambda due: self._send_due(level, due, group))
+
+    def _send_due(self, level: BeginLevel, due: int, group: asyncio.TaskGroup) -> bool:
+        """A request of the open loop is due: it is sent in this turn of the loop, where nothing holds it back."""
+        if self._level is not level:
+            return False
+        if self._throttler is None and self._room.enter():
+            built = self._requests.next(level)
+            running = self._running(built, level, due)
+            self._transport.begin(running.exchange, built.data)
+            self._start(group, self._in_its_place(self._over(running, built)))
+        else:
             self._start(group, self._one(level, due))
-            if len(self._in_flight) + _SPARE > self._open and not self._opening:
-                self._opening = True
-                self._start(group, self._open_ahead())
+        if len(self._in_flight) + _SPARE > self._open and not self._opening:
+            self._opening = True
+            self._start(group, self._open_ahead())
+        return True
 
     async def _open_ahead(self) -> None:
         """A connection of an open loop is open before its request is due."""
@@ -239,13 +248,16 @@ class Driver:
         self._queued[me] = due
         try:
             await self._within_quota()
-            await self._room.acquire()
+            await self._room.wait()
         finally:
             del self._queued[me]
+        await self._in_its_place(self._sent(self._requests.next(level), level, due))
+
+    async def _in_its_place(self, request: Coroutine[Any, Any, Exchange]) -> None:
         try:
-            await self._sent(self._requests.next(level), level, due)
+            await request
         finally:
-            self._room.release()
+            self._room.leave()
 
     async def _within_quota(self) -> None:
         """Wait until one more request is within --max-rps."""
@@ -260,17 +272,26 @@ class Driver:
 
     async def _sent(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
         """A built request, sent; returns when its response is over."""
+        return await self._over(self._running(built, level, due, keep_text=keep_text), built)
+
+    def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
+        """A built request from now on counts as in flight."""
         decoding = self._decoder(self._placer, keep_text=keep_text or built.canary is not None)
-        cancel, timeout_s = built.cancel, self._plan.request_timeout_s
+        cancel = built.cancel
         if cancel is not None and cancel.after_tokens is not None:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
         else:
             exchange = Exchange(built.id, decoding)
-        if cancel is not None and cancel.after_s is not None:
-            timeout_s = min(timeout_s, cancel.after_s)
         running = Running(exchange, level, due, built.class_, built.session, built.turn, built.canary)
         self._in_flight[built.id] = running
         self._begun_in_run += 1
+        return running
+
+    async def _over(self, running: Running, built: Built) -> Exchange:
+        """Send a request that is not sent yet; returns when its response is over."""
+        exchange, cancel, timeout_s = running.exchange, built.cancel, self._plan.request_timeout_s
+        if cancel is not None and cancel.after_s is not None:
+            timeout_s = min(timeout_s, cancel.after_s)
         try:
             await self._transport.send(exchange, built.data, timeout_s)
             if timeout_s < self._plan.request_timeout_s and exchange.error == "client_deadline":
@@ -278,7 +299,7 @@ class Driver:
         finally:
             del self._in_flight[built.id]
             self._ended.append(running)
-            self._done += level is self._level
+            self._done += running.level is self._level
         return exchange
 
     async def _report(self) -> None:

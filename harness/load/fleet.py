@@ -67,6 +67,9 @@ class FleetTransport:
     def request(self, request_id: str, body: bytes, session: str = "") -> _Unsent:
         return _Unsent(request_id, body, session)
 
+    def begin(self, exchange: Exchange, request: _Unsent) -> None:
+        """Nothing: a request is built once its replica is known, which `send` decides."""
+
     async def send(self, exchange: Exchange, request: _Unsent, timeout_s: float) -> None:
         """Send one request to a replica, and wait until its response is over."""
         at = self._balancer.begin(request.session)

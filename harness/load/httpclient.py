@@ -178,6 +178,9 @@ class HttpxTransport:
     async def prepare(self, connections: int) -> None:
         """Nothing: httpx opens a connection when a request needs one, and that time is recorded apart."""
 
+    def begin(self, exchange: Exchange, request: httpx.Request) -> None:
+        """Nothing: httpx sends from a task."""
+
     async def send(self, exchange: Exchange, request: httpx.Request, timeout_s: float) -> None:
         """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
         import httpx

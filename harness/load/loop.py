@@ -218,7 +218,7 @@ class HotSelector(selectors.BaseSelector):
         if self.undecoded_bytes > FAR_BEHIND_BYTES:
             must = len(queue)
         while queue:
-            for _ in range(min(16, len(queue))):
+            for _ in range(min(4, len(queue))):
                 decodable, stamp, piece = queue.popleft()
                 self.events += decodable.take(stamp, piece)
                 must -= 1

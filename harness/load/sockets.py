@@ -287,25 +287,41 @@ class SocketTransport:
             connection.close()
         return None
 
+    def begin(self, exchange: Exchange, request: bytes) -> None:
+        """Send a request at once on a connection that is open, if there is one."""
+        if (connection := self._take()) is not None:
+            self._count(1)
+            self._put(connection, exchange, request)
+
+    def _count(self, requests: int) -> None:
+        self.selector.busy += requests
+        self._in_flight += requests
+
+    def _put(self, connection: Connection, exchange: Exchange, request: bytes) -> None:
+        exchange.connection = connection
+        exchange.over = asyncio.get_running_loop().create_future()
+        connection.begin(exchange, request)
+        if self._ahead:
+            self._open_ahead(1)
+
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
-        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
-        self.selector.busy += 1
-        self._in_flight += 1
-        connection = None
+        """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
+        if exchange.connection is None:
+            self._count(1)
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 while True:
-                    connection = self._take()
-                    if connection is None:
-                        connection = await self.open()
-                        exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
-                    exchange.over = asyncio.get_running_loop().create_future()
-                    connection.begin(exchange, request)
-                    if self._ahead:
-                        self._open_ahead(1)
+                    if exchange.connection is None:
+                        connection = self._take()
+                        if connection is None:
+                            connection = await self.open()
+                            exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
+                        self._put(connection, exchange, request)
+                    assert exchange.over is not None
                     await exchange.over
                     if not exchange.stale:
                         break
+                    exchange.connection = None
                     self.reuse, self._ahead = False, True
                     self.resent += 1
                     exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
@@ -320,8 +336,8 @@ class SocketTransport:
             exchange.fail("cancelled", "cut by us")
             raise
         finally:
-            self.selector.busy -= 1
-            self._in_flight -= 1
+            self._count(-1)
+            connection, exchange.connection = exchange.connection, None
             if exchange.done_ns == 0:
                 exchange.done_ns = now()
                 if connection is not None:

@@ -88,6 +88,7 @@ class Exchange:
         "bytes_received",
         "complete",
         "connect_ns",
+        "connection",
         "decoded",
         "done_ns",
         "error",
@@ -108,6 +109,7 @@ class Exchange:
         self.url = ""  # of the replica that it went to; "": there is one server
         self._decoder = decoding or decoder.StreamDecoder()
         self.response = ResponseParser(self._decoder.media)
+        self.connection: Any = None  # the transport's own, while the request is on it
         self.over: asyncio.Future[None] | None = None
         self.stale = False  # sent into a connection that had been closed before
         self.complete = False  # decoded to the end: nothing of it changes any more
@@ -210,8 +212,12 @@ class Transport(Protocol):
         """What `send` sends, built before it is due."""
         ...
 
+    def begin(self, exchange: Exchange, request: Any) -> None:
+        """Send a request at once if it need not wait for a connection; if it must, `send` does it."""
+        ...
+
     async def send(self, exchange: Exchange, request: Any, timeout_s: float) -> None:
-        """Send one request and wait until its response is over; failures are noted in the exchange, never raised."""
+        """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
         ...
 
     async def prepare(self, connections: int) -> None:

@@ -175,6 +175,9 @@ class _Wire:
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         return body
 
+    def begin(self, exchange: Exchange, request: bytes) -> None:
+        """Nothing: `send` does it."""
+
     async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
         await self._server.answer(exchange, request, timeout_s, self)
 

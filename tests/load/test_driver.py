@@ -63,13 +63,19 @@ class FakeServer:
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         return body
 
-    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+    def begin(self, exchange: Exchange, request: bytes) -> None:
         exchange.sent_ns = max(1, self._clock())
         self.sent_at.append(asyncio.get_running_loop().time())
         self.bodies.append(request)
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
+        exchange.connection = self
         exchange.over = asyncio.get_running_loop().create_future()
+
+    async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+        if exchange.connection is None:
+            self.begin(exchange, request)
+        assert exchange.over is not None
         deadline = self._clock() + round(timeout_s * 1e9)
         try:
             if self.fails:
@@ -309,6 +315,24 @@ def test_an_open_loop_sends_on_schedule_whatever_becomes_of_the_answers() -> Non
         assert r.concurrency is None
         assert r.sent_s is not None
         assert r.sent_s == pytest.approx(r.scheduled_s, abs=1e-6)
+
+
+def test_a_request_that_is_sent_in_the_turn_in_which_the_load_ends_has_its_record() -> None:
+    server = FakeServer(takes=3.0)
+    records, _ = drive([(0.0, on_schedule(0, 4.0)), (2.0, Stop())], server)
+    assert server.sent_at[-1] == pytest.approx(2.0)
+    assert len(records) == len(server.sent_at)
+    assert {r.error for r in records} == {"cancelled"}
+
+
+def test_an_open_loop_whose_request_cannot_be_built_ends_the_worker() -> None:
+    class Broken(FakeServer):
+        def begin(self, exchange: Exchange, request: bytes) -> None:
+            raise RuntimeError("a bug")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        drive([(0.0, on_schedule(0, 4.0)), (60.0, Stop())], Broken())
+    assert caught.group_contains(RuntimeError, match="a bug")
 
 
 def test_the_workers_of_an_open_loop_lie_between_each_other() -> None:

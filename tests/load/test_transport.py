@@ -445,6 +445,34 @@ def test_a_unix_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> No
 
 
 @every_wire
+@pytest.mark.parametrize("prepared", [0, 1])
+def test_a_request_that_has_begun_is_sent_once_and_at_once_where_a_connection_is_open(wire: str, prepared: int) -> None:
+    seen: list[Request] = []
+    selector = HotSelector(250_000)
+
+    async def go(target: Target) -> tuple[Exchange, bool, int]:
+        transport = transport_for(target, selector)
+        await transport.prepare(prepared)
+        exchange, request = Exchange("x"), transport.request("x", b"{}")
+        transport.begin(exchange, request)
+        begun = exchange.sent_ns > 0
+        await asyncio.sleep(0.05)  # its answer is over before anyone waits for it
+        await transport.send(exchange, request, 5.0)
+        selector.decode_all()
+        await transport.aclose()
+        return exchange, begun, selector.busy
+
+    with (
+        reached(wire, lambda r: (seen.append(r), r.stream(VLLM))) as target,
+        asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner,
+    ):
+        exchange, begun, busy = runner.run(go(target))
+    assert begun == (prepared == 1 and wire in SOCKETS)
+    assert (exchange.error, exchange.decoded.output_tokens, len(seen), busy) == ("", 2, 1, 0)
+    assert exchange.sent_ns < exchange.decoded.arrivals[0] <= exchange.done_ns
+
+
+@every_wire
 def test_a_request_that_is_cut_by_us_is_cancelled(wire: str) -> None:
     async def go(target: Target, selector: HotSelector) -> Exchange:
         transport = transport_for(target, selector)
