@@ -54,6 +54,8 @@ async def each(due_ns: Iterable[int], clock: Callable[[], int], come: Callable[[
 
     def go_on(due: int | None) -> None:
         nonlocal timer
+        if over.done():  # cut in this very turn of the loop
+            return
         try:
             while due is not None:
                 if (early := due - clock()) > 0:

@@ -54,6 +54,22 @@ def test_no_time_comes_after_a_schedule_is_cut() -> None:
     assert came == [500_000_000]
 
 
+def test_a_schedule_that_is_cut_in_the_turn_in_which_a_time_comes_is_over() -> None:
+    came: list[int] = []
+    errors: list[dict[str, object]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        task = asyncio.ensure_future(each([1_000_000_000], virtual.clock_ns, lambda due: not came.append(due)))
+        loop.call_later(1.0, task.cancel)
+        await asyncio.sleep(5.0)
+        assert task.cancelled()
+
+    virtual.run(main())
+    assert (came, errors) == ([], [])
+
+
 def test_places_go_to_those_that_wait_in_their_order_and_none_is_lost_by_one_that_leaves() -> None:
     order: list[int] = []
 
