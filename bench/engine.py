@@ -212,9 +212,9 @@ def first_request() -> tuple[float, str]:
 
 def summary() -> tuple[float, str]:
     with tempfile.TemporaryDirectory() as folder:
-        tokens = summary_speed.write(Path(folder), 10_000_000, 256)
-        packed, _ = summary_speed.cost([sys.executable, "-c", summary_speed.PACK, folder])
-        seconds, megabytes = summary_speed.cost([sys.executable, "-m", "harness", "report", folder])
+        tokens = summary_speed.write(Path(folder), 10_000_000, 256, summary_speed.LEVELS)
+        packed, *_ = summary_speed.cost([sys.executable, "-c", summary_speed.PACK, folder])
+        seconds, _, megabytes = summary_speed.cost([sys.executable, "-m", "harness", "report", folder])
     return seconds, f"{tokens:,} tokens, {megabytes:,.0f} MB; packed at the run's end in {packed:.1f} s"
 
 

@@ -132,6 +132,7 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     # UNSET, not None: so the digest of a scenario without them stays what it was before there were any.
     duration: Annotated[float, above_0("write '1h'")] | UnsetType = UNSET  # of a soak: one window at one load
     knee_share: Annotated[float, above_0("write 0.8")] | UnsetType = UNSET  # of the knee, its load; UNSET: 0.8
+    max_disk: Annotated[int, above_0("write '10GB'")] | UnsetType = UNSET  # bytes of the run's records on the disk
 
     @property
     def level_rates(self) -> list[float] | None:
@@ -232,6 +233,7 @@ MOST_RATE = 1_000_000.0  # requests per second: more than a machine's network st
 _SECONDS = [
     ("target", "request_timeout"), ("ramp", "level_seconds"), ("ramp", "max_seconds"), ("ramp", "duration"),
 ]  # fmt: skip
+_SIZES = [("ramp", "max_disk")]
 _COUNTS = [
     ("ramp", "max_concurrency"), ("ramp", "max_requests"), ("ramp", "repeat"),
     ("sweep", "input_tokens"), ("sweep", "output_tokens"), ("sweep", "max_num_seqs"), ("sweep", "inputs"),
@@ -260,6 +262,7 @@ def build(raw: Mapping[str, Any], *, place: str) -> Scenario:
     limits += [("ramp", "max_ttft")]
     for paths, convert in (
         (_SECONDS, units.seconds), (limits, units.limit), (_COUNTS, units.count), (_LENGTHS, classes.length),
+        (_SIZES, units.size),
     ):  # fmt: skip
         for table, key in paths:
             units.convert(tree.get(table), key, convert, f"{place}: $.{table}")

@@ -111,7 +111,7 @@ def check(scenario: Scenario) -> None:
     fixed = (ramp.levels is not None or ramp.level_rates is not None) and not ramp.search_rate
     bounds = {
         "--max-seconds": ramp.max_seconds, "--max-requests": ramp.max_requests, "--max-dollars": ramp.max_dollars,
-        "--max-ttft": ramp.max_ttft,
+        "--max-ttft": ramp.max_ttft, "--max-disk": ramp.max_disk or None,
     }  # fmt: skip
     bound = next((name for name, value in bounds.items() if value is not None), "")
     for holds, fact, way_out in (

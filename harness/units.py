@@ -13,6 +13,11 @@ _NUMBER = re.compile(r"\s*+([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)\s*+([a-zA-Zµ]*+)\s
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
+_BYTES = {
+    "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
+}  # fmt: skip
+
 MOST_STREAMS = 1_000_000  # requests in flight: more connections than a machine can open
 MOST_TOKENS = 10_000_000  # of a prompt or an answer: as many as the longest context of a model that is served
 
@@ -194,6 +199,27 @@ def _must_be_possible(tokens: float, place: str) -> None:
     if tokens > MOST_TOKENS:
         fact = f"{tokens:,.0f} tokens are more than the {MOST_TOKENS:,} of the longest context that models have"
         raise HarnessError(fact, place=place, way_out=f"give {MOST_TOKENS:,} or less")
+
+
+def size(text: str | int, place: str = "") -> int:
+    """A size in bytes; a text has a unit, for a bare number is a mistake more often than bytes.
+
+    >>> size("500MB"), size("1.5 GiB"), size(4096)
+    (500000000, 1610612736, 4096)
+    """
+    if isinstance(text, int):
+        return text
+    return round(_scaled(text, _BYTES, "a size", place, "'500MB' or '10GB'"))
+
+
+def bytes_text(count: float) -> str:
+    """Bytes as people write them, which `size` reads back.
+
+    >>> bytes_text(10_000_000_000), bytes_text(1_500_000), bytes_text(800)
+    ('10GB', '1.5MB', '800B')
+    """
+    unit, scale = next((pair for pair in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if count >= pair[1]), ("B", 1.0))
+    return f"{count / scale:.12g}{unit}"
 
 
 def duration(seconds: float) -> str:

@@ -61,6 +61,7 @@ def test_what_is_no_shard_is_refused(text: str, start: str | None, run_id: str |
         ({"level_seconds": None}, "until they are precise"),
         ({"max_seconds": 60.0}, "--max-seconds would end"),
         ({"max_requests": 60}, "--max-requests would end"),
+        ({"max_disk": 10**9}, "--max-disk would end"),
         ({"precision": 0.02}, "--precision"),
         ({"probe": "decode"}, "probe"),
         ({"start": "batch"}, "batches"),

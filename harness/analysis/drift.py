@@ -71,7 +71,7 @@ def of_level(table: Table, samples: Sequence[Sample], level: Level) -> Drift | N
 
     preempted = sums(scrapes.increases(Figure.PREEMPTIONS), start, end, n)
     found = Drift(
-        throughput=read(batches(table.arrival, table.tokens.astype(np.float64), start, end, n)),
+        throughput=read(batches(table.arrival, table.tokens, start, end, n)),
         ttft_p99_s=read(_p99(began[good], (table.first - began)[good], start, end, n)),
         kv_usage=read(mean_of(scrapes.over_time(Figure.KV_USAGE))),
         preemptions_per_s=read(preempted * n / (end - start)),

@@ -158,8 +158,9 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
     icls = gaps(table, good)
     if lumps := lumped > LUMPED:  # what the server sends at once is one chunk, and has no gap within
         icls = icls[icls > 0]
-    independent = steps(icls, T, replicas)
-    icl = spread(icls, independent)
+    mean_icl = float(icls.mean()) if len(icls) else None
+    independent = steps(icls, T, replicas, reorder=True)
+    icl = spread(icls, independent, mean_icl)
     tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
     mean = mean_itl(table.first[good], table.last[good], requests.output_tokens[good], table.first_tokens[good])
     itl = Spread(mean, None, None, None, None, None, independent)
@@ -194,10 +195,11 @@ class _Rates(msgspec.Struct, frozen=True):
 
 def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     (start, end), request_s = level.window, requests.e2e.mean
-    inside = (table.arrival >= start) & (table.arrival < end)
-    void = table.failed[table.owner]
-    arrival = table.arrival[inside & ~void]
-    tokens = table.tokens[inside & ~void].astype(np.float64)
+    arrival, tokens = table.arrival, table.tokens
+    inside = (arrival >= start) & (arrival < end)
+    if table.failed.any():
+        tokens = np.where(np.repeat(table.failed, table.chunks), np.int32(0), tokens)
+    counted_tokens, every = (int(each.sum(where=inside, dtype=np.int64)) for each in (tokens, table.tokens))
     done = table.ok & (table.done >= start) & (table.done < end)
     firsts = ~table.failed & (table.first >= start) & (table.first < end)
     prompts = _known(table.input_tokens[firsts])
@@ -212,10 +214,10 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
         peak=peak_rate(arrival, tokens, start, end),
         input=Estimate(None) if prompts is None else batch_means(table.first[firsts], prompts, start, end, request_s),
         requests=batch_means(table.done[done], np.ones(int(done.sum())), start, end, request_s),
-        decode=float(tokens.sum() - np.nansum(table.first_tokens[firsts])) / (end - start),
-        discarded=float(table.tokens[inside & void].sum()) / (end - start),
+        decode=float(counted_tokens - np.nansum(table.first_tokens[firsts])) / (end - start),
+        discarded=float(every - counted_tokens) / (end - start),
         cached=_share(table.cached_tokens[answered], table.input_tokens[answered]),
-        events=int(inside.sum()),
+        events=int(np.count_nonzero(inside)),
     )
     if LevelNote.STALLED in level.notes:  # what no token came of was counted, and is 0
         return counted

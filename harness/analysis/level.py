@@ -8,7 +8,6 @@ sent in; more of them change nothing, but that a session is complete only with a
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -252,9 +251,7 @@ def _server(
 ) -> ServerView | None:
     if not any(s.source == source and window[0] <= s.time_s <= window[1] for s in samples):
         return None
-    inside = np.flatnonzero((table.arrival >= window[0]) & (table.arrival <= window[1]))  # the scrapes lie in it too
-    inside = inside if facts.unit is Unit.OUTPUT_TOKENS else inside[:0]
-    order = inside[np.argsort(table.arrival[inside], kind="stable")]
+    decodes = facts.unit is Unit.OUTPUT_TOKENS
     fresh = table.input_tokens - np.nan_to_num(table.cached_tokens)
 
     def counted(times: Floats, tokens: Floats) -> list[tuple[float, float]]:
@@ -262,8 +259,8 @@ def _server(
         return list(zip(times[chosen].tolist(), tokens[chosen].tolist(), strict=True))
 
     ours = Ours(
-        arrivals=array("d", table.arrival[order].tobytes()),
-        arrival_tokens=array("i", table.tokens[order].tobytes()),
+        arrivals=table.arrival if decodes else (),
+        arrival_tokens=table.tokens if decodes else (),
         prompts=counted(table.first, table.input_tokens),
         computed=counted(table.first, fresh),
         ended=counted(table.last, table.output_tokens),

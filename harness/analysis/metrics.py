@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.analysis.table import Bools, Floats, Table, placed_tokens
+from harness.analysis.table import Bools, Counts, Floats, Table, pieces, placed_tokens
 from harness.record import Level
 
 
@@ -44,14 +44,17 @@ def mean_itl(first: Floats, last: Floats, output_tokens: Floats, first_tokens: F
     return float((last - first)[counts].sum() / after[counts].sum()) if counts.any() else None
 
 
-def peak_rate(arrival: Floats, tokens: Floats, start: float, end: float, seconds: float = 1.0) -> float | None:
+def peak_rate(arrival: Floats, tokens: Floats | Counts, start: float, end: float, seconds: float = 1.0) -> float | None:
     """Most tokens in any whole second counted from the window's start, per second; None in a shorter window."""
     n = int((end - start) / seconds + 1e-9)
     if n < 1:
         return None
-    index = ((arrival - start) / seconds).astype(np.int64)
-    whole = (index >= 0) & (index < n)
-    return float(np.bincount(index[whole], weights=tokens[whole], minlength=n).max()) / seconds
+    sums = np.zeros(n)
+    for part in pieces(len(arrival)):
+        index = ((arrival[part] - start) / seconds).astype(np.int64)
+        whole = (arrival[part] >= start) & (index < n)
+        sums += np.bincount(index[whole], weights=tokens[part][whole], minlength=n)
+    return float(sums.max()) / seconds
 
 
 def meets(slo: Mapping[str, float], figures: Mapping[str, Floats], n: int) -> Bools:
@@ -83,17 +86,23 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
 
 def stalls(table: Table) -> Floats:
     """The longest gap between two token-carrying chunks of each request; seconds, shape [requests], nan below two."""
-    later = np.flatnonzero(np.diff(table.owner) == 0)
     longest = np.full(len(table.chunks), np.nan)
-    np.fmax.at(longest, table.owner[later], np.diff(table.arrival)[later])
+    for rows, part in table.pieces():
+        chunks = table.chunks[rows]
+        owner = np.repeat(np.arange(len(chunks)), chunks)
+        later = np.flatnonzero(np.diff(owner) == 0)
+        np.fmax.at(longest[rows], owner[later], np.diff(table.arrival[part])[later])
     return longest
 
 
-def steps(icls: Floats, T: float, replicas: int) -> int:
-    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica."""
+def steps(icls: Floats, T: float, replicas: int, *, reorder: bool = False) -> int:
+    """Independent gaps: one engine step gives every stream the same one, so at most window ÷ median ICL a replica.
+
+    `reorder`: the gaps may be put into another order, instead of a copy of them.
+    """
     if not len(icls):
         return 0
-    median = float(np.median(icls))
+    median = float(np.median(icls, overwrite_input=reorder))
     return min(len(icls), int(T / median * replicas)) if median > 0 else len(icls)
 
 

@@ -145,8 +145,8 @@ def _phase(table: Table, survivors: Bools, start: float, end: float) -> LossPhas
     if end <= start:
         return None
     seconds = end - start
-    arrived = (table.arrival >= start) & (table.arrival < end) & ~table.failed[table.owner]
-    of_survivors = arrived & survivors[table.owner]
+    arrived = (table.arrival >= start) & (table.arrival < end) & np.repeat(~table.failed, table.chunks)
+    of_survivors = arrived & np.repeat(survivors, table.chunks)
     spent = np.minimum(np.where(np.isnan(table.done), end, table.done), end) - np.maximum(table.began, start)
     began = survivors & table.ok & (table.sent >= start) & (table.sent < end)
     return LossPhase(

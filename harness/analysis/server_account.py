@@ -6,12 +6,12 @@ is the mean over the window's scrapes, a counter or histogram what it grew by be
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from harness import server_metrics
 from harness.analysis import histogram, stats
@@ -24,10 +24,10 @@ _TIERS = {"device": "gpu", "host": "cpu"}  # what engines call the tiers of thei
 
 
 class Ours(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator counted of the window, each in order of time."""
+    """What the load generator counted, of the window or of more."""
 
-    arrivals: Sequence[float] = ()  # of every request's chunks
-    arrival_tokens: Sequence[int] = ()  # in each of them
+    arrivals: npt.ArrayLike = ()  # of every request's chunks
+    arrival_tokens: npt.ArrayLike = ()  # in each of them
     prompts: Sequence[tuple[float, float]] = ()  # (first token's time, prompt tokens)
     computed: Sequence[tuple[float, float]] = ()  # the same without what was cached
     ended: Sequence[tuple[float, float]] = ()  # (last token's time, output tokens)
@@ -227,8 +227,9 @@ def _generation(scrapes: Scrapes, ours: Ours) -> tuple[Growth | None, float | No
     found = scrapes.growth(Figure.GENERATION_TOKENS)
     if found is None or not ours.steps_per_s or (found.end_s - found.start_s) * ours.steps_per_s < _ENOUGH:
         return found, None
-    low, high = bisect.bisect_left(ours.arrivals, found.start_s), bisect.bisect_left(ours.arrivals, found.end_s)
-    tokens = sum(ours.arrival_tokens[low:high])
+    arrivals, each = np.asarray(ours.arrivals), np.asarray(ours.arrival_tokens)
+    between = (arrivals >= found.start_s) & (arrivals < found.end_s)
+    tokens = int(each.sum(where=between, dtype=np.int64))
     return found, found.increase / tokens if tokens else None
 
 

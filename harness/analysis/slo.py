@@ -24,7 +24,8 @@ import numpy as np
 from harness import units
 from harness.analysis import metrics
 from harness.analysis.stats import Z95, batches, lag1, t_quantile, wilson
-from harness.analysis.table import Floats, Ints, Table, placed_tokens
+from harness.analysis.table import Bools, Floats, Table, follows, placed_tokens
+from harness.analysis.table import gaps as gaps_of
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.analysis.verdicts.server import LUMPED
 from harness.analysis.verdicts.tokens import TOKENS_PER_CHUNK
@@ -98,8 +99,7 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     spans = spans[spans > 0]  # nan is not
     request_s = float(spans.mean()) if len(spans) else 0.0
     of_requests = metrics.figures(table, level, stalled=any(limit.figure == "icl" for limit in limits))
-    row, arrival, gap = _gaps(table)
-    arrival, gap = arrival[good[row]], gap[good[row]]
+    arrival, gap = _gaps(table, good) if any(limit.of_gaps for limit in limits) else (np.zeros(0), np.zeros(0))
     chunks = int(table.chunks[good].sum())
     chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
     chunked = chunked or table.lumped[good].sum() > LUMPED * chunks
@@ -128,11 +128,9 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
 
 
-def _gaps(table: Table) -> tuple[Ints, Floats, Floats]:
-    """Every gap between neighbouring chunks of one request: its row, when it ended, its seconds; shapes [gaps]."""
-    owner = table.owner
-    later = np.flatnonzero(owner[1:] == owner[:-1]) + 1
-    return owner[later], table.arrival[later], table.arrival[later] - table.arrival[later - 1]
+def _gaps(table: Table, rows: Bools) -> tuple[Floats, Floats]:
+    """Every gap between neighbouring chunks of the marked requests: when it ended, its seconds; shapes [gaps]."""
+    return table.arrival[follows(table, rows)], gaps_of(table, rows)
 
 
 def clumping(times: Floats, values: Floats, limit: float, start: float, end: float, request_s: float) -> float | None:

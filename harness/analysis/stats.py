@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from harness.analysis.table import Floats, Ints
+from harness.analysis.table import Counts, Floats, Ints, pieces
 from harness.summary import Estimate, Spread
 
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
@@ -90,26 +90,38 @@ def wilson(hits: float, n: int, z: float = Z95) -> tuple[float, float] | None:
     return max(0.0, (p + w / 2 - half) / (1 + w)), min(1.0, (p + w / 2 + half) / (1 + w))
 
 
-def percentiles(values: Floats, qs: Sequence[float], n: int | None = None) -> list[float | None]:
-    """Percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`)."""
+def percentiles(
+    values: Floats, qs: Sequence[float], n: int | None = None, *, reorder: bool = False
+) -> list[float | None]:
+    """Percentiles, linearly interpolated; None where n samples do not carry one (`SAMPLES`).
+
+    `reorder`: the values may be put into another order, instead of a copy of them.
+    """
     n = len(values) if n is None else n
     carried = [q for q in qs if len(values) and n >= SAMPLES[q]]
-    found = dict(zip(carried, np.percentile(values, carried).tolist(), strict=True)) if carried else {}
+    if not carried:
+        return [None for _ in qs]
+    found = dict(zip(carried, np.percentile(values, carried, overwrite_input=reorder).tolist(), strict=True))
     return [found.get(q) for q in qs]
 
 
-def spread(values: Floats, n: int | None = None) -> Spread:
+def spread(values: Floats, n: int | None = None, mean: float | None = None) -> Spread:
     """The distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
+
+    With their `mean` given the values may be put into another order: it takes no copy of them.
 
     >>> spread(np.arange(11.0))
     Spread(mean=5.0, p50=5.0, p90=None, p95=None, p99=None, max=10.0, n=11)
     """
-    values = values[~np.isnan(values)]
+    known = ~np.isnan(values)
+    values = values if known.all() else values[known]
     n = len(values) if n is None else min(n, len(values))
     if not len(values):
         return Spread(None, None, None, None, None, None, 0)
-    p50, p90, p95, p99 = percentiles(values, (50, 90, 95, 99), n)
-    return Spread(float(values.mean()), p50, p90, p95, p99, float(values.max()), n)
+    reorder = mean is not None
+    mean = float(values.mean()) if mean is None else mean
+    p50, p90, p95, p99 = percentiles(values, (50, 90, 95, 99), n, reorder=reorder)
+    return Spread(mean, p50, p90, p95, p99, float(values.max()), n)
 
 
 def lag1(x: Floats) -> float:
@@ -119,12 +131,14 @@ def lag1(x: Floats) -> float:
     return float(d[1:] @ d[:-1]) / total if total > 0 else 0.0
 
 
-def batches(times: Floats, amounts: Floats, start: float, end: float, n: int) -> Floats:
+def batches(times: Floats, amounts: Floats | Counts, start: float, end: float, n: int) -> Floats:
     """Rates (amount per second) in n equal parts of [start, end), shape [n]."""
-    inside = (times >= start) & (times < end)
-    index = ((times[inside] - start) * (n / (end - start))).astype(np.int64)
-    sums = np.bincount(np.minimum(index, n - 1), weights=amounts[inside], minlength=n)
-    return sums.astype(np.float64) * (n / (end - start))
+    sums = np.zeros(n)
+    for part in pieces(len(times)):
+        inside = (times[part] >= start) & (times[part] < end)
+        index = ((times[part][inside] - start) * (n / (end - start))).astype(np.int64)
+        sums += np.bincount(np.minimum(index, n - 1), weights=amounts[part][inside], minlength=n)
+    return sums * (n / (end - start))
 
 
 def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floats:
@@ -136,7 +150,7 @@ def _uncorrelated(batched: Callable[[int], Floats], n: int, fewest: int) -> Floa
     return x
 
 
-def batch_means(times: Floats, amounts: Floats, start: float, end: float, request_s: float | None) -> Estimate:
+def batch_means(times: Floats, amounts: Floats | Counts, start: float, end: float, request_s: float | None) -> Estimate:
     """Mean rate over [start, end) with its 95 % interval by batch means (docs/method.md, Throughput and its error).
 
     10 to 40 batches of at least 2 mean request times, doubled in length while the lag-1 correlation is
@@ -222,7 +236,7 @@ def between(values: Floats, errors: Floats, group: Ints) -> float:
 
 def fit_error(
     times: Floats,
-    amounts: Floats,
+    amounts: Floats | Counts,
     start: float,
     end: float,
     request_s: float | None,

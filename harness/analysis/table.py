@@ -2,12 +2,15 @@
 
 All levels share one table, because a request of the warm-up or of the level before puts tokens into a window
 that it did not begin in. Nothing is derived here but the tokens of the first chunk; missing is nan.
+
+A run has a thousand times as many chunks as requests. What is worked out of them is worked out in pieces
+(`Table.pieces`, `pieces`), so that no array as long as all chunks is made but the few that are kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -19,8 +22,10 @@ from harness.work import Unit
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int32]
 
 _ONE = np.int32(1).tobytes()
+PIECE = 1 << 21  # chunks that are worked on at once: 16 MiB of their times
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -51,7 +56,7 @@ class Table(msgspec.Struct, frozen=True):
     first_tokens: Floats  # tokens in the first of them, and in those that came with it; nan where there is none
 
     arrival: Floats
-    tokens: npt.NDArray[np.int32]
+    tokens: Counts
 
     @classmethod
     def of(cls, records: Sequence[Record], unit: Unit = Unit.OUTPUT_TOKENS, usual: float = math.nan) -> Table:
@@ -64,14 +69,7 @@ class Table(msgspec.Struct, frozen=True):
             return np.array([getattr(r, name) for r in records], dtype=np.float64)  # None becomes nan
 
         chunks = np.array([len(r.arrivals) // 8 for r in records], dtype=np.int64)
-        stamps = np.frombuffer(b"".join([r.arrivals for r in records]), dtype=np.int64)
-        tokens = np.frombuffer(b"".join([r.tokens or _ONE * (len(r.arrivals) // 8) for r in records]), dtype=np.int32)
-        first_tokens = np.full(len(records), np.nan)
-        starts = (np.cumsum(chunks) - chunks)[chunks > 0]
-        first_tokens[chunks > 0] = tokens[starts]
-        if any(r.merged for r in records) and len(stamps):
-            together = stamps == np.repeat(stamps[starts], chunks[chunks > 0])
-            first_tokens[chunks > 0] = np.add.reduceat(tokens * together, starts)
+        arrival, tokens, first_tokens = _chunks(records, chunks)
         made = cls(
             sent=column("sent_s"),
             scheduled=column("scheduled_s"),
@@ -96,7 +94,7 @@ class Table(msgspec.Struct, frozen=True):
             lumped=np.array([r.lumped for r in records], dtype=np.int64),
             chunks=chunks,
             first_tokens=first_tokens,
-            arrival=stamps.astype(np.float64) * 1e-9,
+            arrival=arrival,
             tokens=tokens,
         )
         return made if unit is Unit.OUTPUT_TOKENS else _whole(made, unit, usual)
@@ -129,10 +127,9 @@ class Table(msgspec.Struct, frozen=True):
         }
         return msgspec.structs.replace(self, **picked, arrival=self.arrival[chunks], tokens=self.tokens[chunks])
 
-    @property
-    def owner(self) -> Ints:
-        """Row of the request that each chunk belongs to, shape [chunks]."""
-        return np.repeat(np.arange(len(self.chunks)), self.chunks)
+    def pieces(self) -> Iterator[tuple[slice, slice]]:
+        """The table in its order: some requests, and the chunks that are theirs."""
+        return _pieces(self.chunks)
 
     @property
     def cut(self) -> Bools:
@@ -173,15 +170,67 @@ def _whole(table: Table, unit: Unit, usual: float) -> Table:
     )
 
 
+def pieces(n: int) -> Iterator[slice]:
+    """n rows in their order, some at a time."""
+    return (slice(low, min(low + PIECE, n)) for low in range(0, n, PIECE))
+
+
+def _pieces(chunks: Ints) -> Iterator[tuple[slice, slice]]:
+    """Requests with so many chunks each, in pieces of at most PIECE chunks or of one request."""
+    ends, low, at = np.cumsum(chunks), 0, 0
+    while low < len(chunks):
+        high = max(low + 1, int(np.searchsorted(ends, at + PIECE, side="right")))
+        yield slice(low, high), slice(at, int(ends[high - 1]))
+        low, at = high, int(ends[high - 1])
+
+
+def _chunks(records: Sequence[Record], chunks: Ints) -> tuple[Floats, Counts, Floats]:
+    """Arrivals and tokens of all chunks, and the tokens of each request's first one."""
+    n = int(chunks.sum())
+    arrival, first_tokens = np.empty(n), np.full(len(records), np.nan)
+    # A token a chunk is the common case, and takes no memory.
+    tokens = np.empty(n, np.int32) if any(r.tokens for r in records) else np.broadcast_to(np.int32(1), n)
+    merged = any(r.merged for r in records)
+    for rows, part in _pieces(chunks):
+        some, counts = records[rows], chunks[rows]
+        stamps = np.frombuffer(b"".join([r.arrivals for r in some]), dtype=np.int64)
+        np.multiply(stamps, 1e-9, out=arrival[part])
+        if tokens.flags.writeable:
+            each = b"".join([r.tokens or _ONE * (len(r.arrivals) // 8) for r in some])
+            tokens[part] = np.frombuffer(each, dtype=np.int32)
+        having = counts > 0
+        starts = (np.cumsum(counts) - counts)[having]
+        firsts = tokens[part][starts]
+        if merged and len(stamps):
+            together = stamps == np.repeat(stamps[starts], counts[having])
+            firsts = np.add.reduceat(tokens[part] * together, starts)
+        first_tokens[rows][having] = firsts
+    return arrival, tokens, first_tokens
+
+
+def follows(table: Table, rows: Bools) -> Bools:
+    """Which chunks come behind another of the same request, over the marked rows, shape [chunks]."""
+    out = np.repeat(rows, table.chunks)
+    out[(np.cumsum(table.chunks) - table.chunks)[table.chunks > 0]] = False  # a first chunk follows none
+    return out
+
+
 def gaps(table: Table, rows: Bools) -> Floats:
     """ICL: seconds between neighbouring token-carrying chunks of the same request, over the marked rows."""
-    follows = np.repeat(rows, table.chunks)
-    follows[(np.cumsum(table.chunks) - table.chunks)[table.chunks > 0]] = False  # a first chunk follows none
-    return np.asarray(np.diff(table.arrival)[follows[1:]])
+    counted = follows(table, rows)
+    out, at = np.empty(np.count_nonzero(counted)), 0
+    for _, part in table.pieces():
+        some = np.diff(table.arrival[part])[counted[part][1:]]
+        out[at : at + len(some)] = some
+        at += len(some)
+    return out
 
 
 def placed_tokens(table: Table) -> Floats:
     """Tokens of each request that have an arrival, shape [requests]."""
-    upto = np.concatenate([[0], np.cumsum(table.tokens, dtype=np.int64)])
-    ends = np.cumsum(table.chunks)
-    return np.asarray(upto[ends] - upto[ends - table.chunks], dtype=np.float64)
+    out = np.zeros(len(table.chunks))
+    for rows, part in table.pieces():
+        upto = np.concatenate([[0], np.cumsum(table.tokens[part], dtype=np.int64)])
+        ends = np.cumsum(table.chunks[rows])
+        out[rows] = upto[ends] - upto[ends - table.chunks[rows]]
+    return out

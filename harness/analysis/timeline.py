@@ -58,8 +58,7 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
     )
     if table is None or not len(table.sent):
         return telemetry
-    good = ~table.failed[table.owner]
-    flowed, _ = np.histogram(table.arrival[good], edges, weights=table.tokens[good])
+    flowed = _flowed(table, edges)
     failed, _ = np.histogram(table.done[table.failed & ~np.isnan(table.done)], edges)
     return msgspec.structs.replace(
         telemetry,
@@ -67,6 +66,16 @@ def timeline(table: Table | None, samples: Sequence[Sample], end_s: float) -> Ti
         in_flight=line(np.diff(_time_in_flight(table, edges)) / width),
         errors=line(failed / width) if failed.any() else [],
     )
+
+
+def _flowed(table: Table, edges: Floats) -> Floats:
+    """Tokens that arrived between each two edges, without those of failed requests."""
+    sums = np.zeros(len(edges) + 1)
+    for rows, part in table.pieces():
+        tokens = table.tokens[part] * np.repeat(~table.failed[rows], table.chunks[rows])
+        bins = np.searchsorted(edges, table.arrival[part], side="right")
+        sums += np.bincount(bins, weights=tokens, minlength=len(sums))
+    return sums[1:-1]
 
 
 def _time_in_flight(table: Table, at: Floats) -> Floats:

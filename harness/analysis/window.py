@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.analysis.stats import batches, slope, t_quantile
-from harness.analysis.table import Bools, Floats, Table
+from harness.analysis.table import Bools, Counts, Floats, Table
 from harness.record import Level
 
 _FEWEST_BINS = 20  # below this the transient is not searched for
@@ -58,7 +58,7 @@ def bins(table: Table, start: float, end: float, width: float) -> Floats:
     n = int((end - start) / width + 1e-9)
     if n < 1:
         return np.zeros(0)
-    return batches(table.arrival, table.tokens.astype(np.float64), start, start + n * width, n) * width
+    return batches(table.arrival, table.tokens, start, start + n * width, n) * width
 
 
 def truncation(counts: npt.ArrayLike) -> Truncation:
@@ -127,7 +127,7 @@ def _periods(start: float, end: float, period_s: float) -> Floats:
     return np.asarray(start + each * period_s * np.arange(periods // each + 1))
 
 
-def drift(arrival: Floats, tokens: Floats, start: float, end: float, request_s: float | None) -> float | None:
+def drift(arrival: Floats, tokens: Floats | Counts, start: float, end: float, request_s: float | None) -> float | None:
     """By what share of its mean throughput moved over the window, where that is beyond doubt; else None.
 
     A line through ten or fewer parts of the window, each of at least two request times, with Student's t at 99 %:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--verbose", is_flag=True, help="Every remark with its advice, the details of the answer, and every table."
 )
+@click.option("--follow", is_flag=True, help="Print the table of a run that goes on whenever a level ends.")
 @click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
 def report(
     folder: tuple[str, ...],
@@ -40,6 +41,7 @@ def report(
     no_plots: bool,
     quiet: bool,
     verbose: bool,
+    follow: bool,
     claims: bool,
 ) -> None:
     """Make summary and report again from a result folder.
@@ -52,6 +54,13 @@ def report(
     from harness.results import levelmap
     from harness.results.result import Result, read_summary, without_requests
 
+    if follow:
+        from harness.cli import follow as following
+
+        rest = {"--json": as_json, "--out": out, "--baseline": baseline, "--figures": figures, "--quiet": quiet}
+        following.must_be_alone(folder, rest)
+        following.follow(Path(folder[0]))
+        return
     if figures is not None and no_plots:
         raise HarnessError("--figures with --no-plots", way_out="leave one of them out")
     if figures is not None and len(folder) > 1 and out is None:

@@ -155,6 +155,7 @@ _HEADINGS: tuple[tuple[str, *tuple[Spec, ...]], ...] = (
         ramp("--max-ttft", metavar="TIME", help="Measure no level above one whose TTFT p99 exceeds this."),
         ramp("--max-requests", metavar="N", help="End the run after N requests."),
         ramp("--max-dollars", type=float, metavar="USD", help="End the run at this cost, by the prices below."),
+        ramp("--max-disk", metavar="SIZE", help="End the run when its records take this much, like 10GB."),
     ),
     (
         "Prediction and cost",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+
+import msgspec
 
 from harness.load.loop import LATE_SHIFT
 from harness.load.messages import Progress
@@ -20,6 +23,21 @@ def samples(before: Progress, now: Progress) -> list[Sample]:
         "in_flight": now.in_flight,
     }
     return [Sample(now.time_s, "client", f"{now.worker}/{name}", float(value)) for name, value in out.items()]
+
+
+def thinned(reports: Sequence[Progress]) -> list[Progress]:
+    """Half as many reports, each with the read delays of two of its worker's: what `read_delay` adds up is kept."""
+    out = []
+    for worker in sorted({p.worker for p in reports}):
+        mine = [p for p in reports if p.worker == worker]
+        for first, second in itertools.zip_longest(mine[::2], mine[1::2]):
+            if second is None:
+                out.append(first)
+                continue
+            late = tuple(map(sum, zip(first.late, second.late, strict=True))) if first.late and second.late else ()
+            kept = first if second.waited_s is None and first.waited_s is not None else second
+            out.append(msgspec.structs.replace(kept, late=late or first.late or second.late))
+    return out
 
 
 def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> list[Sample]:

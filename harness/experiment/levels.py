@@ -345,7 +345,7 @@ class Levels:
         one = Usage(round(mean.input_tokens * inputs), 0, round(mean.output_tokens))
         usage = earlier.usage + live.usage + one.times(max(0, live.begun - live.answered))
         cost = dollars(self._scenario.hardware, seconds, usage) or 0.0
-        return Budget(self._scenario.ramp, Spent(seconds, earlier.requests + live.begun, cost))
+        return Budget(self._scenario.ramp, Spent(seconds, earlier.requests + live.begun, cost, self._spool.size))
 
     def _total(self) -> int | None:
         """How many levels the run has; None where the ramp chooses them."""

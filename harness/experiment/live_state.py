@@ -23,6 +23,7 @@ from harness.search.timing import RECENT, Now, failing, outcomes_watched
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
 SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
+_MOST_REPORTS = 1 << 14  # of a level's that are kept: 14 minutes of one worker; of a longer one they are added up
 _FEW = 8  # requests that ended in a window, below which earlier ones count too
 
 
@@ -104,6 +105,8 @@ class LiveState:
     def progress(self, progress: Progress) -> None:
         """Take one worker's report."""
         self.reports.append(progress)
+        if len(self.reports) > _MOST_REPORTS:
+            self.reports = client.thinned(self.reports)
         self._latest[progress.worker] = progress
         self._record_pauses(progress)
         if progress.quota:

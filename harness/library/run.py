@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     max_seconds: float | str
     max_requests: int
     max_dollars: float
+    max_disk: int | str
     repeat: int
     workers: int
     gpu: str

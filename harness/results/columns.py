@@ -37,6 +37,7 @@ _LISTS = {"arrivals_s": "list<element: double>", "arrival_tokens": "list<element
 _SAMPLES = {"time_s": "float64", "source": "string", "metric": "string", "value": "float64"}
 _TEXTS = [name.rstrip("_") for name, kind in PLAIN if kind == "string"]
 _ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: memory stays small
+_GROUP_BYTES = 16 << 20  # of arrivals, from which on a group has fewer requests: answers may be long
 _SLACK = 4096  # rows that a file of any size may have
 _BYTES_A_REQUEST = 8  # at least: a request's times alone take more, however they are compressed; usually 200
 _BYTES_A_SAMPLE = 1  # at least; usually 4 to 6
@@ -69,11 +70,13 @@ def requests(path: Path) -> tuple[Header, list[Level], list[Record]]:
         nullable = {name for name in wanted if type(None) in getattr(known[name], "__args__", ())}
         records: list[Record] = []
         known_levels = {level.index for level in levels}
-        for rows in file.iter_batches(_ROWS_AT_ONCE, columns=[*(n.rstrip("_") for n in wanted), *_LISTS]):
-            some = list(_records(rows, list(wanted), nullable))
-            if not frames.all_sound(some, known_levels):
-                raise pa.ArrowInvalid("it holds requests beyond reason")
-            records += some
+        columns = [*(n.rstrip("_") for n in wanted), *_LISTS]
+        for group in range(file.num_row_groups):  # one by one: a batch over several would be as large as they are
+            for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns):
+                some = list(_records(rows, list(wanted), nullable))
+                if not frames.all_sound(some, known_levels):
+                    raise pa.ArrowInvalid("it holds requests beyond reason")
+                records += some
     return header, levels, records
 
 
@@ -249,14 +252,25 @@ def table(records: Sequence[Record], header: Header, levels: Sequence[Level]) ->
     return pa.table(cells).replace_schema_metadata({b"knee": json.dumps(about).encode()})
 
 
+def _groups(rows: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """The rows of each row group, at least one group."""
+    first = size = 0
+    for i, row in enumerate(rows):
+        size += len(row.arrivals)
+        if i + 1 - first == _ROW_GROUP or size >= _GROUP_BYTES:
+            yield rows[first : i + 1]
+            first, size = i + 1, 0
+    if first < len(rows) or not rows:
+        yield rows[first:]
+
+
 def write_requests(path: Path, header: Header, levels: Sequence[Level], records: Sequence[Record]) -> None:
     """A new requests.parquet, whole."""
     import pyarrow.parquet as pq
 
     times = [n for n, k in PLAIN if k == "float64"] + ["arrivals_s.list.element"]
     names = [n.rstrip("_") for n, k in PLAIN if k != "float64"] + ["phase", "arrival_tokens.list.element"]
-    rows = ordered(records)
-    groups = (rows[i : i + _ROW_GROUP] for i in range(0, len(rows) or 1, _ROW_GROUP))
+    groups = _groups(ordered(records))
     first = table(next(groups), header, levels)
     # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
     encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")

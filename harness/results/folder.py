@@ -43,6 +43,18 @@ def has_requests(folder: Path) -> bool:
     return (folder / REQUESTS).exists() or (folder / SPOOL).exists()
 
 
+def is_claimed(folder: Path) -> bool:
+    """Whether a run writes into the folder."""
+    fd = files.real_folder(folder, way_out="give the --out of a run")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs; a process that dies releases it."""

@@ -8,6 +8,7 @@ that a power cut left may end in zeros.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 import zlib
@@ -120,6 +121,31 @@ def read(path: Path) -> Spooled:
     if why:
         found.damage = Damage(found.end, size, why)
     return found
+
+
+def levels_since(path: Path, at: int) -> tuple[list[Level], int]:
+    """The level frames from byte `at` on, where a frame begins, and where the first begins that is not whole yet.
+
+    Records are passed over unread.
+    """
+    found = []
+    with files.opened(path) as file:
+        size = file.seek(0, 2)
+        while at + HEAD.size < size:
+            file.seek(at)
+            length, crc = HEAD.unpack(file.read(HEAD.size))
+            if not 0 < length <= _LONGEST or at + HEAD.size + length > size:
+                break
+            if not is_batch(file.read(1)):
+                file.seek(at + HEAD.size)
+                payload = _payload(file, length, crc)
+                if payload is None:
+                    break
+                with contextlib.suppress(*decoding.WRONG):  # what is not ours ends the reading of the whole
+                    item = _decode_map(payload)
+                    found += [item.level] if isinstance(item, LevelFrame) else []
+            at += HEAD.size + length
+    return found, at
 
 
 def _zeros(file: BinaryIO, at: int) -> bool:

@@ -71,6 +71,11 @@ class Spool:
     def telemetry(self, samples: list[Sample]) -> None:
         self.write(frames.encode(frames.TelemetryFrame(samples)))
 
+    @property
+    def size(self) -> int:
+        """Bytes that are written, those of earlier sessions included."""
+        return self._end
+
     def close(self) -> None:
         os.close(self._fd)
 

@@ -1,4 +1,4 @@
-"""What a run may spend, in time, requests and dollars, and what is left of it.
+"""What a run may spend, in time, requests, dollars and room on the disk, and what is left of it.
 
 The bounds are the run's: what earlier sessions of it spent counts. Left out: what a provider bills beyond
 tokens and time.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from harness import units
 from harness.record import Record
 from harness.scenario import Hardware, Ramp
 
@@ -63,6 +64,7 @@ class Spent(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     requests: int = 0
     dollars: float = 0.0
+    bytes: int = 0  # of records on the disk
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -84,6 +86,8 @@ class Budget(msgspec.Struct, frozen=True):
             return f"--max-requests {ramp.max_requests} are sent"
         if ramp.max_dollars is not None and spent.dollars >= ramp.max_dollars:
             return f"--max-dollars {ramp.max_dollars:g} are spent"
+        if ramp.max_disk and spent.bytes >= ramp.max_disk:
+            return f"--max-disk {units.bytes_text(ramp.max_disk)} is reached"
         return None
 
     @property

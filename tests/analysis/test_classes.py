@@ -205,7 +205,7 @@ def test_a_table_of_some_requests_has_their_chunks_and_no_others() -> None:
     table = Table.of([request(0.0, [1.0, 2.0]), request(0.5), request(1.0, [1.5, 1.75], tokens=[3, 1], class_="x")])
     some = table.only(np.array([False, True, True]))
     assert some.sent.tolist() == [0.5, 1.0]
-    assert (some.arrival.tolist(), some.tokens.tolist(), some.owner.tolist()) == ([1.5, 1.75], [3, 1], [1, 1])
+    assert (some.arrival.tolist(), some.tokens.tolist(), some.chunks.tolist()) == ([1.5, 1.75], [3, 1], [0, 2])
     assert some.class_ == ("", "x")
 
 

@@ -26,7 +26,6 @@ def test_chunks_lie_flat_beside_the_row_that_owns_them() -> None:
     table = Table.of([request(0.0, [1.0, 2.0]), request(0.5), request(1.0, [1.5, 1.75, 4.0], tokens=[3, 1, 2])])
     assert table.arrival.tolist() == [1.0, 2.0, 1.5, 1.75, 4.0]
     assert table.tokens.tolist() == [1, 1, 3, 1, 2]
-    assert table.owner.tolist() == [0, 0, 2, 2, 2]
     assert table.chunks.tolist() == [2, 0, 3]
     assert table.first_tokens[[0, 2]].tolist() == [1.0, 3.0]
     assert placed_tokens(table).tolist() == [2.0, 0.0, 6.0]
@@ -96,5 +95,5 @@ def test_around_a_window_the_rest_of_the_run_is_left_out() -> None:
     near = table.around(11.5, 21.0)
     assert (near.sent.tolist(), near.arrival.tolist()) == ([10.0, 20.0], [11.0, 12.0, 21.0, 22.0])
     assert placed_tokens(near).tolist() == [3.0, 3.0]
-    assert (near.owner.tolist(), near.error) == ([0, 0, 1, 1], ("", ""))
+    assert (near.chunks.tolist(), near.error) == ([2, 2], ("", ""))
     assert len(table.around(40.0, 50.0).sent) == 0

@@ -255,6 +255,16 @@ def test_a_budget_cuts_the_window_and_the_cooldown(tmp_path: Path, monkeypatch: 
     assert level.notes == ("cut_short",)
 
 
+def test_a_bound_on_the_disk_ends_a_window_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, frames = run_level(tmp_path, monkeypatch, ramp={"level_seconds": 600, "max_disk": "40kB"})
+    assert level is not None
+    assert level.notes == ("cut_short",)
+    assert level.finished
+    assert window_s(level) < 600
+    assert 40_000 <= (tmp_path / "requests.spool").stat().st_size < 80_000
+    assert frames[-1] == level
+
+
 def test_a_budget_does_not_wait_for_a_request_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = msgspec.structs.replace
     monkeypatch.setattr(

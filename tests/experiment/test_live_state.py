@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment import client
 from harness.experiment.live_state import LiveState
+from harness.load.messages import Progress
 from harness.record import Level, Sample
 from harness.results import frames
 from harness.results.result import Result
@@ -53,3 +55,21 @@ def test_what_the_level_s_last_requests_came_to_is_known_of_its_own_only(tmp_pat
     assert list(live.outcomes) == [False, True]
     assert live.answered == 4
     assert (live.usage.input_tokens, live.usage.output_tokens) == (40, 1)
+
+
+def report(i: int, worker: int = 0) -> Progress:
+    """The i-th of a worker; every fourth has its read delays, as a worker sends them."""
+    late, waited_s = ((1, 2), 0.01 * i) if i % 4 == 0 else ((), None)
+    return Progress(
+        time_s=0.05 * i, level=0, in_flight=1, ended=i, failed=0, waiting=0, tokens=i, oldest_sent_s=None,
+        begun_in_run=i, cpu_s=0.0, reads=10 * i, unstamped=i, late=late, worker=worker, waited_s=waited_s,
+    )  # fmt: skip
+
+
+def test_a_long_level_s_reports_are_added_up_and_say_the_same() -> None:
+    reports = [report(i, worker) for i in range(401) for worker in (0, 1)]
+    fewer = client.thinned(client.thinned(reports))
+    assert len(fewer) < len(reports) / 3
+    for worker in (0, 1):
+        assert sum(p.late[1] for p in fewer if p.late and p.worker == worker) == 202
+    assert client.read_delay(fewer, 20.0, 0.0) == client.read_delay(reports, 20.0, 0.0)

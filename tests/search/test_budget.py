@@ -14,12 +14,13 @@ from harness.search.budget import Budget, Spent
         (Ramp(max_seconds=60.0), "--max-seconds 60 is used up"),
         (Ramp(max_requests=100), "--max-requests 100 are sent"),
         (Ramp(max_dollars=2.5), "--max-dollars 2.5 are spent"),
+        (Ramp(max_disk=10**10), "--max-disk 10GB is reached"),
     ],
 )
 def test_a_bound_that_is_reached_ends_the_run_and_one_that_is_not_does_not(spec: Ramp, why: str) -> None:
-    assert Budget(spec, Spent(60.0, 100, 2.5)).over() == why
-    assert Budget(spec, Spent(59.9, 99, 2.4)).over() is None
-    assert Budget(Ramp(), Spent(1e9, 10**9, 1e9)).over() is None
+    assert Budget(spec, Spent(60.0, 100, 2.5, 10**10)).over() == why
+    assert Budget(spec, Spent(59.9, 99, 2.4, 10**10 - 1)).over() is None
+    assert Budget(Ramp(), Spent(1e9, 10**9, 1e9, 10**15)).over() is None
 
 
 def test_what_is_left_is_the_nearest_bound_s() -> None:

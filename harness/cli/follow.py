@@ -1,0 +1,64 @@
+"""`knee report DIR --follow`: the table of a run that goes on, printed again whenever one of its levels ends.
+
+Only the frames that are new are read while nothing ends; a level that has ended is summarised from the whole spool, as
+any other reading of the folder does. Nothing is written. The run's lock on its folder says whether it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.summary import Summary
+
+_EVERY_S = 0.5
+
+
+def follow(folder: Path) -> None:
+    """Print the table after each level, and the answer when the run has ended."""
+    from harness.analysis.summarise import summarise
+    from harness.report import document, level_table, run_report, terminal
+    from harness.results.result import Result, run_manifest
+    from harness.terminal import console
+
+    run_manifest(folder)  # an error where it is no run's folder
+    talk = console(stderr=False)
+    for summary in summaries(folder, lambda: time.sleep(_EVERY_S)):
+        terminal.show(document.Document(sections=[level_table.by_load(summary)]), talk)
+        talk.print()
+    run = Result.open(folder)
+    terminal.show(run_report.screen(summarise(run), run.manifest), talk)
+
+
+def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
+    """The summary of a run whenever a level of it has ended, until the run has."""
+    from harness.analysis.summarise import summarise
+    from harness.results import folder as folders
+    from harness.results import frames
+    from harness.results.result import Result
+
+    at, spool = 0, folder / folders.SPOOL
+    while folders.is_claimed(folder):
+        found: Summary | None = None
+        with contextlib.suppress(FileNotFoundError, HarnessError):  # there is none yet, or it is being packed
+            levels, at = frames.levels_since(spool, at)
+            if any(level.finished for level in levels):
+                found = summarise(Result.open(folder))
+        if found is not None:
+            yield found
+        wait()
+
+
+def must_be_alone(folders: tuple[str, ...], others: Mapping[str, object]) -> None:
+    """HarnessError where --follow stands with what a run that goes on has not."""
+    if len(folders) > 1:
+        raise HarnessError("--follow with several folders", way_out="name one folder at a time")
+    for name, value in others.items():
+        if value:
+            raise HarnessError(f"--follow with {name}", way_out=f"leave {name} out: nothing is written")
