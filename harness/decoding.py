@@ -8,7 +8,6 @@ numbers, depths and texts beyond reason are refused by their path.
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -74,6 +73,8 @@ def json(data: bytes, *, numbers: bool = True) -> Any:
 
 def toml(data: bytes) -> dict[str, Any]:
     """TOML as plain data, dates among it; one of WRONG where it is none."""
+    import tomllib  # most commands read none
+
     return tomllib.loads(data.decode())
 
 

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ def replacing(path: Path, *, private: bool = False, way_out: str = "") -> Iterat
     Its mode is the umask's, or 0600 where it is private. HarnessError where the path or its folder is a link, where
     something else than a file stands there, and where it cannot be written; `way_out` of the last.
     """
-    part = f".knee-{secrets.token_hex(16)}.part"
+    part = f".knee-{os.urandom(16).hex()}.part"
     with _failing(path, way_out), _folder(path.parent) as folder:
         _must_be_a_file(path, folder)
         try:

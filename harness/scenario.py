@@ -10,7 +10,6 @@ the run meets the server.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -633,7 +632,7 @@ def to_toml(scenario: Scenario) -> str:
 
 def digest(scenario: Scenario) -> str:
     """Sixteen hex digits that change when anything about the run but a secret changes; for comparing result folders."""
-    return hashlib.sha256(msgspec.json.encode(shown(scenario), order="deterministic")).hexdigest()[:16]
+    return _digest(shown(scenario))
 
 
 def workload_digest(scenario: Scenario) -> str:
@@ -650,4 +649,10 @@ def workload_digest(scenario: Scenario) -> str:
     open_loop = ramp.search_rate or ramp.level_rates is not None
     arrives = [open_loop and ramp.arrivals, msgspec.to_builtins(ramp.think or 0), ramp.probe]
     asked = [workload, classes, target.api, target.extra_body, arrives]
-    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()[:16]
+    return _digest(asked)
+
+
+def _digest(data: Any) -> str:
+    import hashlib  # OpenSSL's, which is slow to load
+
+    return hashlib.sha256(msgspec.json.encode(data, order="deterministic")).hexdigest()[:16]

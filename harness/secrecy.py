@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -185,4 +184,6 @@ def _forms(secret: str) -> Iterator[str]:
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret)[1:-1].replace("/", r"\/")
     yield quote(secret, safe="")
+    import html  # its table of entities is large, and most commands hide nothing
+
     yield html.escape(secret)

@@ -136,7 +136,8 @@ def console(*, stderr: bool) -> Console:
     class Talk(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=visible(segment.text))
+                text = segment.text if segment.control else visible(segment.text)
+                yield segment if text == segment.text else segment._replace(text=text)
 
         def on_broken_pipe(self) -> None:
             self.quiet = True

@@ -191,7 +191,8 @@ def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
     """KV of one request of `context` tokens on one GPU, states included; bytes."""
     kept = 0.0
     for each in model.attention:
-        tokens = min(context, each.window or context) * each.kv * model.kv_bits / 8
+        tokens = context if each.all_kept else min(context, each.window or context)
+        tokens *= each.kept_of_token(model.kv_bits)
         kept += each.layers * (tokens * kv_share(each.kv_heads, deployment.tp) + each.state / deployment.tp)
     return kept / deployment.pp
 

@@ -26,6 +26,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     pattern: int = 0  # one layer in so many attends to everything, the others to a window; 0: all alike
     expert_width: str = "moe_intermediate_size"
     dense_width: str = "intermediate_size"
+    chooses: bool = False  # its latent attention is to chosen tokens only (index_topk)
     defaults: dict[str, int] = {}  # fields that published configs of the family leave out
 
 
@@ -44,6 +45,7 @@ FAMILIES = {
     "cohere2": Family(tied=True, pattern=4),
     "deepseek_v2": _PLAIN,
     "deepseek_v3": _PLAIN,
+    "deepseek_v32": Family(chooses=True),
     "gemma": _TIED,
     "gemma2": Family(tied=True, pattern=2),
     "gemma3_text": Family(tied=True, pattern=6, defaults=_GEMMA3),
@@ -111,12 +113,13 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def family(config: Mapping[str, Any], name: str) -> Family:
     """The family of a config, or which field of it is not understood."""
     kind = str(config.get("model_type", ""))
+    known = FAMILIES.get(kind)
     for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
-        if config.get(field):
+        if config.get(field) and not (field == "index_topk" and known and known.chooses):
             raise refused(field, what, name)
-    if kind not in FAMILIES:
+    if known is None:
         raise refused("model_type", kind, name, nearest(kind, FAMILIES))
-    return FAMILIES[kind]
+    return known
 
 
 def refused(field: str, value: str, name: str, way_out: str = "") -> HarnessError:

@@ -18,6 +18,16 @@ _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
+class Index(msgspec.Struct, frozen=True):
+    """What chooses the tokens that a layer attends to: small keys of all tokens, compared in 8 bits.
+
+    Every rank has all of it (vLLM's DeepseekV32IndexerCache, and the matrices before it).
+    """
+
+    kept: int  # bytes a token
+    attend: int  # FLOP of one token compared with one other
+
+
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Some layers that mix tokens alike, and what one of them holds, keeps and computes."""
 
@@ -28,12 +38,22 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     attend: int = 0  # FLOP of one token attending to one other: 4 n_q d
     prefill: int = 0  # the same where whole prompts are computed
     window: int | None = None  # tokens it attends to; None: all of them
+    index: Index | None = None  # the window is of chosen tokens, so all are kept
     both_ways: bool = False  # an encoder's tokens see the later ones too
     state: float = 0.0  # bytes a request of constant size, in place of KV
 
     @property
     def parameters(self) -> int:
         return sum(self.matrices.values())
+
+    @property
+    def all_kept(self) -> bool:
+        """Whether the KV of every token is kept, however far back."""
+        return self.window is None or self.index is not None
+
+    def kept_of_token(self, kv_bits: float) -> float:
+        """Bytes that one layer keeps of one token."""
+        return self.kv * kv_bits / 8 + (self.index.kept if self.index else 0)
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +164,16 @@ def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
     squeezed = maybe(config, "q_lora_rank", name)
     queries = n_q * (nope + rope)
     q = {"q_a_proj": h * squeezed, "q_b_proj": squeezed * queries} if squeezed else {"q_proj": h * queries}
+    absorbed = 2 * n_q * (2 * rank + rope)  # FLOP of a pair where the work is on the small vector itself, as in decode
+    chosen, size, lookups, indexing = None, 0, 0, {}
+    if FAMILIES[config["model_type"]].chooses:
+        chosen, size = figure(config, "index_topk", name), figure(config, "index_head_dim", name)
+        lookups = figure(config, "index_n_heads", name)
+        indexing = {
+            "indexer.wq_b": figure(config, "q_lora_rank", name) * lookups * size,
+            "indexer.wk": h * size,
+            "indexer.weights_proj": h * lookups,
+        }
     return Attention(
         layers=layers,
         matrices={
@@ -151,10 +181,14 @@ def _latent(config: Mapping[str, Any], name: str, layers: int) -> Attention:
             "kv_a_proj_with_mqa": h * (rank + rope),
             "kv_b_proj": rank * n_q * (nope + value),
             "o_proj": n_q * value * h,
+            **indexing,
         },
         kv=rank + rope,
-        attend=2 * n_q * (2 * rank + rope),  # decode works on the small vector itself
-        prefill=2 * n_q * (nope + rope + value),
+        attend=absorbed,
+        # Chosen tokens are of all of the past: prompts gather their small vectors too (vLLM, flashmla_sparse.py).
+        prefill=absorbed if chosen else 2 * n_q * (nope + rope + value),
+        window=chosen,
+        index=Index(kept=size + size // 32, attend=2 * lookups * size) if chosen else None,  # a 32-bit scale for 128
     )
 
 
@@ -274,7 +308,9 @@ def _indices(config: Mapping[str, Any], field: str, name: str) -> list[int]:
 
 def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, int]]:
     """Every matrix as (part, dotted name, parameters); the experts of a layer are one."""
-    mixing = {(_LINEAR if each.state else _WINDOW if each.window else _FULL): each for each in attention(config, name)}
+    mixing = {
+        (_LINEAR if each.state else _FULL if each.all_kept else _WINDOW): each for each in attention(config, name)
+    }
     mixture, sorts, sparse = experts(config, name), _sorts(config, name), _sparse(config, name)
     has_experts = mixture is not None
     mlp = dense(config, name, sum(sparse) if has_experts else 0)

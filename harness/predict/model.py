@@ -22,6 +22,8 @@ from harness.predict.quantisation import PLAIN, Quantisation, another_checkpoint
 _SENSES = ("vision_config", "audio_config", "vision_tower")
 
 
+_CHOSEN = "attention is to {:,} chosen tokens: no published level of such a model set the time that choosing takes"
+
 _LEARNT = {"bert", "roberta", "xlm-roberta"}  # their positions are a table
 _OFFSET, _OFFSETS = 2, {"roberta", "xlm-roberta"}  # the first rows of theirs belong to no token
 _COUNTED = (None, "default", "mrope", "llama3", "longrope", "su")  # no scaling, or max_position_embeddings has it in it
@@ -98,6 +100,7 @@ def model(config: Mapping[str, Any], name: str = "", *, dtype: str = "auto", kv_
         kv_bits=kv_bits(text, kv_dtype),
         notes=(
             *((f"{', '.join(unseen)}: what the model sees or hears with is left out",) if unseen else ()),
+            *((_CHOSEN.format(text["index_topk"]),) if family.chooses else ()),
             *another_checkpoint(text, name, dtype),
         ),
     )
@@ -209,7 +212,7 @@ def kv_bytes_per_token(model: Model) -> float:
 
     2 L n_kv d b_kv; with latent attention L (kv_lora_rank + qk_rope_head_dim) b_kv.
     """
-    return sum(each.layers * each.kv for each in model.attention) * model.kv_bits / 8
+    return sum(each.layers * each.kept_of_token(model.kv_bits) for each in model.attention)
 
 
 def kv_bytes(model: Model, context: float) -> float:
@@ -217,8 +220,11 @@ def kv_bytes(model: Model, context: float) -> float:
 
     Σ layers kv_layer · min(context, window_layer).
     """
-    kept = sum(each.layers * each.kv * min(context, each.window or context) for each in model.attention)
-    return kept * model.kv_bits / 8 + state_bytes(model)
+    kept = 0.0
+    for each in model.attention:
+        tokens = context if each.all_kept else min(context, each.window or context)
+        kept += each.layers * tokens * each.kept_of_token(model.kv_bits)
+    return kept + state_bytes(model)
 
 
 def state_bytes(model: Model) -> float:

@@ -122,16 +122,17 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         for each in model.attention
     ]
     everywhere = [i for i, each in enumerate(model.attention) if not each.window]
+    indexing = _indexing(model, deployment)
     sync, sync_token = _links(model, deployment)
     a, gamma = deployment.acceptance, deployment.draft_tokens
     return StepCost(
         weights=always / tp / weights_per_s,
-        kv=sum(kv[i] for i in everywhere),
+        kv=sum(kv[i] for i in everywhere) + indexing.kv,
         token=(_flop_seconds(model, deployment, deployment.experts_decode) + head) / decode,
-        attend=sum(attend[i] for i in everywhere),
+        attend=sum(attend[i] for i in everywhere) + indexing.attend,
         prompt=_flop_seconds(model, deployment, deployment.experts_prefill) / prefill,
         prompt_head=head / prefill,
-        prompt_attend=sum(pairs[i] for i in everywhere),
+        prompt_attend=sum(pairs[i] for i in everywhere) + indexing.prompt_attend,
         step=(layer_overhead(model, deployment) * model.layers + deployment.o_step) / speed,
         request=(deployment.o_req + (tp - 1) * deployment.o_rank) / speed,
         api=deployment.o_api / speed,
@@ -155,6 +156,21 @@ def step_cost(model: Model, deployment: Deployment) -> StepCost:
         fused=deployment.fused,
         chunk=deployment.max_num_batched_tokens or math.inf,
     )
+
+
+def _indexing(model: Model, deployment: Deployment) -> WindowCost:
+    """What choosing tokens costs, of all there are: reading their keys, and comparing them in 8 bits; on every rank."""
+    card, speed = deployment.gpu, deployment.speed
+    kept = compared = 0
+    for each in model.attention:
+        if each.index:
+            kept += each.layers * each.index.kept
+            compared += each.layers * each.index.attend
+    seconds = compared / card.flops.get("fp8", card.flops["bf16"]) / speed
+    return WindowCost(
+        0, kept / (card.bandwidth * deployment.mbu * speed), seconds / deployment.mfu_decode,
+        seconds / deployment.mfu_prefill / 2,
+    )  # fmt: skip
 
 
 def layer_overhead(model: Model, deployment: Deployment) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
@@ -72,7 +73,7 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
     return grid
 
 
-def _table(section: doc.Section, console: Console) -> Table:
+def _table(section: doc.Section, console: Console) -> RenderableType:
     """A table; where it is too wide for the terminal, without as many spare columns as needed.
 
     One without spare columns is never cut in a file, which has no width.
@@ -80,26 +81,58 @@ def _table(section: doc.Section, console: Console) -> Table:
     columns = section.columns
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
     gap = 2 if not spare or console.width >= _WIDE else 1
-    if not spare:
-        return _fitted(_grid(columns, section.void, gap), console)
-    while True:
-        grid = _grid(columns, section.void, gap)
-        if not spare or Measurement.get(console, console.options.update(width=1000), grid).maximum <= console.width:
-            return grid
+    whole = not spare and not console.is_terminal
+    while (width := sum(widths := _widths(columns)) + gap * (len(columns) - 1)) > console.width and spare:
         columns = [column for column in columns if column is not spare[0]]
         del spare[0]
+    if whole:
+        console.width = max(console.width, width)
+    broken = any("\n" in str(cell) or "\t" in str(cell) for column in columns for cell in column.cells)
+    if width > console.width or broken:
+        return _grid(columns, section.void, gap)
+    return _aligned(columns, widths, section.void, " " * gap)
+
+
+def _widths(columns: Sequence[doc.Column]) -> list[int]:
+    """What each column takes on a terminal, its heading's longer line included."""
+    texts = ([*column.head.split("\n"), *map(str, column.cells)] for column in columns)
+    return [max(map(cell_len, each)) for each in texts]
+
+
+def _heads(columns: Sequence[doc.Column]) -> list[str]:
+    """The headings; the first line of one is not repeated by the columns after it."""
+    found, above = [], ""
+    for column in columns:
+        first, _, second = column.head.partition("\n")
+        found.append(second if second and first == above else column.head)
+        above = first
+    return found
+
+
+def _aligned(columns: Sequence[doc.Column], widths: Sequence[int], void: frozenset[int], gap: str) -> Text:
+    """A table that fits, as one text: a grid measures and folds every cell, which is most of the time of a command."""
+    heads = [head.split("\n") for head in _heads(columns)]
+    tall = max(map(len, heads), default=1)
+    above = list(zip(*([""] * (tall - len(lines)) + lines for lines in heads), strict=True))
+    out = Text()
+    for i, cells in enumerate([*above, *doc.rows(columns)]):
+        padded = [
+            text + spaces if column.words else spaces + text
+            for column, width, text in zip(columns, widths, map(str, cells), strict=True)
+            for spaces in [" " * (width - cell_len(text))]
+        ]
+        style = "bold dim" if i < tall else "red" if i - tall in void else ""
+        out.append("\n" * bool(i) + gap.join(padded), style)
+    return out
 
 
 def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     upright: Literal["top", "bottom"] = "bottom" if any("\n" in column.head for column in columns) else "top"
-    above = ""  # the first line of a heading, which is not repeated by the columns after it
-    for column in columns:
+    for column, head in zip(columns, _heads(columns), strict=True):
         side: Literal["left", "right"] = "left" if column.words else "right"
-        first, _, second = column.head.partition("\n")
-        head = Text(second if second and first == above else column.head, "dim", justify=side)
-        above = first
-        grid.add_column(head, justify=side, no_wrap=not column.words, vertical=upright)
+        title = Text(head, "dim", justify=side)
+        grid.add_column(title, justify=side, no_wrap=not column.words, vertical=upright)
     for i, cells in enumerate(doc.rows(columns)):
         grid.add_row(*(Text(str(cell)) for cell in cells), style="red" if i in void else "")
     return grid

@@ -18,7 +18,6 @@ import msgspec
 from harness.classes import Cancel, ClassSpec
 from harness.distribution import Distribution, Fixed, observed, parse
 from harness.scenario import Scenario
-from harness.workload import tasks
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
@@ -136,6 +135,8 @@ def of(scenario: Scenario) -> Mix:
         lengths = Fixed(round(dataset.input_tokens)), Fixed(round(dataset.output_tokens))
         return Mix((Class(input=lengths[0], output=lengths[1]),), workload.seed or 0)
     if workload.session or workload.node:
+        from harness.workload import tasks  # which knows words, graphs and datasets: a prediction starts without them
+
         return Mix((joint(tasks.lengths(scenario)),), workload.seed or 0)
     one = ClassSpec(name="", input=workload.input_tokens, output=workload.output_tokens)
     specs, prefix = scenario.class_ or (one,), workload.prefix

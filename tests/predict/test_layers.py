@@ -34,6 +34,16 @@ def test_an_architecture_that_is_not_understood_is_refused_by_its_field(field, v
         families.family({**LLAMA, field: value}, "toy")
 
 
+def test_chosen_tokens_are_understood_in_one_family_alone():
+    with pytest.raises(HarnessError, match=r"index_topk of .toy. .* is not predicted; "):
+        families.family({**LLAMA, "index_topk": 2048}, "toy")
+    (found,) = layers.attention(model_config("deepseek-v3.2"), "toy")
+    (plain,) = layers.attention(model_config("deepseek-v3"), "toy")
+    assert (found.window, found.all_kept, plain.window) == (2048, True, None)
+    assert found.attend == found.prefill == plain.attend  # prompts gather the small vectors too
+    assert found.index == layers.Index(kept=132, attend=2 * 64 * 128)
+
+
 @pytest.mark.parametrize(
     ("figures", "field"),
     [

@@ -160,9 +160,21 @@ def test_every_shipped_model_is_checked_against_a_count():
         **{f"qwen3-{size}-2507": f"qwen3-{size}" for size in ("4b", "30b-a3b", "235b-a22b")},
         **{f"deepseek-r1-distill-qwen-{size}": f"qwen2.5-{size}" for size in ("7b", "14b", "32b")},
     }
-    checked = {*COUNTS, *PUBLISHED, *LOOSELY, *ROUNDED}
+    checked = {*COUNTS, *PUBLISHED, *LOOSELY, *ROUNDED, "deepseek-v3.2"}  # the last by the next test
     for name in models():
         assert name in checked or parameters(shipped(name)) == parameters(shipped(same[name]))
+
+
+def test_choosing_tokens_adds_small_matrices_and_a_key_of_every_token():
+    plain, chosen = shipped("deepseek-v3"), shipped("deepseek-v3.2")
+    added = 1536 * 64 * 128 + 7168 * 128 + 7168 * 64  # 64 heads of 128: queries, the key, a weight a head
+    assert parameters(chosen).total - parameters(plain).total == 61 * added
+    assert parameters(chosen).matmul - parameters(plain).matmul == 61 * added
+    key = 128 + 4  # bytes: 8 bits each, and their scale
+    assert kv_bytes_per_token(chosen) == 61 * (2 * 576 + key)
+    assert kv_bytes(chosen, 100_000) == 100_000 * kv_bytes_per_token(chosen)  # what is not chosen now may be later
+    assert kv_bytes_per_token(model(model_config("deepseek-v3.2"), kv_dtype="fp8")) == 61 * (576 + key)
+    assert any("chosen tokens" in note for note in chosen.notes)
 
 
 @pytest.mark.parametrize("name", ACTIVE)
@@ -456,6 +468,6 @@ def test_searched_layers_that_are_not_understood_are_refused_by_their_field(bloc
 
 
 def test_layers_that_attend_to_chosen_tokens_are_refused_before_the_nearest_family_is_named():
-    config = {**model_config("deepseek-v3"), "model_type": "deepseek_v32", "index_topk": 2048}
+    config = {**model_config("deepseek-v3"), "model_type": "glm_moe_dsa", "index_topk": 2048}
     with pytest.raises(HarnessError, match=r"index_topk of 'toy' \(attention to chosen tokens only\) is not predicted"):
         model(config, "toy")

@@ -173,3 +173,18 @@ def test_a_prompt_beside_requests_that_decode_reads_only_the_experts_that_they_d
     # of 8 experts 2 a token: one token hits 2, four tokens 8 (1 - .75^4) = 5.469
     assert weights_read(mixed, 3, 1) == pytest.approx((5.46875 - 2) * mixed.expert)
     assert weights_read(mixed, 4) == pytest.approx(mixed.weights + 5.46875 * mixed.expert)
+
+
+def test_of_chosen_tokens_a_longer_past_costs_only_its_keys():
+    plain, chosen = (step_cost(*served(name, "h200-sxm", tp=8)) for name in ("deepseek-v3", "deepseek-v3.2"))
+
+    def read(cost, context):
+        return step.work_of(cost, 1, context).kv
+
+    key, vector = 61 * 132 / (4.8e12 * 0.8), 61 * 1152 / (4.8e12 * 0.8)  # seconds a token
+    assert read(chosen, 1_000) - read(plain, 1_000) == pytest.approx(1_001 * key)  # as long as all are chosen
+    assert read(chosen, 90_000) - read(chosen, 10_000) == pytest.approx(80_000 * key)
+    assert read(plain, 90_000) - read(plain, 10_000) == pytest.approx(80_000 * vector)
+    # Prompts: choosing is on every rank, so that a short one is dearer than without and a very long one cheaper.
+    assert prefill_time(chosen, 8_000) > prefill_time(plain, 8_000)
+    assert prefill_time(chosen, 150_000) < prefill_time(plain, 150_000)
