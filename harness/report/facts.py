@@ -211,4 +211,4 @@ def _client(summary: Summary) -> list[Fact]:
         f"{percent(max(used))} of it used" if used else "",
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
-    return [Fact("Client", value, detail or "ceiling and error unknown: run `knee calibrate client`")]
+    return [Fact("Client", value, detail or "ceiling and error unknown")]

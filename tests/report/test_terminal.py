@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
 from harness.report.document import Column, Section
+from harness.report.live import Progress
 from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from tests.builders.summaries import (
     MANIFEST,
@@ -31,10 +33,17 @@ from tests.builders.summaries import (
 )
 
 
-def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
+def printed(
+    summary: Summary,
+    width: int,
+    manifest: Manifest = MANIFEST,
+    *,
+    verbose: bool = False,
+    noted: Collection[str] = (),
+) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
+    terminal.show(run_report.screen(summary, manifest, verbose=verbose, noted=noted), console)
     terminal.show_paths([("page", "out/report.html")], console)
     return out.getvalue()
 
@@ -195,6 +204,18 @@ def test_text_from_outside_cannot_steer_the_terminal() -> None:
     assert "[bold]hello[/bold]" in text
 
 
+def test_a_note_that_was_printed_before_the_load_is_not_printed_again() -> None:
+    note = Verdict(Code.RUN_NOTE, "note", "this client was never calibrated")
+    summary = msgspec.structs.replace(full(), verdicts=[note])
+    assert printed(summary, 100).count("never calibrated") == 1
+    assert printed(summary, 100, verbose=True).count("calibrated") == 1
+    out = io.StringIO()
+    progress = Progress(Console(file=out, width=100))
+    progress.note(note.message)
+    assert out.getvalue().count("never calibrated") == 1
+    assert "never calibrated" not in printed(summary, 100, noted=progress.noted)
+
+
 @given(st.floats(min_value=1e-4, max_value=1e12))
 def test_a_number_is_never_off_by_more_than_its_third_figure(value: float) -> None:
     assert float(fmt.number(value).replace(",", "")) == pytest.approx(value, rel=5.1e-3)
@@ -206,7 +227,9 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
     answer = answered(nothing)
     assert answer[0] == "Sustained rate  at least 2 requests/s, the highest rate measured"
-    assert re.match(r"Throughput +274 output tok/s \(95 % interval 272–276\) at 2 req/s; 1.37 requests/s; \$", answer[1])
+    assert re.match(
+        r"Throughput +274 output tok/s \(95 % interval 272–276\) at 2 req/s; 1.37 requests/s; \$", answer[1]
+    )
     assert re.match(r"At 2 req/s +TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s$", answer[2])
     pile = Verdict("unstable", "invalid", "requests in flight rose")
     over = [levels[0], msgspec.structs.replace(levels[1], verdicts=[pile])]
