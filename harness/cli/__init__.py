@@ -69,6 +69,7 @@ class _Verbs(click.Group):
         except click.UsageError as error:
             ctx.exit(_misused(error))
         except KeyboardInterrupt:  # before any load: once levels run, the run itself takes Ctrl-C
+            print("interrupted", file=sys.stderr)
             ctx.exit(130)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.terminal import console, json_text, to_nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from harness.manifest import Manifest, Shard
     from harness.report.document import Document
@@ -24,12 +24,16 @@ secrets: list[str] = []  # of this process's run, to redact a traceback
 
 
 class More(NamedTuple):
-    """What a report may have beside its summary: a result already read, another run's summary, a place for pictures."""
+    """What a report may have beside its summary: a result already read, another run's summary, a place for pictures.
+
+    `noted` are the notes that were printed already, before the load.
+    """
 
     result: Result | None = None
     baseline: Summary | None = None
     figures: Path | None = None
     claims: bool = False
+    noted: Collection[str] = ()
 
 
 def write_reports(
@@ -111,6 +115,7 @@ def publish(
             as_json=as_json,
             quiet=quiet,
             verbose=verbose,
+            noted=more.noted,
         )
     if plots:
         write_plots(folder, document, summary, more.result, more.figures)
@@ -158,6 +163,7 @@ def print_summary(
     as_json: bool,
     quiet: bool,
     verbose: bool = False,
+    noted: Collection[str] = (),
 ) -> None:
     """Print the JSON on stdout and the table on stderr, or the table on stdout alone."""
     import msgspec
@@ -170,7 +176,7 @@ def print_summary(
             return
     if not quiet:
         talk = console(stderr=as_json)
-        terminal.show(run_report.screen(summary, manifest, verbose=verbose), talk)
+        terminal.show(run_report.screen(summary, manifest, verbose=verbose, noted=noted), talk)
         terminal.show_paths(paths, talk)
 
 

@@ -137,7 +137,8 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
         output.publish_shard(outcome.folder, outcome.manifest.shards[0], quiet=flags["quiet"])
         return outcome.status
     shown = {name: flags[name] for name in ("as_json", "quiet", "verbose")}
-    output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], **shown)
+    more = output.More(noted=view.noted)
+    output.publish(outcome.folder, outcome.summary, outcome.manifest, plots=not flags["no_plots"], more=more, **shown)
     return outcome.status
 
 

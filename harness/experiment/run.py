@@ -185,7 +185,9 @@ def _run_session(setup: _Setup, signals: Signals) -> Outcome:
         except asyncio.CancelledError:
             if signals.number is None:
                 raise
-            sys.exit(128 + signals.number)  # before anything was measured
+            more = "further " if setup.manifest is not None else ""
+            setup.view.note(f"interrupted before the load began: no {more}level was measured")
+            sys.exit(128 + signals.number)
 
 
 async def _run(

@@ -9,7 +9,6 @@ from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
 from harness.report.format import confidence, joined, load, load_of, number, percent, plain
 from harness.report.headline import (
-    headline,
     is_open,
     limited,
     of_curve,
@@ -26,11 +25,6 @@ from harness.report.subject import BY_CONSTRUCTION
 from harness.summary import BEYOND, Calibrated, Curve, Gap, PredictedLevel, Summary, Value
 
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
-
-
-def facts(summary: Summary) -> list[Fact]:
-    """The answer, then its details; never empty."""
-    return [*headline(summary), *details(summary)]
 
 
 def details(summary: Summary) -> list[Fact]:
@@ -217,4 +211,4 @@ def _client(summary: Summary) -> list[Fact]:
         f"{percent(max(used))} of it used" if used else "",
         f"arrival error p99 {number(error * 1e6)} µs" if error is not None else "",
     )
-    return [Fact("Client", value, detail or "ceiling and error unknown: run `knee calibrate client`")]
+    return [Fact("Client", value, detail or "ceiling and error unknown")]

@@ -42,6 +42,7 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self.unit = "tok/s"  # of throughput
+        self.noted: set[str] = set()  # every note that was printed
         self._level = ""
         self._last: tuple[float | None, float | None] = (None, None)
         self._printed_s = clock()
@@ -129,6 +130,7 @@ class Progress:
         """Print a note that stays: before the levels, between them or while one runs."""
         if not self._quiet:
             for line in text.splitlines():
+                self.noted.add(plain(line))
                 self._print(Text(plain(line)))
 
     def _joined(self, when: Text, how: Text) -> Text:

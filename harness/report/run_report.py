@@ -6,7 +6,7 @@ again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -110,10 +110,11 @@ def with_records(document: doc.Document, summary: Summary, result: Result) -> do
     return msgspec.structs.replace(document, sections=[*document.sections[:at], *more, *document.sections[at:]])
 
 
-def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> doc.Document:
+def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False, noted: Collection[str] = ()) -> doc.Document:
     """What a terminal shows: the answer, the table by load, and the gravest remarks, a line each.
 
-    `verbose` has every remark with its code and its advice, the details of the answer, and every table.
+    `verbose` has every remark with its code and its advice, the details of the answer, and every table. Without it, the
+    notes in `noted`, which were printed before the load, are not printed again.
     """
     title, subtitle = subject(summary, manifest)
     found = remarks(summary)
@@ -133,7 +134,7 @@ def screen(summary: Summary, manifest: Manifest, *, verbose: bool = False) -> do
         every = [doc.Section("Details", details(summary), answer=True), doc.Section("All knees", knees, answer=True)]
         rest = [*every, doc.Section("Remarks", remarks=found), *tables]
     else:
-        rest = [_first_remarks(summary, found)]
+        rest = [_first_remarks(summary, [each for each in found if each.message not in noted])]
     return doc.Document(
         title=title, subtitle=subtitle, simulated=simulated_words(summary, manifest), sections=[*first, *rest]
     )

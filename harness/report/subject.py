@@ -81,6 +81,5 @@ def manifest_facts(manifest: Manifest) -> list[Fact]:
         "model": manifest.model,
         "server": manifest.server, "GPU": manifest.gpu, "GPUs": manifest.gpus, "workload": manifest.workload,
         "simulated": manifest.simulated, "client host": manifest.host, "harness": manifest.harness_version,
-        "notes": manifest.notes,
     }  # fmt: skip
     return [Fact(label, flat(value)) for label, value in msgspec.to_builtins(known).items() if value]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from harness.experiment.run import run
 from harness.experiment.signals import Signals
+from harness.report.live import Progress
+from harness.scenario import Scenario, Target
 
 
 async def waiting(signals: Signals, begun: asyncio.Event | None = None) -> None:
@@ -41,6 +45,18 @@ def test_an_interrupt_before_there_is_a_loop_ends_the_run_at_its_beginning() -> 
     signals.interrupt()
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(waiting(signals))
+
+
+def test_a_run_that_is_interrupted_before_its_load_says_so_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signals, folder = Signals(handled=False), tmp_path / "run"
+    signals.interrupt()
+    with pytest.raises(SystemExit) as ended, Progress() as view:
+        run(Scenario(target=Target(url="http://127.0.0.1:9")), str(folder), view, "knee run", signals=signals)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted before the load began: no level was measured\n"
+    assert not folder.exists()
 
 
 def test_signals_that_are_not_handled_stay_the_program_s_in_any_thread() -> None:

@@ -17,11 +17,11 @@ import pytest
 
 from harness.manifest import Host, Manifest, Scenario, Simulated, Target
 from harness.report import document, markdown, page, run_report
-from harness.report.facts import facts
 from harness.report.figures import figures
 from harness.report.format import plain as plain_text
 from harness.report.headline import sentence
 from harness.summary import Check, Summary, Verdict
+from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, SIMULATED_MANIFEST, SITUATIONS, full, hollow, interrupted, simulated
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -90,7 +90,7 @@ def test_the_page_loads_nothing_from_anywhere(name: str) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_answer_stands_on_the_page_before_all_else(name: str) -> None:
     text, summary = flat(seen(name).text), SITUATIONS[name]()
-    places = [text.find(part) for fact in facts(summary) for part in (fact.value, fact.detail)]
+    places = [text.find(part) for fact in shown_facts(summary) for part in (fact.value, fact.detail)]
     assert min(places) >= 0
     first = [text.find(part) for fact in figures(summary) for part in (fact.value, fact.detail)]
     later = [text.find(head) for head in ("Throughput against load", "Levels", "Verdicts", "What was run")]

@@ -14,7 +14,6 @@ from harness.predict import catalog, choice, question
 from harness.predict.question import PredictionResult, Question, answer
 from harness.report import charts, level_table, markdown, png, prediction, roofs, run_report, terminal
 from harness.report.document import Column, Document
-from harness.report.facts import facts
 from harness.report.prediction import (
     calibrated_columns,
     choice_sections,
@@ -23,6 +22,7 @@ from harness.report.prediction import (
     stepped_columns,
 )
 from harness.summary import Band, Calibrated, PredictedLevel, Spread, SteppedLevel, Summary
+from tests.builders.screens import shown_facts
 from tests.builders.summaries import MANIFEST, full
 
 CHAT = Question(model="llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, levels=[1, 64, 512])
@@ -189,9 +189,9 @@ def test_both_predictions_have_columns_of_their_own() -> None:
 
 def test_a_run_shows_the_calibrated_prediction_apart_from_the_data_sheets() -> None:
     plain, both = run_with(False), run_with(True)
-    assert "Calibrated" not in [fact.label for fact in facts(plain)]
-    found = {fact.label: fact for fact in facts(both)}
-    assert found["Prediction"] in facts(plain)
+    assert "Calibrated" not in [fact.label for fact in shown_facts(plain)]
+    found = {fact.label: fact for fact in shown_facts(both)}
+    assert found["Prediction"] in shown_facts(plain)
     assert found["Calibrated"].value == "plateau 900 output tok/s"
     assert "fitted at C = 1, 16 of results/x" in found["Calibrated"].detail
     assert "Measured / calibrated" in found

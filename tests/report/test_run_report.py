@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.manifest import Manifest
-from harness.report import claims, facts, headline, level_table, remarks, run_report, subject
+from harness.report import claims, headline, level_table, remarks, run_report, subject
 from harness.report.document import Fact
 from harness.summary import (
     Assumptions,
@@ -26,6 +26,7 @@ from harness.summary import (
     Value,
     Verdict,
 )
+from tests.builders.screens import shown_facts
 from tests.builders.summaries import (
     MANIFEST,
     SITUATIONS,
@@ -41,7 +42,7 @@ from tests.builders.summaries import (
 
 def answer(summary: Summary) -> list[str]:
     """The answer as report.md has it, a line each."""
-    return [f"{fact.label}: {fact.text}" for fact in facts.facts(summary)]
+    return [f"{fact.label}: {fact.text}" for fact in shown_facts(summary)]
 
 
 CLIENT = "Client: 1 worker, kernel stamps; arrival error p99 40 µs"
@@ -244,7 +245,7 @@ def test_a_knee_and_the_limit_of_an_slo_stand_apart_in_the_prediction() -> None:
         sheet = full().prediction
         assert sheet is not None
         sheet = msgspec.structs.replace(sheet, binding_cap="slo", caps=sheet.caps | {"slo": most})
-        found = facts.facts(msgspec.structs.replace(full(), prediction=sheet))
+        found = shown_facts(msgspec.structs.replace(full(), prediction=sheet))
         return next(fact.detail for fact in found if fact.label == "Prediction")
 
     assert detail(5.0).endswith("knee at 16; the SLO is met up to 5 in flight")

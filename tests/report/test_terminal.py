@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
 from harness.report.document import Column, Section
-from harness.report.facts import facts
+from harness.report.live import Progress
 from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from tests.builders.summaries import (
     MANIFEST,
@@ -32,12 +33,24 @@ from tests.builders.summaries import (
 )
 
 
-def printed(summary: Summary, width: int, manifest: Manifest = MANIFEST, *, verbose: bool = False) -> str:
+def printed(
+    summary: Summary,
+    width: int,
+    manifest: Manifest = MANIFEST,
+    *,
+    verbose: bool = False,
+    noted: Collection[str] = (),
+) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    terminal.show(run_report.screen(summary, manifest, verbose=verbose), console)
+    terminal.show(run_report.screen(summary, manifest, verbose=verbose, noted=noted), console)
     terminal.show_paths([("page", "out/report.html")], console)
     return out.getvalue()
+
+
+def answered(summary: Summary) -> list[str]:
+    """The lines of the answer: those between the subject and the table."""
+    return [line.rstrip() for line in printed(summary, 160).split("\n\n")[1].splitlines()]
 
 
 def columns(summary: Summary) -> list[Column]:
@@ -191,6 +204,18 @@ def test_text_from_outside_cannot_steer_the_terminal() -> None:
     assert "[bold]hello[/bold]" in text
 
 
+def test_a_note_that_was_printed_before_the_load_is_not_printed_again() -> None:
+    note = Verdict(Code.RUN_NOTE, "note", "this client was never calibrated")
+    summary = msgspec.structs.replace(full(), verdicts=[note])
+    assert printed(summary, 100).count("never calibrated") == 1
+    assert printed(summary, 100, verbose=True).count("calibrated") == 1
+    out = io.StringIO()
+    progress = Progress(Console(file=out, width=100))
+    progress.note(note.message)
+    assert out.getvalue().count("never calibrated") == 1
+    assert "never calibrated" not in printed(summary, 100, noted=progress.noted)
+
+
 @given(st.floats(min_value=1e-4, max_value=1e12))
 def test_a_number_is_never_off_by_more_than_its_third_figure(value: float) -> None:
     assert float(fmt.number(value).replace(",", "")) == pytest.approx(value, rel=5.1e-3)
@@ -200,19 +225,22 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     summary = full()
     levels = [msgspec.structs.replace(x, concurrency=None, rate=float(i + 1)) for i, x in enumerate(summary.levels[:2])]
     nothing = msgspec.structs.replace(summary, levels=levels, curve=None, knees=Knees(), knee_concurrency=None)
-    answer = [f"{fact.label}: {fact.text}" for fact in facts(nothing)]
-    assert answer[0] == "Sustained rate: at least 2 requests/s, the highest rate measured"
-    assert answer[1].startswith("Throughput: 274 output tok/s (95 % interval 272–276) at 2 req/s; 1.37 requests/s; $")
-    assert answer[2] == "At 2 req/s: TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s"
+    answer = answered(nothing)
+    assert answer[0] == "Sustained rate  at least 2 requests/s, the highest rate measured"
+    assert re.match(
+        r"Throughput +274 output tok/s \(95 % interval 272–276\) at 2 req/s; 1.37 requests/s; \$", answer[1]
+    )
+    assert re.match(r"At 2 req/s +TTFT p50 30 ms; ITL 7.34 ms; E2E p50 1.46 s$", answer[2])
     pile = Verdict("unstable", "invalid", "requests in flight rose")
     over = [levels[0], msgspec.structs.replace(levels[1], verdicts=[pile])]
-    assert facts(msgspec.structs.replace(nothing, levels=over))[0].text == "1 requests/s; at 2 they pile up"
+    piled = answered(msgspec.structs.replace(nothing, levels=over))
+    assert re.match(r"Sustained rate +1 requests/s; at 2 they pile up$", piled[0])
     none = msgspec.structs.replace(nothing, levels=over[1:])
-    assert facts(none)[0].text == "below 2 requests/s: they pile up"
-    assert facts(none)[1].text == "not measurable: no valid level"
+    assert re.match(r"Sustained rate +below 2 requests/s: they pile up$", answered(none)[0])
+    assert re.match(r"Throughput +not measurable: no valid level$", answered(none)[1])
     heads = [column.head for column in columns(nothing)]
     assert heads[0] == "target\nreq/s"
     assert "lag ms\np99" in heads
     assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
     limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
-    assert facts(limits)[0].text == "2 requests per second meet the limits, 3 miss them"
+    assert answered(limits)[0].endswith("2 requests per second meet the limits, 3 miss them")

@@ -8,7 +8,7 @@ import numpy as np
 from harness.analysis import lengths
 from harness.analysis.lengths import Law
 from harness.distribution import parse
-from harness.report import charts, facts, headline, level_table, markdown, run_report, subject, workload
+from harness.report import charts, headline, level_table, markdown, run_report, subject, workload
 from harness.report import document as doc
 from harness.summary import (
     Attainment,
@@ -21,6 +21,7 @@ from harness.summary import (
     Summary,
     WorkloadSummary,
 )
+from tests.builders.screens import shown_facts
 from tests.builders.summaries import EMPTY, MANIFEST, full, level, spread
 
 CHAT = ClassSummary(
@@ -151,4 +152,4 @@ def test_the_title_has_the_mean_lengths_that_were_asked() -> None:
 def test_a_limit_of_a_class_is_named_with_it() -> None:
     missed = Attainment("ttft=300ms", 0.99, 0, 40, 0.0, (0.0, 0.1), "missed", "chat")
     made = msgspec.structs.replace(full(), levels=[level(8, slo=[missed])])
-    assert any("chat ttft=300ms for 99 %" in fact.text for fact in facts.facts(made))
+    assert any("chat ttft=300ms for 99 %" in fact.text for fact in shown_facts(made))
