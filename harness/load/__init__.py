@@ -8,6 +8,8 @@
   them together (`lumped`); else we read late (`merged` without them).
 - Tick: clamp(min(ITL/8, E2E/256), 0.25 ms, 3 ms). It bounds how late a next request is sent, not how exact a stamp
   is.
+- A request of an open loop is sent by the loop's timer itself where a connection is open: a task would resume two turns
+  later.
 - Garbage collection is frozen and off in the worker; it collects when a level changes.
 - Requests that are cut at the end of the run are `cancelled`: their tokens count, they are no errors.
 - After failures a slot pauses (50 ms, doubling up to 1 s), so that a server that refuses is not flooded. Nothing is

@@ -33,9 +33,10 @@ from harness.load.messages import (
     Stop,
     encode,
 )
+from harness.load.open_loop import Room, each
 from harness.load.prepared import Built, Prepared
 from harness.load.recording import Running, record
-from harness.load.schedule import Room, each, pause_after
+from harness.load.schedule import pause_after
 from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
