@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import units
-from harness.cli import deployed, output
+from harness.cli import asked, deployed, output
 from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 from harness.terminal import console
@@ -31,7 +31,6 @@ Examples:
   knee predict --model meta-llama/Llama-3.1-70B-Instruct --gpu "NVIDIA H100 80GB HBM3" --tp 4 --dtype fp8
   knee predict --model qwen3-32b --gpu all --slo ttft_p99=2s,itl=50ms --rank cost"""
 _ELSEWHERE = "give a place to write to by --plot"
-_SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 
 
 @click.command(cls=Grouped, epilog=_EXAMPLES)
@@ -78,8 +77,8 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     if golden:
         _golden(as_json=flags["as_json"])
         return
-    _check_arrivals(flags)
-    resolved = _scenario(scenario, flags)
+    asked.check_arrivals(flags)
+    resolved = asked.scenario_of(scenario, flags)
     for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if flags[name] is None:
@@ -104,43 +103,6 @@ def _list(what: str) -> None:
     for card in catalog.gpus():
         names = ", ".join(catalog.driver_names(card.key))
         print(f"{card.key:18}{card.memory_bytes / 2**30:5.0f} GiB  {names}".rstrip())
-
-
-def _check_arrivals(flags: Mapping[str, Any]) -> None:
-    for flag in ("rate", "arrivals"):
-        if flags[flag] is not None and not flags["simulate"]:
-            raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
-
-
-def _scenario(path: str | None, flags: Mapping[str, Any]) -> Scenario:
-    """The scenario of the file, else an empty one, with the lengths of the options in place of its own."""
-    import msgspec
-
-    from harness import classes, ready, scenario
-    from harness.predict import catalog
-    from harness.workload import representative
-
-    if path and not Path(path).exists() and catalog.is_model(path):
-        raise HarnessError("it is a model, not a scenario", place=path, way_out=f"give --model {path}")
-    found = scenario.load(str(ready.path(path))) if path else scenario.Scenario()
-    if not representative.predictable(found):
-        fact = "the prompts of sessions and graphs grow with every answer"
-        raise HarnessError(fact, place=f"{path}: $.workload", way_out="leave them out to predict single requests")
-    lengths = {}
-    for field in ("input_tokens", "output_tokens"):
-        flag, text = f"--{field.replace('_', '-')}", flags[field]
-        if text is None:
-            continue
-        if found.class_:
-            raise HarnessError("classes have lengths of their own", place=flag, way_out="leave it out")
-        if field == "input_tokens" or not _prefill_alone(flags):
-            lengths[field] = classes.length(text, flag)
-    return msgspec.structs.replace(found, workload=msgspec.structs.replace(found.workload, **lengths))
-
-
-def _prefill_alone(flags: Mapping[str, Any]) -> bool:
-    """Whether no tokens are wanted, as for embeddings and scores."""
-    return flags["output_tokens"] is not None and flags["output_tokens"].strip() == "0"
 
 
 def _golden(*, as_json: bool) -> None:
@@ -172,10 +134,10 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     cpus = flags["host_cpus"]
     if cpus is None and flags["gpu"].lower() == "host" and hardware.host_cpus:
         cpus = ",".join(map(str, hardware.host_cpus))
-    question = _question(resolved, flags, deployed.card(flags["gpu"], cpus))
+    question = asked.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
     found = _answer(question, flags)
     prediction = found.prediction
-    rates, arrivals = _traffic(resolved, flags)
+    rates, arrivals = asked.traffic_of(resolved, flags)
     if flags["simulate"] or rates is not None:
         stepped = _stepped(question, prediction, rates, arrivals)
         prediction = msgspec.structs.replace(prediction, step_machine=stepped)
@@ -215,7 +177,7 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
             raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
-    question = _question(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
+    question = asked.question_of(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
     made, where, mean = questions.setup(question)
     pools = {name: flags[name] for name in ("prefill_gpus", "decode_gpus")}
     found = disaggregated.predict(made, where, mean, question.levels, **pools)
@@ -223,52 +185,6 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
         output.print_json(msgspec.json.encode(found).decode())
     else:
         _show(predicted.report(found))
-
-
-def _question(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
-    from harness.predict import question
-    from harness.predict.step import MeanLengths, means
-    from harness.workload import representative
-
-    path, name = deployed.model(flags["model_config"], hub=flags["hub"])
-    levels = resolved.ramp.levels if flags["levels"] is None else units.levels(flags["levels"])
-    lengths, prefill_alone = representative.lengths(resolved), _prefill_alone(flags)
-    mean = means(lengths)
-    return question.Question(
-        model=path,
-        name=name,
-        gpu=card,
-        input_tokens=mean.input_tokens,
-        output_tokens=0 if prefill_alone else mean.output_tokens,
-        inputs=mean.inputs,
-        mixture=() if prefill_alone or isinstance(lengths, MeanLengths) else lengths,
-        levels=levels or question.LEVELS,
-        dtype=_stored(flags["dtype"], resolved.hardware.dtype),
-        kv_dtype=_stored(flags["kv_dtype"], resolved.hardware.kv_dtype),
-        slo=units.slo(flags["slo"]) if flags["slo"] else resolved.slo,
-        price=flags["price"],
-        peak_flops=flags["peak_flops"],
-        figures=_figures(resolved, flags, several=several),
-    )
-
-
-def _stored(typed: str, of_file: str | None) -> str:
-    """How weights or the cache are stored: what the file says, unless an option does."""
-    return of_file or typed if typed == "auto" else typed
-
-
-def _figures(resolved: Scenario, flags: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
-    """Fields of a Deployment: the options', else the file's; how GPUs share the work is from one of the two."""
-    from harness.predict import served
-    from harness.workload import representative
-
-    own, hardware = deployed.figures(flags), resolved.hardware
-    of_file: dict[str, Any] = {} if hardware.max_num_seqs is None else {"max_num_seqs": hardware.max_num_seqs}
-    if not several and not own.keys() & _SPLIT:
-        of_file = served.figures(hardware)
-    if cached := representative.cached_share(resolved):
-        of_file["prefix_hit"] = cached
-    return of_file | own
 
 
 def _answer(question: Question, flags: Mapping[str, Any]) -> PredictionResult:
@@ -317,22 +233,6 @@ def _stepped(
     return stepped.at_rates(made, where, lengths, rates, due_s, arrivals.period_s)
 
 
-def _traffic(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float] | None, Traffic]:
-    """Rates in place of the levels, if there are any, and how requests arrive at them."""
-    from harness import traffic
-
-    arrivals = traffic.parse(flags["arrivals"] or resolved.ramp.arrivals)
-    if arrivals.speed is not None:
-        raise HarnessError("no dataset has times to replay", place="--arrivals", way_out="name another kind")
-    if flags["rate"] is not None:
-        return units.rates(flags["rate"]), arrivals
-    if resolved.ramp.rates is not None:
-        return resolved.ramp.rates, arrivals
-    if flags["arrivals"] is None or arrivals.own_rate is not None:
-        return None if arrivals.own_rate is None else [arrivals.own_rate], arrivals
-    raise HarnessError("it has no effect without --rate", place="--arrivals", way_out="add --rate")
-
-
 def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
     """Rank cards: all of the catalog, or those named by --gpu."""
     import msgspec
@@ -353,7 +253,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    first = _question(resolved, flags, cards[0], several=True)
+    first = asked.question_of(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}

@@ -34,15 +34,13 @@ if TYPE_CHECKING:
 @click.option("--claims", is_flag=True, help="Write unsourced claims about such a setup into the report, too.")
 def report(
     folder: tuple[str, ...],
-    as_json: bool,
     out: str | None,
     baseline: str | None,
     figures: str | None,
     no_plots: bool,
-    quiet: bool,
-    verbose: bool,
     follow: bool,
     claims: bool,
+    **shown: bool,
 ) -> None:
     """Make summary and report again from a result folder.
 
@@ -57,7 +55,8 @@ def report(
     if follow:
         from harness.cli import follow as following
 
-        rest = {"--json": as_json, "--out": out, "--baseline": baseline, "--figures": figures, "--quiet": quiet}
+        written = {"--out": out, "--baseline": baseline, "--figures": figures}
+        rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"]}
         following.must_be_alone(folder, rest)
         following.follow(Path(folder[0]))
         return
@@ -79,12 +78,12 @@ def report(
     for each in folder:
         if levelmap.is_map(each):
             found = levelmap.read(each)
-            output.publish_map(Path(each), found, plots=not no_plots, as_json=as_json, quiet=quiet)
+            silent = {"as_json": shown["as_json"], "quiet": shown["quiet"]}
+            output.publish_map(Path(each), found, plots=not no_plots, **silent)
             continue
         measured, summarised = opened(each)
         output.must_be_files(measured.path, plots=not no_plots)  # before the work that takes time
         more = output.More(measured, other, Path(figures) if figures is not None else None, claims)
-        shown = {"as_json": as_json, "quiet": quiet, "verbose": verbose}
         output.publish(measured.path, summarised(), measured.manifest, plots=not no_plots, more=more, **shown)
 
 
