@@ -20,6 +20,7 @@ from harness.workload import canary_file, probe, shape, tasks
 from harness.workload import source as sources
 from harness.workload.arrivals import due_times
 from harness.workload.request import Request
+from harness.workload.rows import text_tokens
 from harness.workload.source import Source
 from harness.workload.words import COMMON
 
@@ -32,7 +33,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     turn: int
     after: tuple[int, ...]  # numbers of those that it waits for
-    input_tokens: float | None  # as requested
+    input_tokens: float | None  # as requested; of a text in a dataset that does not say it, by its characters
     output_tokens: int
     due_s: float | None  # since the first level began; None in closed loop
     prompt_sha256: str
@@ -62,8 +63,10 @@ def planned(scenario: Scenario, rows: str = "", share: Shard | None = None) -> I
     mean = shape.of(scenario).mean().input_tokens
     for number, due_s in enumerate(_due(scenario, source)):
         request = source.request(number)
-        known = request.input_tokens is not None or request.canary is not None
-        yield _planned(request, request.input_tokens if known else mean, due_s)
+        tokens: float | None = request.input_tokens
+        if tokens is None and request.canary is None:
+            tokens = text_tokens(request.prompt) if scenario.workload.dataset else mean
+        yield _planned(request, tokens, due_s)
 
 
 def _of_tasks(scenario: Scenario, rows: str) -> Iterator[Planned]:

@@ -112,7 +112,10 @@ def answer_tokens(row: Row) -> int | None:
 
 def prompt_tokens(row: Row) -> int:
     """Tokens of a row's own prompt: as it says, or by its characters."""
-    if row.input_tokens is not None:
-        return row.input_tokens
-    texts = [row.prompt or ""] if isinstance(row.prompt, str | None) else [each.content for each in row.prompt]
+    return text_tokens(row.prompt or "") if row.input_tokens is None else row.input_tokens
+
+
+def text_tokens(prompt: str | Sequence[Message]) -> int:
+    """Tokens of a text, by its characters."""
+    texts = [prompt] if isinstance(prompt, str) else [each.content for each in prompt]
     return max(1, round(sum(map(len, texts)) / CHARACTERS_A_TOKEN))

@@ -72,6 +72,12 @@ def test_the_requests_of_a_trace_and_their_times_are_the_same_for_any_number_of_
     assert [each.due_s for each in first(1)[:3]] == pytest.approx([0.0, 0.0, 1.526])
 
 
+def test_a_text_without_its_length_is_planned_by_its_characters(tmp_path: Path) -> None:
+    path = file(tmp_path, "p.jsonl", "\n".join(json.dumps({"prompt": "x" * n}) for n in (40, 400)))
+    with datasets.read(asked(path), print) as (found, rows):
+        assert [each.input_tokens for each in itertools.islice(planned(found, rows), 3)] == [10, 100, 10]
+
+
 def test_broken_rows_are_left_out_only_where_it_is_allowed(tmp_path: Path) -> None:
     path = file(tmp_path, "p.jsonl", PROMPTS + '{"prompt": 5}\n')
     with pytest.raises(HarnessError, match="line 3, byte"):
