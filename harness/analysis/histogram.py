@@ -13,6 +13,7 @@ from harness.analysis.stats import SAMPLES
 from harness.summary import Spread
 
 Buckets = Mapping[float, float]  # upper bound: observations up to there, and above the bound before
+_LARGEST_POWER = 2.0**1023  # of two, that a float has
 
 
 def quantile(buckets: Buckets, q: float) -> float | None:
@@ -49,10 +50,12 @@ def shares(counts: Iterable[tuple[float, float]]) -> list[tuple[float | None, fl
 
     >>> shares([(0, 1), (3, 4), (4, 2), (100, 1)])
     [(0.0, 0.125), (4.0, 0.75), (128.0, 0.125)]
+    >>> shares([(1e308, 1)])  # a number beyond the last power of two has a bucket of its own
+    [(1e+308, 1.0)]
     """
     found: dict[float, float] = {}
     for bound, count in counts:
-        end = 2.0 ** math.ceil(math.log2(bound)) if 0 < bound < math.inf else bound
+        end = 2.0 ** math.ceil(math.log2(bound)) if 0 < bound <= _LARGEST_POWER else bound
         found[float(end)] = found.get(end, 0.0) + count
     n = sum(found.values())
     return [(end if math.isfinite(end) else None, count / n) for end, count in sorted(found.items()) if count]
