@@ -20,6 +20,7 @@ _SPLIT = {"gpus", "tp", "pp", "dp", "ep"}  # how GPUs share the work
 
 
 def check_arrivals(flags: Mapping[str, Any]) -> None:
+    """HarnessError where requests are to arrive on a schedule and nothing is simulated."""
     for flag in ("rate", "arrivals"):
         if flags[flag] is not None and not flags["simulate"]:
             raise HarnessError("it has no effect without --simulate", place=f"--{flag}", way_out="add --simulate")
@@ -68,6 +69,7 @@ def traffic_of(resolved: Scenario, flags: Mapping[str, Any]) -> tuple[list[float
 
 
 def question_of(resolved: Scenario, flags: Mapping[str, Any], card: Any, *, several: bool = False) -> Question:
+    """The question about one card; `several`: there are more to ask about, which are tried in every size."""
     from harness.predict import question
     from harness.predict.step import MeanLengths, means
     from harness.workload import representative

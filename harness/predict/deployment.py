@@ -191,9 +191,8 @@ def kv_per_gpu(model: Model, deployment: Deployment, context: float) -> float:
     """KV of one request of `context` tokens on one GPU, states included; bytes."""
     kept = 0.0
     for each in model.attention:
-        tokens = context if each.all_kept else min(context, each.window or context)
-        tokens *= each.kept_of_token(model.kv_bits)
-        kept += each.layers * (tokens * kv_share(each.kv_heads, deployment.tp) + each.state / deployment.tp)
+        of_tokens = each.kept(context, model.kv_bits) * kv_share(each.kv_heads, deployment.tp)
+        kept += each.layers * (of_tokens + each.state / deployment.tp)
     return kept / deployment.pp
 
 

@@ -21,7 +21,7 @@ _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attenti
 class Index(msgspec.Struct, frozen=True):
     """What chooses the tokens that a layer attends to: small keys of all tokens, compared in 8 bits.
 
-    Every rank has all of it (vLLM's DeepseekV32IndexerCache, and the matrices before it).
+    Every rank keeps all of them (vLLM's DeepseekV32IndexerCache); the matrices before are counted as split, like others.
     """
 
     kept: int  # bytes a token
@@ -54,6 +54,11 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     def kept_of_token(self, kv_bits: float) -> float:
         """Bytes that one layer keeps of one token."""
         return self.kv * kv_bits / 8 + (self.index.kept if self.index else 0)
+
+    def kept(self, context: float, kv_bits: float) -> float:
+        """Bytes that one layer keeps of so many tokens, or of its window; without a state of constant size."""
+        tokens = context if self.all_kept else min(context, self.window or context)
+        return tokens * self.kept_of_token(kv_bits)
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):

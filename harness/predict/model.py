@@ -220,11 +220,7 @@ def kv_bytes(model: Model, context: float) -> float:
 
     Σ layers kv_layer · min(context, window_layer).
     """
-    kept = 0.0
-    for each in model.attention:
-        tokens = context if each.all_kept else min(context, each.window or context)
-        kept += each.layers * tokens * each.kept_of_token(model.kv_bits)
-    return kept + state_bytes(model)
+    return sum(each.layers * each.kept(context, model.kv_bits) for each in model.attention) + state_bytes(model)
 
 
 def state_bytes(model: Model) -> float:
