@@ -21,7 +21,7 @@ _FULL, _WINDOW, _LINEAR = "full_attention", "sliding_attention", "linear_attenti
 class Index(msgspec.Struct, frozen=True):
     """What chooses the tokens that a layer attends to: small keys of all tokens, compared in 8 bits.
 
-    Every rank keeps all of them (vLLM's DeepseekV32IndexerCache); the matrices before are counted as split, like others.
+    Every rank keeps all of them (vLLM's DeepseekV32IndexerCache); the matrices before are counted as split.
     """
 
     kept: int  # bytes a token
