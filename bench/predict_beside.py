@@ -3,6 +3,8 @@
 aiconfigurator is NVIDIA's, with kernel tables of each card and engine; it is installed in an environment of its own:
 
     python -m venv .live/aiconfigurator && .live/aiconfigurator/bin/pip install aiconfigurator==0.12.0
+
+Its tables are slow to load, about two seconds a level. aiconfigurator_answers.json has its answers of 0.12.0.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from predict_groups import ENGINES, Level, error
 from harness.errors import HarnessError
 
 _ROWS = Path(__file__).with_name("aiconfigurator_rows.py")
+_DIGITS = 6  # of a recorded figure
 
 
 class Answer(NamedTuple):
@@ -29,10 +32,11 @@ class Answer(NamedTuple):
 
 
 def beside(found: Sequence[Level], python: str) -> list[Answer | None]:
-    """Its answer to each level, by the interpreter of its environment; None where it has none.
-
-    Its tables are slow to load.
-    """
+    """Its answer to each level, None where it has none: by its environment's interpreter, or as a JSON file has it."""
+    if python.endswith(".json"):
+        recorded = json.loads(Path(python).read_text())
+        answers = [recorded.get(_key(question(level))) for level in found]
+        return [each and Answer(*each) for each in answers]
     got = subprocess.run(  # the operator's own interpreter
         [python, str(_ROWS)], input=json.dumps([question(level) for level in found]), capture_output=True, text=True
     )
@@ -40,6 +44,22 @@ def beside(found: Sequence[Level], python: str) -> list[Answer | None]:
         reason = got.stderr.strip().splitlines()[-1:] or [f"exit status {got.returncode}"]
         raise HarnessError(reason[0][:200], place="--beside", way_out="give the python of its environment")
     return [each and Answer(*each) for each in json.loads(got.stdout)]
+
+
+def record(found: Sequence[Level], answers: Sequence[Answer | None], path: Path) -> None:
+    """Write its answers, one a line, as `beside` reads them."""
+    pairs = {_key(question(level)): answer for level, answer in zip(found, answers, strict=True)}
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(answer and [float(f'{each:.{_DIGITS}g}') for each in answer])}"
+        for key, answer in sorted(pairs.items())
+    ]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _key(asked: dict[str, str | float]) -> str:
+    return " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in asked.items()
+    )
 
 
 def question(level: Level) -> dict[str, str | float]:

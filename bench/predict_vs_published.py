@@ -111,16 +111,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     parser.add_argument("--cross-validate", action="store_true", help="judge each part by constants set on the others")
     parser.add_argument(
-        "--beside", metavar="PYTHON", help="of an environment that has aiconfigurator: both in one table"
+        "--beside", metavar="PYTHON|FILE", help="an environment that has aiconfigurator, or its answers: one table"
     )
+    parser.add_argument("--record", metavar="FILE.json", help="write the answers of --beside")
     parser.add_argument("--plot", metavar="FILE.png", help="measured over predicted of every level")
     options = parser.parse_args()
     if options.what == "groups":
         published = predict_groups.curves()
         judged = (predict_groups.cross_validated if options.cross_validate else predict_groups.levels)(published)
-        print(predict_groups.table(judged))
+        print(predict_groups.table(judged) + "\n\n" + predict_groups.counted())
         if options.beside:
-            print("\n" + predict_beside.table(judged, predict_beside.beside(judged, options.beside)))
+            answers = predict_beside.beside(judged, options.beside)
+            print("\n" + predict_beside.table(judged, answers))
+            if options.record:
+                predict_beside.record(judged, answers, Path(options.record))
         if options.plot:
             predict_groups.picture(judged, Path(options.plot))
         return

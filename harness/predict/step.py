@@ -211,12 +211,14 @@ def _flop_seconds(model: Model, deployment: Deployment, of_experts: float) -> fl
 def _links(model: Model, deployment: Deployment) -> tuple[float, float]:
     """Latency of a pass and time of a token on the links; seconds. comm(t) is the first plus t times the second.
 
-    TP: two all-reduces a layer, 2 L (a_ar + 2 (TP-1)/TP · t h b_act / link). EP: a layer with experts has two
-    all-to-alls in place of the second, each of which carries every token once for each of its k experts.
+    TP: two all-reduces a layer, 2 L (a_ar + 2 (TP-1)/TP · t h b_act / link). EP over several replicas: a layer with
+    experts has two all-to-alls in place of the second, each of which carries every token once for each of its k
+    experts. Within one replica every rank has all tokens, and what its experts made of them is reduced as without EP
+    (vLLM, fused_moe/config.py: use_all2all_kernels needs dp_size > 1).
     """
     tp, ep, a = deployment.tp, deployment.ep, deployment.link_latency
     link = (deployment.gpu.link or math.inf) * deployment.link_share
-    sparse = model.experts.layers if model.experts and ep > 1 else 0
+    sparse = model.experts.layers if model.experts and ep > tp else 0
     reduces = 2 * model.layers - sparse if tp > 1 else 0
     token = model.hidden * _B_ACT / link
     latency, per_token = reduces * a, reduces * 2 * (tp - 1) / tp * token

@@ -57,13 +57,13 @@ def test_a_single_stream_is_predicted_within_its_band_on_the_cards_the_constants
 
 def test_groups_of_published_levels_are_met_within_these_factors():
     found = predict_groups.levels(predict_groups.curves())
-    assert len(found) == 1033
-    assert predict_groups.error([level.ratio for level in found]) == pytest.approx(1.16, abs=0.005)
+    assert len(found) == 1003  # 30 of the file's 1,033 stand twice
+    assert predict_groups.error([level.ratio for level in found]) == pytest.approx(1.15, abs=0.01)
     inside = [level.within for level in found]
     assert 0.75 < sum(inside) / len(inside) < 0.9
     ttft = [level.ttft_s / level.predicted.ttft_s for level in found if level.ttft_s]
     assert predict_groups.error(ttft) < 2.2
-    assert len(predict_groups.table(found).splitlines()) == 2 + 8 + 1  # groups of 20 levels or more, and all
+    assert len(predict_groups.table(found).splitlines()) == 2 + 7 + 1  # groups of 20 levels or more, and all
     for group in {level.curve.group for level in found}:
         mine = [level for level in found if level.curve.group == group]
         assert len(mine) < 20 or predict_groups.error([level.ratio for level in mine]) < 1.3
@@ -102,3 +102,22 @@ def test_a_part_is_judged_by_constants_that_were_set_on_others(monkeypatch):
 
 def test_the_examples_in_the_docstrings_hold():
     assert doctest.testmod(bench).failed == 0
+
+
+def test_recorded_answers_of_aiconfigurator_are_read_as_they_were_given(tmp_path):
+    found = predict_groups.levels(predict_groups.curves()[:2])
+    answers = [predict_beside.Answer(1234.5, 0.25, 0.0125), *[None] * (len(found) - 1)]
+    predict_beside.record(found, answers, tmp_path / "answers.json")
+    assert predict_beside.beside(found, str(tmp_path / "answers.json")) == answers
+
+
+def test_knee_is_ahead_of_aiconfigurator_on_all_common_levels_by_its_recorded_answers():
+    found = predict_groups.levels(predict_groups.curves())
+    answers = predict_beside.beside(
+        found, predict_beside.__file__.replace("predict_beside.py", "aiconfigurator_answers.json")
+    )
+    everywhere = predict_beside.table(found, answers).splitlines()[-1]
+    levels, ours, theirs, our_ttft, their_ttft = (float(cell.strip(" ×")) for cell in everywhere.split("|")[2:7])
+    assert levels == 963
+    assert ours < theirs
+    assert our_ttft < their_ttft

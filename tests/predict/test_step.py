@@ -94,13 +94,15 @@ def test_experts_are_read_as_the_batch_hits_them():
 
 
 def test_spread_experts_pay_two_all_to_alls_a_layer_in_place_of_a_reduce():
-    reduced, spread = (step_cost(*served("deepseek-v3", "h200-sxm", tp=8, ep=n)) for n in (1, 8))
+    reduced, within = (step_cost(*served("deepseek-v3", "h200-sxm", tp=8, ep=n)) for n in (1, 8))
+    spread = step_cost(*served("deepseek-v3", "h200-sxm", tp=8, dp=2, ep=16))
     # 122 all-reduces; or 64 and 116 all-to-alls: two in each of 58 layers
-    assert reduced.sync == pytest.approx(122 * 15e-6)
+    assert reduced.sync == within.sync == pytest.approx(122 * 15e-6)
+    assert within.sync_token == reduced.sync_token  # every rank of one replica has all tokens
     assert spread.sync == pytest.approx((64 + 116) * 15e-6)
-    # each token once for each of its 8 experts, an eighth of the tokens from each rank: 116 · 8 · 7/8 / 8 · 7168 · 2
+    # each token once for each of its 8 experts, an eighth of the tokens from each rank: 116 · 8 · 15/16 / 8 · 7168 · 2
     token = 7168 * 2 / (0.7 * 450e9)
-    assert spread.sync_token == pytest.approx(64 * 2 * 7 / 8 * token + 116 * 8 * 7 / 8 / 8 * token)
+    assert spread.sync_token == pytest.approx(64 * 2 * 7 / 8 * token + 116 * 8 * 15 / 16 / 8 * token)
 
 
 def test_replicas_that_share_experts_hit_more_of_them_and_hold_fewer():
