@@ -41,6 +41,7 @@ from harness.workload.words import COMMON
 LONGEST = 1_000_000  # tokens: an answer that outlasts any trial
 _PROMPT_WORDS = 16
 _PATIENCE_S = 30.0  # until all streams have begun
+_METRICS_S = 10.0  # for an answer of the endpoint's page of metrics
 _WAY_OUT = "see what else this machine is doing, and try again"
 _decode = msgspec.msgpack.Decoder(list[Record]).decode
 
@@ -248,7 +249,11 @@ def _peak(pid: int) -> int:
 
 def _running(url: str) -> int:
     """Requests that the endpoint counts as running."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10.0)
-    with contextlib.closing(connection):
-        connection.request("GET", "/metrics")
-        return int(server.figures(connection.getresponse().read().decode())["running"])
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_METRICS_S)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            return int(server.figures(connection.getresponse().read().decode())["running"])
+    except TimeoutError:
+        fact = f"the reference endpoint did not give its metrics within {_METRICS_S:g} s"
+        raise HarnessError(fact, place="trial", way_out=_WAY_OUT) from None

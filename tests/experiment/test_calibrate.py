@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from harness.errors import HarnessError
+from harness.experiment import trial
 from harness.experiment.calibrate import (
     Effort,
     calibrate,
@@ -233,3 +235,11 @@ def test_a_calibration_finds_every_ceiling_and_error(kept: Path) -> None:
     assert stale(made) is None
     save(made)
     assert load() == made
+
+
+def test_an_endpoint_that_is_starved_of_its_processor_ends_a_trial_in_one_line(monkeypatch):
+    monkeypatch.setattr(trial, "_METRICS_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(HarnessError) as error:
+            trial._running(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert "did not give its metrics" in error.value.fact
