@@ -39,7 +39,6 @@ from harness.workload.uniform import Uniform
 from harness.workload.words import COMMON
 
 LONGEST = 1_000_000  # tokens: an answer that outlasts any trial
-_PROMPT_WORDS = 16
 _PATIENCE_S = 30.0  # until all streams have begun
 _METRICS_S = 10.0  # for an answer of the endpoint's page of metrics
 _WAY_OUT = "see what else this machine is doing, and try again"
@@ -54,6 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 0
     rate: float | None = None  # open loop: requests per second, in place of streams
     output_tokens: int = LONGEST
+    prompt_words: int = 16
     spread_s: float = 0.5  # over which the streams begin
     start: str = "staggered"
     settle_s: float = 0.0  # from when all have begun to when measuring begins
@@ -218,7 +218,7 @@ def _plan(load: Load, served: Served, run_id: str, worker: int, cpus: tuple[int,
         url=served.url,
         model="reference",
         drop=drop,
-        source=Uniform(words=COMMON, prompt_words=_PROMPT_WORDS, output_tokens=load.output_tokens, seed=0),
+        source=Uniform(words=COMMON, prompt_words=load.prompt_words, output_tokens=load.output_tokens, seed=0),
         first_request=0,
         request_timeout_s=600.0,
         max_rps=None,
