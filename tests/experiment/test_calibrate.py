@@ -239,7 +239,6 @@ def test_a_calibration_finds_every_ceiling_and_error(kept: Path) -> None:
 
 def test_an_endpoint_that_is_starved_of_its_processor_ends_a_trial_in_one_line(monkeypatch):
     monkeypatch.setattr(trial, "_METRICS_S", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(HarnessError) as error:
-            trial._running(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HarnessError) as error:
+        trial._running(f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert "did not give its metrics" in error.value.fact
