@@ -39,7 +39,7 @@ _TEXTS = [name.rstrip("_") for name, kind in PLAIN if kind == "string"]
 _ROW_GROUP, _ROWS_AT_ONCE = 8192, 1024  # requests written and read at once: memory stays small
 _GROUP_BYTES = 16 << 20  # of arrivals, from which on a group has fewer requests: answers may be long
 _SLACK = 4096  # rows that a file of any size may have
-_BYTES_A_REQUEST = 8  # at least: a request's times alone take more, however they are compressed; usually 200
+_BYTES_A_REQUEST = 4  # at least: on a virtual clock times repeat, and a request of one token took 6.8; usually 200
 _BYTES_A_SAMPLE = 1  # at least; usually 4 to 6
 _VALUES_A_BYTE = 4  # of the file: arrivals and their tokens; usually 0.5
 _EXPANDS = 50  # data over the file's size, at most; usually 2 to 3
