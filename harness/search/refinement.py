@@ -87,7 +87,7 @@ def _settling(state: State, fit: curve.Fit) -> Decision | None:
     left = state.search.seconds_left
     if left is None or knee.settled(fit) or fit.curve.settle is None:
         return None
-    wanted = [C for C in fit.curve.settle.levels if state.affordable(C) and state.top >= C]
+    wanted = [C for C in fit.curve.settle.levels if state.worthwhile(C) and state.affordable(C) and state.top >= C]
     if not wanted or left > _LAST * state.cost(max(wanted)):
         return None
     return measure(max(wanted), Reason.LITTLE_TIME, left=left)
@@ -108,7 +108,7 @@ def _fill(state: State) -> Decision | None:
     if about is None or not 1 <= about <= last:
         X = {m.users: m.output_tokens_per_s for m in state.valid}
         about = next((C for C in sorted(X) if X[C] >= 0.95 * max(X.values())), last)
-    new = [C for C in range(1, min(2 * last, state.top) + 1) if C not in state.times]
+    new = [C for C in range(1, min(2 * last, state.top) + 1) if C not in state.times and state.worthwhile(C)]
     near = min(new, key=lambda C: abs(math.log(C / about)), default=None)
     return None if near is None else state.measure(near, Reason.FEW_LEVELS, levels=len(state.times))
 
@@ -118,7 +118,7 @@ def _between(state: State) -> int | None:
     hinge = knee.fit(state).curve.hinge_concurrency.value
     for low, high in itertools.pairwise(state.times):
         middle = round(math.sqrt(low * high))
-        if hinge is not None and low <= hinge <= high and middle not in state.times:
+        if hinge is not None and low <= hinge <= high and middle not in state.times and state.worthwhile(middle):
             return middle
     return None
 
@@ -188,7 +188,7 @@ def _informative(state: State, fit: curve.Fit, wide: Sequence[Floats]) -> Decisi
     if about and hi / lo > _VAGUE and lo <= about <= min(hi, state.highest) and round(about) not in state.times:
         return state.measure(round(about), Reason.PREDICTED, known=known, hinge=about)
     grid = np.unique(np.round(np.geomspace(1, state.highest, _CANDIDATES)).astype(int)).tolist()
-    grid = [C for C in grid if state.times.get(C, 0) < _TIMES]
+    grid = [C for C in grid if state.times.get(C, 0) < _TIMES and state.worthwhile(C)]
     up = [_up(state)] if _up(state) > state.highest else []
     C = information_gain.most(state, fit, grid + up, wide)
     if not wide and not knee.settled(fit):

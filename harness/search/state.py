@@ -21,6 +21,7 @@ from harness.search.measured import ERRORS, MeasuredLevel
 
 KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
 _ASSUMED = 0.02  # relative error of a level that has none
+_IN_VAIN = 2  # times that a level is measured without counting, after which its cause is taken to stand
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +120,12 @@ class State(msgspec.Struct, frozen=True):
         return [m for m in self.measured if m.counts]
 
     def measure(self, C: int, why: Reason, /, **figures: object) -> Decision | None:
-        """The level as the next one, if what is left of the budget pays for it."""
-        return decision.measure(C, why, **figures) if self.affordable(C) else None
+        """The level as the next one, if it may tell something and what is left of the budget pays for it."""
+        return decision.measure(C, why, **figures) if self.worthwhile(C) and self.affordable(C) else None
+
+    def worthwhile(self, C: int) -> bool:
+        """Whether a level may still count: not where it has not whenever it was measured."""
+        return C in self.times or sum(m.concurrency == C for m in self.measured) < _IN_VAIN
 
     def affordable(self, C: int) -> bool:
         requests = max((m.requests / m.users for m in self.valid), default=0.0) * C

@@ -201,6 +201,17 @@ def test_a_single_stream_that_is_twice_invalid_ends_nothing() -> None:
     assert next_level(spoiled * 2, search()).concurrency == 2
 
 
+@pytest.mark.parametrize("hinge", [1.5, 2.5])
+def test_a_level_that_never_counts_is_given_up_and_others_are_measured_instead(hinge: float) -> None:
+    """A cause that stands, like a client too slow for the short answers of a single stream."""
+    levels: list[MeasuredLevel] = []
+    while not (step := next_level(levels, search())).over:
+        assert len(levels) < MOST
+        assert (C := step.concurrency) is not None
+        levels.append(measured(C, server(C, hinge), valid=C > 1))
+    assert [m.users for m in levels].count(1) == 2
+
+
 def test_two_stalled_levels_in_a_row_end_the_ramp() -> None:
     stalled = measured(2, 1.0, valid=False, stalled=True)
     assert not next_level([measured(1, 1.0), stalled], search()).over
