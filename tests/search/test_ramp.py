@@ -207,7 +207,8 @@ def test_a_level_that_never_counts_is_given_up_and_others_are_measured_instead(h
     levels: list[MeasuredLevel] = []
     while not (step := next_level(levels, search())).over:
         assert len(levels) < MOST
-        assert (C := step.concurrency) is not None
+        C = step.concurrency
+        assert C is not None
         levels.append(measured(C, server(C, hinge), valid=C > 1))
     assert [m.users for m in levels].count(1) == 2
 
