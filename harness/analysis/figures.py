@@ -160,7 +160,7 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
         icls = icls[icls > 0]
     mean_icl = float(icls.mean()) if len(icls) else None
     independent = steps(icls, T, replicas, reorder=True)
-    icl = spread(icls, independent, mean_icl)
+    icl = spread(icls, independent, mean_icl, reorder=True)
     tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
     mean = mean_itl(table.first[good], table.last[good], requests.output_tokens[good], table.first_tokens[good])
     itl = Spread(mean, None, None, None, None, None, independent)

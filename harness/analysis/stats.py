@@ -105,10 +105,11 @@ def percentiles(
     return [found.get(q) for q in qs]
 
 
-def spread(values: Floats, n: int | None = None, mean: float | None = None) -> Spread:
+def spread(values: Floats, n: int | None = None, mean: float | None = None, *, reorder: bool = False) -> Spread:
     """The distribution of `values` without its nans; n is the count of independent samples, where that is fewer.
 
-    With their `mean` given the values may be put into another order: it takes no copy of them.
+    `mean`: that of the values in the order in which they came, where they have another by now; rounding depends on it.
+    `reorder`: the values may be put into another order, instead of a copy of them.
 
     >>> spread(np.arange(11.0))
     Spread(mean=5.0, p50=5.0, p90=None, p95=None, p99=None, max=10.0, n=11)
@@ -118,7 +119,6 @@ def spread(values: Floats, n: int | None = None, mean: float | None = None) -> S
     n = len(values) if n is None else min(n, len(values))
     if not len(values):
         return Spread(None, None, None, None, None, None, 0)
-    reorder = mean is not None
     mean = float(values.mean()) if mean is None else mean
     p50, p90, p95, p99 = percentiles(values, (50, 90, 95, 99), n, reorder=reorder)
     return Spread(mean, p50, p90, p95, p99, float(values.max()), n)

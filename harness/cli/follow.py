@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _EVERY_S = 0.5
 
 
-def follow(folder: Path) -> None:
-    """Print the table after each level, and the answer when the run has ended."""
+def follow(folder: Path, *, verbose: bool = False) -> None:
+    """Print the table after each level, and the answer when the run has ended, with all its details if `verbose`."""
     from harness.analysis.summarise import summarise
     from harness.report import document, level_table, run_report, terminal
     from harness.results.result import Result, run_manifest
@@ -33,7 +33,7 @@ def follow(folder: Path) -> None:
         terminal.show(document.Document(sections=[level_table.by_load(summary)]), talk)
         talk.print()
     run = Result.open(folder)
-    terminal.show(run_report.screen(summarise(run), run.manifest), talk)
+    terminal.show(run_report.screen(summarise(run), run.manifest, verbose=verbose), talk)
 
 
 def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:

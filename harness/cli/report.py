@@ -56,9 +56,9 @@ def report(
         from harness.cli import follow as following
 
         written = {"--out": out, "--baseline": baseline, "--figures": figures}
-        rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"]}
+        rest = {"--json": shown["as_json"], **written, "--quiet": shown["quiet"], "--claims": claims}
         following.must_be_alone(folder, rest)
-        following.follow(Path(folder[0]))
+        following.follow(Path(folder[0]), verbose=shown["verbose"])
         return
     if figures is not None and no_plots:
         raise HarnessError("--figures with --no-plots", way_out="leave one of them out")

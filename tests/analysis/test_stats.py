@@ -87,6 +87,15 @@ def test_a_spread_leaves_out_nans_and_counts_what_is_left() -> None:
     assert (empty.mean, empty.max, empty.n) == (None, None, 0)
 
 
+def test_a_spread_leaves_the_values_as_they_are_unless_it_may_reorder_them() -> None:
+    values = np.array([3.0, 1.0, 2.0] * 100)
+    before = values.copy()
+    found = spread(values, None, 2.0)
+    assert np.array_equal(values, before)
+    assert spread(values, None, 2.0, reorder=True) == found
+    assert sorted(values) == sorted(before)
+
+
 def test_the_effective_count_decides_on_percentiles_but_not_on_the_mean() -> None:
     s = spread(np.arange(1000.0), n=30)
     assert (s.mean, s.p50, s.p90, s.n) == (499.5, 499.5, None, 30)

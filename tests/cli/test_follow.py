@@ -70,6 +70,17 @@ def test_a_run_that_has_ended_is_shown_at_once(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == before, "nothing is written"
 
 
+def test_verbose_is_of_the_answer_at_the_end(tmp_path: Path) -> None:
+    with running(tmp_path) as spool:
+        measure(spool, 0)
+    finish(tmp_path)
+    short, whole = (
+        CliRunner().invoke(cli, ["report", str(tmp_path), "--follow", *more]) for more in ([], ["--verbose"])
+    )
+    assert (short.exit_code, whole.exit_code) == (0, 0), whole.output
+    assert len(whole.output.splitlines()) > len(short.output.splitlines())
+
+
 def test_a_frame_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> None:
     with running(tmp_path) as spool:
         measure(spool, 0)
@@ -82,7 +93,7 @@ def test_a_frame_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> Non
     assert frames.levels_since(cut, at) == ([level(0)], len(data))
 
 
-@pytest.mark.parametrize("more", [["--json"], ["--out", "all"], ["other"]])
+@pytest.mark.parametrize("more", [["--json"], ["--out", "all"], ["--claims"], ["other"]])
 def test_what_does_not_go_with_it_is_refused(tmp_path: Path, more: list[str]) -> None:
     done = CliRunner().invoke(cli, ["report", str(tmp_path), "--follow", *more])
     assert done.exit_code == 1
