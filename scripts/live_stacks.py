@@ -1,4 +1,4 @@
-"""One weight set on vLLM, llama-server and transformers, one core each in turn; and 4 bits against 32 on llama-server.
+"""One weight set on vLLM, llama-server and transformers, one core each in turn; 4 bits against 32 on llama-server.
 
     python scripts/live_stacks.py measure --only stacks --repeat 3 --out results/live-stacks
 
@@ -19,8 +19,10 @@ import tomli_w
 LIVE = Path(".live").absolute()
 FOLDER, MODEL = LIVE / "stacks", LIVE / "smollm2/model"
 SEATS, CONTEXT = 8, 1024  # requests at once, on the servers that have such a limit; tokens of each
-WORKLOAD = {"input_tokens": 128, "output_tokens": 64, "tokenizer": str(MODEL)}
-NAMES = ("stacks", "quantised")
+WORKLOAD = {"input_tokens": 64, "output_tokens": 32, "tokenizer": str(MODEL)}
+LEVELS = "1,2,4,8,12,16"  # the same for all, so that every level has a ratio
+NAMES = ("stacks", "quantised", "answers")
+QUESTIONS = Path("scripts/live-questions.jsonl").absolute()
 
 
 def llama_server() -> dict[str, Any]:
@@ -83,23 +85,21 @@ def campaign(name: str) -> dict[str, Any]:
     """The campaign file of that name; the bounds of a run are given by options."""
     seats = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
     path = {each: str(FOLDER / f"{each}.toml") for each in recipes()}
-    if name == "quantised":
-        q4 = str(LIVE / "smollm2/model-q4/model.gguf")
-        stacks = [
-            {"name": "f32", "recipe": path["llama-server"], **seats, "dtype": "fp32"},
-            {"name": "q4", "recipe": path["llama-server"], **seats, "model": q4},
-        ]
-        claims = [{"id": "benchmark-int4", "of": "q4", "over": "f32"}]
-    else:
-        stacks = [
-            {"recipe": path["vllm"], **seats, "dtype": "fp32"},
-            {"recipe": path["llama-server"], **seats, "dtype": "fp32"},
-            {"recipe": path["transformers"], "dtype": "fp32"},
-        ]
-        claims = [{"id": "stack-llamacpp", "of": "llama-server", "over": "vllm"}]
+    q4 = {"name": "q4", "recipe": path["llama-server"], **seats, "model": str(LIVE / "smollm2/model-q4/model.gguf")}
+    f32: list[dict[str, Any]] = [
+        {"recipe": path["vllm"], **seats, "dtype": "fp32"},
+        {"recipe": path["llama-server"], **seats, "dtype": "fp32"},
+        {"recipe": path["transformers"], "dtype": "fp32"},
+    ]
     # The servers have core 0, knee core 1. No prediction: it knows no 32-bit weights.
-    hardware = {"host_cpus": [0]}
-    return {"name": f"live-{name}", "workload": WORKLOAD, "hardware": hardware, "stack": stacks, "claim": claims}
+    made: dict[str, Any] = {"name": f"live-{name}", "workload": WORKLOAD, "hardware": {"host_cpus": [0]}}
+    if name == "quantised":
+        claim = {"id": "benchmark-int4", "of": "q4", "over": "f32"}
+        return {**made, "stack": [{**f32[1], "name": "f32"}, q4], "claim": [claim]}
+    if name == "answers":
+        asked = {"file": str(QUESTIONS), "repeats": 2, "output_tokens": 16}
+        return {**made, "quality": asked, "stack": [*f32, q4]}
+    return {**made, "stack": f32, "claim": [{"id": "stack-llamacpp", "of": "llama-server", "over": "vllm"}]}
 
 
 def write() -> None:
@@ -117,17 +117,19 @@ def main() -> None:
     measuring = verbs.add_parser("measure")
     measuring.add_argument("--only", choices=NAMES, action="append", help="this campaign alone")
     measuring.add_argument("--repeat", type=int, default=3, help="runs of each stack, in turns")
-    measuring.add_argument("--max-seconds", type=float, default=180.0, help="of every run")
+    measuring.add_argument("--level-seconds", type=float, default=12.0, help="of every window")
     measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each, once")
     measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
     arguments = parser.parse_args()
     write()
-    bounds = ["--max-concurrency", "32", "--max-seconds", f"{arguments.max_seconds:g}"]
-    bounds += ["--repeat", str(arguments.repeat)]
-    if arguments.short:
-        bounds = ["--levels", "1,2", "--level-seconds", "2"]
     statuses = []
     for name in arguments.only or NAMES:
+        bounds = ["--levels", LEVELS, "--level-seconds", f"{arguments.level_seconds:g}"]
+        bounds += ["--repeat", str(arguments.repeat)]
+        if name == "answers":  # the questions come before the load, so that one run of two levels tells
+            bounds = ["--levels", "1,8", "--level-seconds", "20"]
+        if arguments.short:
+            bounds = ["--levels", "1,2", "--level-seconds", "2"]
         out = f"{arguments.out}-{'short-' if arguments.short else ''}{name}"
         command = ["taskset", "-c", "1", sys.executable, "-m", "harness", "stacks", "run"]
         command += [str(FOLDER / f"live-{name}.toml"), "--model", str(MODEL), *bounds, "--yes", "--out", out]

@@ -60,5 +60,13 @@ def test_the_quantised_file_is_served_with_the_same_flags(written: Path) -> None
     assert found["q4"][2].endswith("model-q4/model.gguf")
 
 
+def test_all_four_are_asked_the_same_questions(written: Path) -> None:
+    assert list(commands(written, "answers")) == ["vllm", "llama-server", "transformers", "q4"]
+    scenario, _ = campaign_of(str(written / "stacks/live-answers.toml"))
+    assert scenario.quality
+    assert scenario.quality.file == str(live_stacks.QUESTIONS)
+    assert live_stacks.QUESTIONS.is_file()
+
+
 def test_every_recipe_is_one(written: Path) -> None:
     assert {recipe.load(path).title for path in (written / "stacks").glob("[!l]*.toml")} >= {"vLLM on the CPU"}
