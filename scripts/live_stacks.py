@@ -2,8 +2,10 @@
 
     python scripts/live_stacks.py measure --only stacks --repeat 3 --out results/live-stacks
 
+    python scripts/live_stacks.py compare --out results/live     # from what was measured
+
 Writes the recipes and campaigns of this machine's servers into .live/stacks and leaves the rest to `knee stacks run`:
-starting, measuring, ending. scripts/live-stacks builds what is started here.
+starting, measuring, ending; and to `knee compare`. scripts/live-stacks builds what is started here.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ SEATS, CONTEXT = 8, 1024  # requests at once, on the servers that have such a li
 WORKLOAD = {"input_tokens": 64, "output_tokens": 32, "tokenizer": str(MODEL)}
 LEVELS = "1,2,4,8,12,16"  # the same for all, so that every level has a ratio
 NAMES = ("stacks", "quantised", "answers")
+VARIED = {  # what may differ
+    "stacks": "engine,max-num-seqs",
+    "quantised": "precision",
+    "answers": "engine,max-num-seqs,precision",
+}
 QUESTIONS = Path("scripts/live-questions.jsonl").absolute()
 
 
@@ -111,16 +118,8 @@ def write() -> None:
         (FOLDER / f"live-{name}.toml").write_text(tomli_w.dumps(campaign(name)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="One weight set on three servers.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    measuring = verbs.add_parser("measure")
-    measuring.add_argument("--only", choices=NAMES, action="append", help="this campaign alone")
-    measuring.add_argument("--repeat", type=int, default=3, help="runs of each stack, in turns")
-    measuring.add_argument("--level-seconds", type=float, default=12.0, help="of every window")
-    measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each, once")
-    measuring.add_argument("--out", default="results/live", help="what the names of the folders begin with")
-    arguments = parser.parse_args()
+def measure(arguments: argparse.Namespace) -> int:
+    """Run the campaigns, one after the other, whatever became of the one before; the worst of their statuses."""
     write()
     statuses = []
     for name in arguments.only or NAMES:
@@ -134,9 +133,34 @@ def main() -> None:
         command = ["taskset", "-c", "1", sys.executable, "-m", "harness", "stacks", "run"]
         command += [str(FOLDER / f"live-{name}.toml"), "--model", str(MODEL), *bounds, "--yes", "--out", out]
         statuses.append(subprocess.call(command))
-        if statuses[-1] >= 128 or statuses[-1] < 0:
+        if statuses[-1] >= 128 or statuses[-1] < 0:  # it was ended
             break
-    sys.exit(max(statuses, key=abs))
+        if not arguments.short:
+            compare(name, out)
+    return max(statuses, key=abs)
+
+
+def compare(name: str, out: str) -> int:
+    """`knee compare` over the runs of a campaign, from their records; into the campaign's folder."""
+    runs = [str(each) for each in sorted(Path(out).glob("*-[0-9]"))]
+    command = [sys.executable, "-m", "harness", "compare", *runs, "--vary", VARIED[name], "--out", f"{out}/comparison"]
+    return subprocess.call([*command, "--answers"] if name == "answers" else command)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One weight set on three servers.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measuring, comparing = verbs.add_parser("measure"), verbs.add_parser("compare")
+    for verb in (measuring, comparing):
+        verb.add_argument("--only", choices=NAMES, action="append", help="this campaign alone")
+        verb.add_argument("--out", default="results/live", help="what the names of the folders begin with")
+    measuring.add_argument("--repeat", type=int, default=3, help="runs of each stack, in turns")
+    measuring.add_argument("--level-seconds", type=float, default=12.0, help="of every window")
+    measuring.add_argument("--short", action="store_true", help="the levels 1 and 2, 2 s each, once")
+    arguments = parser.parse_args()
+    if arguments.verb == "measure":
+        sys.exit(measure(arguments))
+    sys.exit(max(compare(name, f"{arguments.out}-{name}") for name in arguments.only or NAMES))
 
 
 if __name__ == "__main__":
