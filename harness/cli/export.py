@@ -14,21 +14,24 @@ _FORMATS = ("csv", "vllm", "llm-d", "otel")  # of harness.library.export, which 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--to", type=click.Choice(_FORMATS), required=True, help="Format of the files.")
-@click.option("--out", metavar="DIR", help="Write files there; default: the levels on stdout.")
+@click.option("--out", metavar="DIR|URL", help="Write files there, or post otel; default: stdout.")
 def export(folder: str, to: str, out: str | None) -> None:
     """Write a result in another tool's format.
 
     csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
-    llm-d: llm-d's benchmark report as JSON, a file a level. otel: OpenTelemetry metrics as JSON, one file. On stdout
-    each JSON is a line.
+    llm-d: llm-d's benchmark report as JSON, a file a level. otel: OpenTelemetry metrics as JSON, one file, or posted
+    to a collector's URL. On stdout each JSON is a line.
     """
     from harness.library import export as exporting
+    from harness.library import otlp
     from harness.library.measurement import load
 
     measured = load(folder)
     with output.closed_stdout_ignored():
         if out is None:
             sys.stdout.write(exporting.text(measured, to))
+        elif otlp.is_address(out):
+            print(exporting.send(measured, to, out), file=sys.stderr)
         else:
             for path in exporting.export(measured, to, out):
                 print(path, file=sys.stderr)

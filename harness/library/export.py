@@ -10,6 +10,7 @@ import msgspec
 
 from harness import files
 from harness.errors import HarnessError, nearest
+from harness.library import otlp
 from harness.library.measurement import Measurement, load
 from harness.manifest import Manifest
 from harness.results.exports import llm_d, otel, table, vllm
@@ -53,6 +54,14 @@ def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path
     for name, content in made.items():
         files.write(folder / name, content, way_out="choose another --out")
     return [folder / name for name in made]
+
+
+def send(run: Measurement | str | Path, to: str, address: str) -> str:
+    """Post a run's metrics to a collector of OpenTelemetry, and return what became of them in a line."""
+    if _known(to) != OTEL:
+        raise HarnessError(f"{to} is written to a folder", place="--out", way_out="give a folder, or --to otel")
+    run = run if isinstance(run, Measurement) else load(run)
+    return otlp.post(otel.of_run(run.summary, run.manifest), address)
 
 
 def _known(to: str) -> str:

@@ -87,3 +87,10 @@ def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: P
     with pytest.raises(HarnessError, match="did you mean 'vllm'"):
         exporting.export(folder, "vlm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_url_takes_opentelemetrys_metrics_alone(folder: Path) -> None:
+    refused = CliRunner().invoke(cli, ["export", str(folder), "--to", "csv", "--out", "http://127.0.0.1:1"])
+    assert "csv is written to a folder" in str(refused.exception) + refused.output
+    unreached = CliRunner().invoke(cli, ["export", str(folder), "--to", "otel", "--out", "http://127.0.0.1:1"])
+    assert "the collector was not reached" in str(unreached.exception) + unreached.output
