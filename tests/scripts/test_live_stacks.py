@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from harness import recipe
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
 sys.path.append(str(ROOT / "scripts"))
 
 import live_stacks  # noqa: E402  # its folder is a line above
@@ -66,6 +69,15 @@ def test_all_four_are_asked_the_same_questions(written: Path) -> None:
     assert scenario.quality
     assert scenario.quality.file == str(live_stacks.QUESTIONS)
     assert live_stacks.QUESTIONS.is_file()
+
+
+def test_the_committed_comparison_is_what_its_records_say(tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / "live-stacks", tmp_path / "live-stacks", ignore=shutil.ignore_patterns("comparison"))
+    assert live_stacks.compare("stacks", str(tmp_path / "live-stacks")) == 0
+    made, kept = (
+        json.loads((folder / "live-stacks/comparison/comparison.json").read_bytes()) for folder in (tmp_path, RESULTS)
+    )
+    assert made == kept
 
 
 def test_every_recipe_is_one(written: Path) -> None:
