@@ -16,7 +16,10 @@ from tests.builders.schemas import unindented
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "manifest.schema.json").read_text())
-COMMITTED = [*sorted(ROOT.glob("results/*/manifest.json")), ROOT / "tests" / "data" / "demo" / "manifest.json"]
+FOLDERS = sorted(ROOT.glob("results/**/manifest.json"))
+CAMPAIGNS = [path for path in FOLDERS if path.with_name("map.json").exists()]
+RUNS = [path for path in FOLDERS if path not in CAMPAIGNS]
+COMMITTED = [*RUNS, ROOT / "tests" / "data" / "demo" / "manifest.json"]
 
 
 def stored(path: Path) -> dict[str, Any]:
@@ -48,6 +51,14 @@ def test_every_committed_manifest_is_read_whole_and_fits_the_schema(path: Path) 
     assert isinstance(found, Manifest)
     assert lost(data, msgspec.to_builtins(found)) == []
     jsonschema.validate(data, SCHEMA)
+
+
+@pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda path: path.parent.name)
+def test_every_committed_campaign_is_read_whole(path: Path) -> None:
+    data = stored(path)
+    found = manifest.read(data)
+    assert isinstance(found, MapManifest)
+    assert lost(data, msgspec.to_builtins(found)) == []
 
 
 def test_what_a_later_version_adds_is_left_out() -> None:
