@@ -31,14 +31,14 @@ class Answer(NamedTuple):
     itl_s: float
 
 
-def beside(found: Sequence[Level], python: str) -> list[Answer | None]:
+def beside(found: Sequence[Level], source: str) -> list[Answer | None]:
     """Its answer to each level, None where it has none: by its environment's interpreter, or as a JSON file has it."""
-    if python.endswith(".json"):
-        recorded = json.loads(Path(python).read_text())
+    if source.endswith(".json"):
+        recorded = json.loads(Path(source).read_text())
         answers = [recorded.get(_key(question(level))) for level in found]
         return [each and Answer(*each) for each in answers]
     got = subprocess.run(  # the operator's own interpreter
-        [python, str(_ROWS)], input=json.dumps([question(level) for level in found]), capture_output=True, text=True
+        [source, str(_ROWS)], input=json.dumps([question(level) for level in found]), capture_output=True, text=True
     )
     if got.returncode:
         reason = got.stderr.strip().splitlines()[-1:] or [f"exit status {got.returncode}"]
