@@ -19,6 +19,7 @@ from harness.results import columns, frames
 from harness.results.folder import MANIFEST, REQUESTS, SPOOL, TELEMETRY, claimed, create
 from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
+from tests.builders.records import request
 
 
 def record(
@@ -258,3 +259,13 @@ def test_the_telemetry_of_an_idle_server_is_read_back(tmp_path: Path) -> None:
     samples = [Sample(float(second), "server", metric, 8.0) for second in range(900) for metric in metrics]
     columns.write_telemetry(tmp_path / TELEMETRY, samples)
     assert columns.telemetry(tmp_path / TELEMETRY) == samples
+
+
+def test_many_short_answers_at_the_same_times_are_read_back(tmp_path: Path) -> None:
+    """On a virtual clock times repeat, so that a request takes few bytes of the file."""
+    one = request(1.0, [1.1], tokens=[1], done=1.1)
+    records = [msgspec.structs.replace(one, request_id=f"0123456789ab-{i}") for i in range(10_000)]
+    path = tmp_path / REQUESTS
+    columns.write_requests(path, header(0, 0.0), [Level(0, 16, 0, 0.0)], records)
+    assert path.stat().st_size < 8 * len(records)
+    assert len(columns.requests(path)[2]) == len(records)
