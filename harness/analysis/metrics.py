@@ -13,6 +13,8 @@ import numpy as np
 from harness.analysis.table import Bools, Counts, Floats, Table, pieces, placed_tokens
 from harness.record import Level
 
+_IN_STREAM = ("stream_error", "malformed_event", "truncated")  # known once the answer is decoded
+
 
 def ttft(sent: Floats, first: Floats) -> Floats:
     """Time to first token: first arrival that carries a token - send; seconds, shape [n]."""
@@ -110,10 +112,12 @@ def late_share(table: Table, level: Level, start: float, end: float) -> float:
     """Share of the slots' time in a window that stood empty because of the client, 0 to 1.
 
     Σ(send − end of the request before in the slot, connecting left out) / (C · T), as far as it lies in the window,
-    which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it.
+    which is lag/(E2E + lag) where each is like the other. The pause after a failure is meant, and not in it. After an
+    error inside the stream it may come one request later, since only then it is decoded.
     """
     assert level.concurrency is not None
-    after_failure = np.isin(table.scheduled, table.done[table.failed])
+    next_one = np.isin(table.scheduled, table.done[np.isin(table.error, _IN_STREAM)])
+    after_failure = np.isin(table.scheduled, table.done[table.failed | next_one])
     late = (table.sent >= start) & (table.scheduled < end) & ~after_failure
     until = np.minimum(table.sent[late] - np.nan_to_num(table.connect[late]), end)
     empty = np.maximum(until - np.maximum(table.scheduled[late], start), 0.0)

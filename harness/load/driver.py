@@ -173,11 +173,13 @@ class Driver:
             exchange = await self._sent(built, level, due)
             due = exchange.done_ns
             # An error inside the stream is known only once it is decoded, which is one request later.
-            judged = exchange if _failed(exchange) else before
-            if judged is not None:
-                failures = failures + 1 if _failed(judged) else 0
-            before = exchange
-            if failures:
+            # Each is counted once: a second rest, after a request that went well, would look like a slow client.
+            failed = _failed(exchange)
+            known = ([before] if before is not None else []) + ([exchange] if failed else [])
+            for ended in known:
+                failures = failures + 1 if _failed(ended) else 0
+            before = None if failed else exchange
+            if known and failures:
                 await asyncio.sleep(pause_after(failures, exchange.retry_after_s))
             elif think_ms is not None:
                 due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)

@@ -282,6 +282,14 @@ def test_connecting_and_the_pause_after_a_failure_are_not_sending_late() -> None
     assert level(failed, 5.0, 35.0).client.late_fraction == pytest.approx(0.025, rel=0.15)
 
 
+@pytest.mark.parametrize(("error", "of_ten"), [("reset", 0.9), ("stream_error", 0.8), ("truncated", 0.8)])
+def test_a_pause_that_follows_an_error_inside_the_stream_one_request_later_is_not_sending_late(
+    error: str, of_ten: float
+) -> None:
+    failed = [msgspec.structs.replace(r, error=error) if i % 10 == 0 else r for i, r in enumerate(looped(0.05))]
+    assert level(failed, 5.0, 35.0).client.late_fraction == pytest.approx(of_ten * 0.05 / 1.05, rel=0.05)
+
+
 def test_an_endpoint_that_sends_four_events_at_a_time_keeps_its_throughput_and_has_icl_by_lump() -> None:
     def lumps(start: float) -> Record:
         arrivals = [start + 0.1 + 0.1 * (i // 4) for i in range(40)]

@@ -471,6 +471,20 @@ def test_a_server_that_refuses_is_not_flooded_and_nothing_is_hidden() -> None:
     assert reports[-1].failed == reports[-1].ended > 0
 
 
+def test_a_slot_rests_once_after_a_failure_and_not_again_after_the_success_behind_it() -> None:
+    class Refuses(FakeServer):
+        """Its fifth request only."""
+
+        async def send(self, exchange: Exchange, request: bytes, timeout_s: float) -> None:
+            self.fails = len(self.sent_at) == 4
+            await super().send(exchange, request, timeout_s)
+
+    records, _ = drive([(0.0, begin_level(0, 1, spread=0.0)), (10.5, Stop())], Refuses())
+    lags = [round((r.sent_s or 0.0) - r.scheduled_s, 3) for r in sorted(records, key=lambda r: r.scheduled_s)]
+    assert lags == pytest.approx([0.05 if i == 5 else 0.0 for i in range(len(lags))], abs=0.01)
+    assert len(lags) == 12
+
+
 def test_an_error_inside_the_stream_slows_the_slot_and_is_counted() -> None:
     class Broken(FakeServer):
         """Answers 200 and an error event at once; only decoding, a tick later, tells."""
