@@ -55,7 +55,7 @@ def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> C
             return _beyond(levels, best, slope)
         change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} %"
         reasons = [f"it is open whether throughput still rises at the last levels ({change})"]
-        bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else levels.N[-1] / 2
+        bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else corner_in_the_last_gap(levels)
         return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
     if not reasons:
@@ -88,6 +88,11 @@ def flat(levels: PooledLevels, curve: Curves) -> bool:
 def hinge_of(levels: PooledLevels, curve: Curves) -> float:
     """The hinge on the axis of N; of a curve that is flat throughout the first level."""
     return float(levels.N[0]) if flat(levels, curve) else float(curve.hinge[0])
+
+
+def corner_in_the_last_gap(levels: PooledLevels) -> float:
+    """N where a line through the last level but one has the last one's throughput, as far as levels go."""
+    return float(min(levels.X[-1] * levels.N[-2] / levels.X[-2], levels.N[-1]))
 
 
 def last_elasticity(levels: PooledLevels, sigma: Floats | None = None) -> tuple[float, float]:

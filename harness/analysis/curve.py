@@ -170,9 +170,15 @@ def _without_corner(
         all_[name] = np.array(all_[name])
         all_[name][some] = x
     if one["most95"][0] > N[-1]:
-        capped = _derived(best.fits[CAPPED], N) if len(best.fits) > CAPPED else {"hinge": N[-1:]}
-        return one | {name: capped.get(name, one[of]) for name, of in saturated.items()}, all_
+        capped = _derived(best.fits[CAPPED], N) if len(best.fits) > CAPPED else _line_to_the_last(levels)
+        return one | {name: capped[name] for name in saturated}, all_
     return one | {name: one[of] for name, of in saturated.items()}, all_
+
+
+def _line_to_the_last(levels: PooledLevels) -> dict[str, Floats]:
+    """The figures of levels too few to fit a corner, whose asymptote may be twice what any of them gave."""
+    hinge = np.array([conclusion.corner_in_the_last_gap(levels)])
+    return {"hinge": hinge, "plateau95": 0.95 * hinge, "plateau": levels.X[-1:], "half": 0.5 * hinge}
 
 
 def _bootstrap(levels: PooledLevels, best: Solved, draws: int, rng: np.random.Generator) -> Solved:

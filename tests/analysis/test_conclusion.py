@@ -100,6 +100,27 @@ def test_three_levels_that_rise_are_beyond_and_one_is_nothing() -> None:
     assert fit([]).curve.reasons == ["no valid level of concurrency was measured"]
 
 
+@pytest.mark.parametrize(
+    ("C", "X", "knee", "settle"),
+    [
+        ([1, 8, 64], [50, 400, 402], 8.04, [12, 20]),  # a hyperbola's asymptote is 529
+        ([1, 4, 8], [95.4, 382, 381], 3.99, [6, 10]),
+        ([1, 8, 64], [50, 400, 800], 16.0, [24, 40]),
+    ],
+)
+def test_of_three_levels_the_plateau_is_what_the_last_gave(
+    C: list[int], X: list[float], knee: float, settle: list[int]
+) -> None:
+    found = fit(csv(C, X))
+    assert found.curve.state == "provisional"
+    assert found.curve.plateau_tokens_per_s.value == pytest.approx(X[-1])
+    assert hinge(found) == pytest.approx(knee, rel=0.001)
+    assert found.knees.plateau95 is not None
+    assert found.knees.plateau95.value == pytest.approx(0.95 * knee, rel=0.001)
+    assert found.curve.settle is not None
+    assert found.curve.settle.levels == settle
+
+
 def test_a_server_that_takes_one_request_at_a_time_has_its_knee_at_one() -> None:
     found = fit(csv(DOUBLING, [100, 101, 99, 100, 100.5, 101, 99]))
     assert found.curve.state == "found"
