@@ -3,7 +3,7 @@
 The header names the columns, `concurrency,output_tokens_per_s[,error]`, in any order, in any case and among others; the
 error is one standard error in tokens per second. A calibration also takes `itl_s` and `ttft_s`, means in seconds.
 Semicolons and tabs separate as well, and a line that begins with # is a comment. Read strictly: a line that is not
-understood ends it, by its number.
+understood, or has more values than the header has columns, ends it by its number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LOAD, RATE, ERROR = "concurrency", "output_tokens_per_s", "error"
 _OPTIONAL = (ERROR, "itl_s", "ttft_s")  # in the order of the fields
 _MOST_ROWS = 10_000
 _BEYOND = 1e12  # requests in flight, tokens per second: none has so many
+_PLAIN = "write numbers like 1234.5"
 _EXAMPLE = f"begin it with the line '{LOAD},{RATE}' or '{LOAD},{RATE},{ERROR}'"
 
 
@@ -56,9 +57,15 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     missing = [name for name in (LOAD, RATE) if name not in names]
     if missing:
         raise HarnessError(f"no column '{missing[0]}'", place=place, way_out=_EXAMPLE)
+    twice = [name for name in (LOAD, RATE, *_OPTIONAL) if names.count(name) > 1]
+    if twice:
+        raise HarnessError(f"two columns '{twice[0]}'", place=place, way_out="keep the one that is meant")
     rows: list[CsvPoint] = []
     for line in lines:
         where = f"{place}, line {before + lines.line_num}"
+        if any(value.strip() for value in line.get(None) or ()):  # 1,200 without quotes is not 1
+            fact = f"{len(names) + len(line[None])} values, and {len(names)} columns in the header"
+            raise HarnessError(fact, place=where, way_out=_PLAIN)
         load, rate = _positive(line[LOAD], LOAD, where), _positive(line[RATE], RATE, where)
         rest = [_positive(line[name], name, where) if (line.get(name) or "").strip() else None for name in _OPTIONAL]
         if len(rows) == _MOST_ROWS:
@@ -70,12 +77,14 @@ def _read(text: str, place: str) -> list[CsvPoint]:
 
 
 def _positive(text: str | None, column: str, place: str) -> float:
+    if not (text or "").strip():
+        raise HarnessError(f"no {column}", place=place, way_out="mend the line, or leave it out")
     try:
         value = float(text or "")
     except ValueError:
         value = math.nan
     if not 0 < value < _BEYOND:
-        shown = text and text[:40]
-        fact = f"{column} {shown!r} is not a number above 0"
-        raise HarnessError(fact, place=place, way_out="mend the line, or leave it out")
+        shown = repr(text and text[:40])
+        fact = f"{column} {shown} is " + (f"{_BEYOND:g} or more" if value >= _BEYOND else "not a number above 0")
+        raise HarnessError(fact, place=place, way_out=f"{_PLAIN}, or leave out the line")
     return value

@@ -42,13 +42,17 @@ def test_a_byte_order_mark_is_no_part_of_a_name() -> None:
         ("concurrency,output_tokens_per_s\n", "x.csv: no points below its header"),
         (
             "concurrency,output_tokens_per_s\n1,2\n2\n",
-            "x.csv, line 3: output_tokens_per_s None is not a number above 0",
+            "x.csv, line 3: no output_tokens_per_s",
         ),
         ("concurrency,output_tokens_per_s\n1,2\n0,2\n", "x.csv, line 3: concurrency '0' is not a number above 0"),
         (
             "concurrency,output_tokens_per_s\n1,nan\n",
             "x.csv, line 2: output_tokens_per_s 'nan' is not a",
         ),
+        ("concurrency,output_tokens_per_s\n1,900\n2,1,700\n", "x.csv, line 3: 3 values, and 2 columns in the header"),
+        ("concurrency;output_tokens_per_s\n1;90,5\n", "x.csv, line 2: output_tokens_per_s '90,5' is not a number"),
+        ("concurrency,output_tokens_per_s\n1,1e14\n", "x.csv, line 2: output_tokens_per_s '1e14' is 1e+12 or more"),
+        ("concurrency,error,concurrency,output_tokens_per_s\n1,1,1,2\n", "x.csv: two columns 'concurrency'"),
         ("concurrency,output_tokens_per_s,error\n1,2,-1\n", "x.csv, line 2: error '-1' is not a number above 0"),
     ],
 )
@@ -57,3 +61,7 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
         read(text, "x.csv")
     assert str(caught.value).startswith(message)
     assert caught.value.way_out
+
+
+def test_a_separator_at_the_end_of_a_line_is_no_value() -> None:
+    assert read("concurrency,output_tokens_per_s\n1,2,\n4,7, ,\n", "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]
