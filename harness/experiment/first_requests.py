@@ -18,7 +18,7 @@ from harness.dialects.ndjson import NDJSON
 from harness.dialects.sse import EVENTS
 from harness.errors import HarnessError
 from harness.experiment.spoken import NotSpokenError
-from harness.experiment.unreachable import not_served, server_words, way_out_of
+from harness.experiment.unreachable import not_served, redirected, server_words, way_out_of
 from harness.load import control
 from harness.load.http1 import ResponseParser, media_type
 from harness.scenario import Scenario
@@ -249,9 +249,11 @@ class _Requests:
             async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
+                    if (moved := redirected(answer.status, answer.headers, place)) is not None:
+                        raise moved
                     self._drop_refused(answer.status, message)
                     continue
-                _must_be(decoding.media, answer.headers, place)
+                _must_be(decoding.media, answer.headers, place, may_be_whole=dialect.whole is not None)
                 ResponseParser(decoding.media).take_head(answer.status, answer.headers)  # as the load will read it
                 async for piece in control.pieces(answer):
                     decoding.feed(piece, time.monotonic_ns())
@@ -280,17 +282,19 @@ class _Requests:
         raise kind(server_words(status, message), place=place, way_out=way_out_of(status))
 
 
-def _must_be(media: str, headers: Mapping[str, str], place: str) -> None:
-    """HarnessError where a response is not of this media type, or compressed."""
+def _must_be(media: str, headers: Mapping[str, str], place: str, *, may_be_whole: bool) -> None:
+    """HarnessError where a response is not of this media type, or compressed.
+
+    `may_be_whole`: answers of this API need not stream.
+    """
     kind, streams = media_type(headers.get("content-type", "")), media != JSON
     if kind != media:
         names = {"text/html": "HTML", JSON: "one JSON body", NDJSON: "lines of JSON", EVENTS: "a stream"}
         what = names.get(kind) or repr(plain(kind[:60]) or "no content type")
-        raise NotSpokenError(
-            f"it answers with {what}, not {names[media]}",
-            place=place,
-            way_out="give an endpoint that streams" if streams else "see --api",
-        )
+        way_out = "give an endpoint that streams" if streams else "see --api"
+        if streams and kind == JSON and may_be_whole:
+            way_out = "--no-stream measures such answers"
+        raise NotSpokenError(f"it answers with {what}, not {names[media]}", place=place, way_out=way_out)
     if (coding := headers.get("content-encoding", "identity")) != "identity":
         raise HarnessError(
             f"it compresses its {'streams' if streams else 'answers'} ({coding[:40]}), though no compression was "

@@ -23,7 +23,7 @@ from harness.experiment import published, server_tokenizer, spoken, unreachable,
 from harness.experiment.endpoint import Address, Launch, address
 from harness.experiment.first_requests import LONGEST_BODY, Findings, first_requests
 from harness.experiment.spoken import NotSpokenError
-from harness.experiment.unreachable import is_https, not_served, speaks_tls
+from harness.experiment.unreachable import is_https, not_served, redirected, speaks_tls
 from harness.load import control
 from harness.load.client import client
 from harness.load.transport import Target
@@ -343,6 +343,8 @@ async def _model(
             raise HarnessError(
                 "it serves a model whose name is no text on one line", place=place, way_out="give --model"
             )
+        elif (moved := redirected(status, answer.headers, place)) is not None:
+            raise moved
         elif "html" in answer.headers.get("content-type", ""):
             raise HarnessError("it answers with HTML, not JSON", place=place, way_out="is it the API's address?")
         else:

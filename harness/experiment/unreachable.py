@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -129,7 +129,19 @@ def server_words(status: int, body: str) -> str:
         if isinstance(message, dict) and key in message:
             message = message[key]
     text = message if isinstance(message, str) else body
-    return f"{status}: " + plain(text[:_LONGEST_MESSAGE])[:240]
+    words = plain(text[:_LONGEST_MESSAGE])[:240].strip()
+    return f"{status}: {words}" if words else f"{status} without a word"
+
+
+def redirected(status: int, headers: Mapping[str, str], place: str) -> HarnessError | None:
+    """The error of an address whose server stands elsewhere; None for other answers.
+
+    A redirect is not followed: each request would take it again, and its headers would go to a host nobody named.
+    """
+    where = plain(headers.get("location", "").partition("?")[0][:_LONGEST_REASON])
+    if not 300 <= status < 400 or not where:
+        return None
+    return HarnessError(f"{status}: it redirects to {where}", place=place, way_out="give the address that it leads to")
 
 
 def not_served(status: int, body: str, place: str) -> HarnessError | None:

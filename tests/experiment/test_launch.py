@@ -147,7 +147,16 @@ def on_chat(answer: Callable[[Request], None]) -> Callable[[Request], None]:
         ("401: no key", on_chat(lambda r: r.answer(401, b'{"error":"no key"}'))),
         ("429: slow down", on_chat(lambda r: r.answer(429, b'{"message":"slow down"}'))),
         ("500: boom", on_chat(lambda r: r.answer(500, b"boom"))),
-        ("answers with one JSON body, not a stream", on_chat(lambda r: r.answer(200, b'{"choices":[]}'))),
+        ("500 without a word", on_chat(lambda r: r.answer(500, b""))),
+        (
+            "307: it redirects to http://x/v1/chat/completions; give the address",
+            on_chat(lambda r: r.answer(307, b"", extra="Location: http://x/v1/chat/completions?a=1\r\n")),
+        ),
+        (
+            "/v1/models: 301: it redirects to https://x/v1/models; give the address",
+            lambda r: r.answer(301, b"<html>", "text/html", extra="Location: https://x/v1/models\r\n"),
+        ),
+        ("one JSON body, not a stream; --no-stream measures", on_chat(lambda r: r.answer(200, b'{"choices":[]}'))),
         ("answers with HTML, not a stream", on_chat(lambda r: r.answer(200, b"<html>", "text/html"))),
         ("first request failed: truncated", on_chat(lambda r: r.stream(delta(content="x")))),
         ("first request failed: stream_error", on_chat(lambda r: r.stream(event({"error": {"message": "x"}})))),
