@@ -29,7 +29,8 @@ def export(folder: str, to: str, out: str | None) -> None:
     measured = load(folder)
     with output.closed_stdout_ignored():
         if out is None:
-            sys.stdout.write(exporting.text(measured, to))
+            # A pipe takes line feeds; a carriage return would be shown as an escape (`terminal.guard`).
+            sys.stdout.write(exporting.text(measured, to).replace("\r\n", "\n"))
         elif otlp.is_address(out):
             print(exporting.send(measured, to, out), file=sys.stderr)
         else:

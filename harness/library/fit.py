@@ -47,7 +47,11 @@ def of_foreign(found: ForeignResult, place: str) -> Measured:
     """The levels of another tool's closed loop; HarnessError where it has none."""
     levels = formats.closed_loop(found, place)
     about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
-    return Measured([Point(C, level.in_flight, X, level.se) for C, X, level in levels], Unit.OUTPUT_TOKENS, about)
+    points = [
+        Point(C, level.in_flight, X, level.se, level.valid, level.in_flight_ok, level.se_assumed)
+        for C, X, level in levels
+    ]
+    return Measured(points, Unit.OUTPUT_TOKENS, about)
 
 
 def _of_run(run: Measurement) -> Measured:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,9 +16,14 @@ from harness.cli import cli
 from harness.cli import export as verb
 from harness.errors import HarnessError
 from harness.files import write_json
+from harness.judgement import Code, invalid, note
 from harness.library import export as exporting
+from harness.library import fit as fitting
 from harness.library.measurement import load
+from harness.results.exports import table
 from harness.results.foreign import formats
+from harness.summary import Estimate
+from harness.terminal import Guard
 from harness.work import Unit
 from tests.builders.summaries import MANIFEST, full
 
@@ -81,6 +88,43 @@ def test_what_counts_no_output_tokens_has_no_file_of_that_kind(folder: Path) -> 
     with pytest.raises(HarnessError, match="vllm counts output tokens, and this run input tokens"):
         exporting.text(load(folder), "vllm")
     assert exporting.text(load(folder), "csv").startswith("concurrency,output_tokens_per_s,error,")
+
+
+def test_a_table_on_stdout_has_no_escapes_at_the_ends_of_its_lines(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", Guard(written))
+    cli.main(["export", str(folder), "--to", "csv"], standalone_mode=False)
+    lines = written.getvalue().split("\n")
+    assert lines[0] == ",".join(table.LEVELS)
+    assert [line.rpartition(",")[2] for line in lines[1:-1]] == ["False"] * len(full().levels)
+
+
+def test_the_curve_of_an_exported_table_is_that_of_its_folder(folder: Path, tmp_path: Path) -> None:
+    """Also where a level is invalid, and where errors were assumed by the number of requests."""
+    levels = [
+        msgspec.structs.replace(
+            level, output_tokens_per_s_se=level.throughput.mean, output_tokens_per_s_se_assumed=True
+        )
+        if i % 2
+        else level
+        for i, level in enumerate(full().levels)
+    ]
+    levels = [
+        msgspec.structs.replace(
+            level, requests_per_s=Estimate(None), verdicts=[*level.verdicts, note(Code.FIT_ERROR_ASSUMED, "x", "y")]
+        )
+        if level.output_tokens_per_s_se_assumed
+        else level
+        for level in levels
+    ]
+    levels[2] = msgspec.structs.replace(levels[2], verdicts=[invalid(Code.CLIENT_LIMITED, "x", "y")])
+    write_json(folder / "summary.json", msgspec.structs.replace(full(), levels=levels))
+    made = exporting.export(folder, "csv", tmp_path / "out")
+    of_folder, of_table = fitting.fit(folder), fitting.fit(made[0])
+    assert of_table.curve == of_folder.curve
+    assert of_table.knees == of_folder.knees
 
 
 def test_an_unknown_format_is_refused_with_the_nearest(folder: Path, tmp_path: Path) -> None:

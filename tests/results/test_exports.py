@@ -12,6 +12,8 @@ import jsonschema
 import msgspec
 import pytest
 
+from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.judgement import Code
 from harness.manifest import Clock, Manifest
 from harness.record import ABANDONED
 from harness.results.exports import llm_d, otel, rows, table, vllm
@@ -101,8 +103,10 @@ def test_what_is_exported_reads_back_to_the_same_values(export: Export, summary:
     for back, level in zip(found.levels, summary.levels, strict=True):
         own: dict[str, Any] = {}
         if export is as_csv:
-            assumed = level.output_tokens_per_s_se_assumed
-            own = {"in_flight": level.in_flight, "se": None if assumed else level.output_tokens_per_s_se}
+            own = {"in_flight": level.in_flight, "se": level.output_tokens_per_s_se}
+            own["se_assumed"] = level.output_tokens_per_s_se_assumed
+            own["valid"] = usable(level, Purpose.POINT)
+            own["in_flight_ok"] = Code.IN_FLIGHT_LOW not in invalid_by(level)
         elif export is as_llm_d:
             own = {"requests": level.requests}  # that were sent
         alike(back, wanted(level, **own))

@@ -177,8 +177,8 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
         load, X, gpus = level.concurrency or level.rate, level.output_tokens_per_s, found.gpus
         if not load or not X:
             continue
-        if level.concurrency:
-            points.append(Point(level.concurrency, level.in_flight, X, level.se))
+        if level.concurrency and level.valid and level.in_flight_ok:
+            points.append(Point(level.concurrency, level.in_flight, X, level.se, assumed=level.se_assumed))
         itl = level.itl_s.mean if level.itl_s.mean is not None else level.tpot_s.mean
         loads.append(
             Load(

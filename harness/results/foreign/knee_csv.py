@@ -1,9 +1,14 @@
-"""The table of `knee export --to csv`: a line a level, its columns those of `results.exports.rows`."""
+"""The table of `knee export --to csv`: a line a level, its columns those of `results.exports.rows`.
+
+Its verdicts say which levels are no points of a curve, and which errors were assumed: its curve is the folder's.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from harness.judgement import Code, Gravity
 from harness.results.exports.table import LEVELS
 from harness.results.foreign.fields import number, positive
 from harness.results.foreign.measured import NO_SERVER, ForeignLevel, ForeignResult, Latency
@@ -23,12 +28,19 @@ def read_rows(rows: Sequence[Sequence[str]]) -> ForeignResult:
 
 def _level(row: dict[str, str]) -> ForeignLevel:
     began, *others = (number(row, name) or 0.0 for name in ("requests", "errors", "cancelled", "abandoned"))
+    X, se, verdicts = number(row, "output_tokens_per_s"), positive(row, ERROR), row.get("verdicts", "").split()
+    invalid = {code for gravity, _, code in (each.partition(":") for each in verdicts) if gravity == Gravity.INVALID}
+    ended = (number(row, "requests_per_s") or 0.0) * (number(row, "window_s") or 0.0)
+    assumed = se is None and f"{Gravity.NOTE}:{Code.FIT_ERROR_ASSUMED}" in verdicts
     return ForeignLevel(
         concurrency=positive(row, "concurrency"),
         rate=positive(row, "rate"),
         in_flight=positive(row, "in_flight"),
-        output_tokens_per_s=number(row, "output_tokens_per_s"),
-        se=positive(row, ERROR),
+        output_tokens_per_s=X,
+        se=X / math.sqrt(max(1.0, ended)) if assumed and X else se,
+        se_assumed=assumed,
+        valid=invalid <= {Code.IN_FLIGHT_LOW},  # as in `analysis.validity`, of a point
+        in_flight_ok=Code.IN_FLIGHT_LOW not in invalid,
         requests_per_s=number(row, "requests_per_s"),
         requests=round(began - sum(others)) or None,
         input_tokens_mean=number(row, "input_tokens_mean"),

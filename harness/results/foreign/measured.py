@@ -27,6 +27,9 @@ class ForeignLevel(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: float | None = None  # mean, as the tool counted it
     output_tokens_per_s: float | None = None
     se: float | None = None  # one standard error of it
+    se_assumed: bool = False  # by the number of requests: a weight
+    valid: bool = True  # as a point of a curve
+    in_flight_ok: bool = True  # as many as were requested
     requests_per_s: float | None = None
     requests: int | None = None  # that were answered
     input_tokens_mean: float | None = None
