@@ -122,8 +122,13 @@ def _beyond(levels: PooledLevels, best: Solved, slope: float) -> Conclusion:
 
 
 def _settle(levels: PooledLevels, hinge: float) -> Settle:
-    """Two levels past the hinge; where both were measured, these and the one nearest the hinge again."""
+    """Two levels past the hinge; where both were measured, these and the one nearest the hinge again.
+
+    Where throughput is flat from the first level on, its rise is below it, and no level further up shows it.
+    """
     C = levels.concurrency_at(hinge)
+    if 1 < C <= levels.C[0]:
+        return Settle(_new(levels, [C / 4, C / 2]))
     up = _new(levels, [_UP[0] * C, _UP[1] * C])
     if up:
         return Settle(up)

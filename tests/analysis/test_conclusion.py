@@ -128,6 +128,16 @@ def test_a_server_that_takes_one_request_at_a_time_has_its_knee_at_one() -> None
     assert found.curve.plateau_tokens_per_s.value == pytest.approx(100, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("C", "settle"), [([16, 32, 64, 128, 256], [4, 8]), ([8, 16], [2, 4]), ([2, 4, 8, 16, 32], [1])]
+)
+def test_a_server_that_the_lowest_level_saturates_is_measured_below_it(C: list[int], settle: list[int]) -> None:
+    found = fit(csv(C, [300 + i % 2 for i in range(len(C))]))
+    assert found.curve.state == "provisional"
+    assert found.curve.settle is not None
+    assert found.curve.settle.levels == settle
+
+
 def test_throughput_that_falls_from_the_start_says_so() -> None:
     found = fit(csv(DOUBLING, [100, 90, 80, 72, 65, 58, 52]))
     assert found.curve.state == "provisional"
