@@ -43,12 +43,15 @@ def summaries(folder: Path, wait: Callable[[], None]) -> Iterator[Summary]:
     from harness.results import frames
     from harness.results.result import Result
 
-    at, spool = 0, folder / folders.SPOOL
+    at, spool = frames.START, folder / folders.SPOOL
+    ended: set[int] = set()  # a segment repeats the levels before it
     while folders.is_claimed(folder):
         found: Summary | None = None
         with contextlib.suppress(FileNotFoundError, HarnessError):  # there is none yet, or it is being packed
             levels, at = frames.levels_since(spool, at)
-            if any(level.finished for level in levels):
+            new = {level.index for level in levels if level.finished} - ended
+            ended |= new
+            if new:
                 found = summarise(Result.open(folder))
         if found is not None:
             yield found

@@ -194,6 +194,6 @@ def begun(folder: Path) -> bool:
         return False
     if result.read_manifest(folder).sessions:
         return True
-    files.remove(folder, (folders.MANIFEST, folders.SPOOL))
+    files.remove(folder, (folders.MANIFEST, *folders.segments(folder).values()))
     files.remove_folder(folder)  # where something else lies in it, `run` says so
     return False

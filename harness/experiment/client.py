@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from harness.load.loop import LATE_SHIFT
 from harness.load.messages import Progress
 from harness.record import Sample
+
+MOST_REPORTS = 256  # of a worker that are kept of a level: all of 13 s, of a longer one each is of an equal span
 
 
 def samples(before: Progress, now: Progress) -> list[Sample]:
@@ -25,19 +27,53 @@ def samples(before: Progress, now: Progress) -> list[Sample]:
     return [Sample(now.time_s, "client", f"{now.worker}/{name}", float(value)) for name, value in out.items()]
 
 
-def thinned(reports: Sequence[Progress]) -> list[Progress]:
-    """Half as many reports, each with the read delays of two of its worker's: what `read_delay` adds up is kept."""
-    out = []
-    for worker in sorted({p.worker for p in reports}):
-        mine = [p for p in reports if p.worker == worker]
-        for first, second in itertools.zip_longest(mine[::2], mine[1::2]):
-            if second is None:
-                out.append(first)
-                continue
-            late = tuple(map(sum, zip(first.late, second.late, strict=True))) if first.late and second.late else ()
-            kept = first if second.waited_s is None and first.waited_s is not None else second
-            out.append(msgspec.structs.replace(kept, late=late or first.late or second.late))
-    return out
+class Reports:
+    """The workers' reports of a level: of a long one added up over spans of equal length, so that memory is bounded.
+
+    What `read_delay` makes of them is kept, but that a window begins and ends with a span.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[Progress]] = {}  # of each worker
+        self._in_last: dict[int, int] = {}  # reports that the last one of each is the sum of
+        self._in_one: dict[int, int] = {}  # and of how many one is at most
+
+    def add(self, report: Progress) -> None:
+        """Take a worker's next report."""
+        report = msgspec.structs.replace(report, late=_trimmed(report.late))
+        kept, most = self._kept.setdefault(report.worker, []), self._in_one.setdefault(report.worker, 1)
+        last = self._in_last.get(report.worker, most)
+        if last < most:
+            kept[-1], self._in_last[report.worker] = _together(kept[-1], report), last + 1
+            return
+        kept.append(report)
+        self._in_last[report.worker] = 1
+        if len(kept) == MOST_REPORTS:
+            self._in_one[report.worker], self._in_last[report.worker] = 2 * most, most + 1
+            kept[:] = [_together(first, second) for first, second in zip(kept[::2], kept[1::2], strict=True)]
+
+    def since(self, time_s: float) -> list[Progress]:
+        """Those of a time and later, in each worker's order."""
+        return [each for kept in self._kept.values() for each in kept if each.time_s >= time_s]
+
+
+def _trimmed(late: tuple[int, ...]) -> tuple[int, ...]:
+    """A histogram without its last bins, which are empty: most are."""
+    length = len(late)
+    while length and not late[length - 1]:
+        length -= 1
+    return late[:length]
+
+
+def _together(first: Progress, second: Progress) -> Progress:
+    """Two reports of a worker as one, with the read delays of both."""
+    kept = first if second.waited_s is None and first.waited_s is not None else second
+    return msgspec.structs.replace(kept, late=_added((first.late, second.late)))
+
+
+def _added(histograms: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Histograms added up, of which some lack their last bins."""
+    return tuple(map(sum, itertools.zip_longest(*histograms, fillvalue=0)))
 
 
 def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> list[Sample]:
@@ -49,14 +85,14 @@ def read_delay(reports: Sequence[Progress], time_s: float, tick_s: float) -> lis
     out = []
     for worker in sorted({p.worker for p in reports}):
         mine = [p for p in reports if p.worker == worker]
-        whole = [sum(bins) for bins in zip(*(p.late for p in mine if p.late), strict=True)]
+        whole = _added(p.late for p in mine)
         found = {}
-        if sum(whole):
+        if any(whole):
             found["read_delay_p99_s"] = max(0.0, _p99(whole) - tick_s)
         reads, unstamped = mine[-1].reads - mine[0].reads, mine[-1].unstamped - mine[0].unstamped
         if reads > 0:
             found["unstamped_fraction"] = unstamped / reads
-            if 2 * unstamped > reads and sum(whole):
+            if 2 * unstamped > reads and any(whole):
                 found["read_delay_mean_s"] = _mean_beyond(whole, tick_s)
         waited = [(p.time_s, p.waited_s) for p in mine if p.waited_s is not None]
         if len(waited) > 1:

@@ -27,7 +27,8 @@ from harness.load.schedule import shares, tick_ns
 from harness.load.workers import Workers
 from harness.manifest import Manifest
 from harness.observe.cards import Cards
-from harness.record import Level, LevelNote, Record, Sample
+from harness.record import Level, LevelNote
+from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.roles import Role
 from harness.scenario import Scenario
@@ -201,13 +202,14 @@ class Levels:
         if finished is None:
             return None
         self._took.append((finished.end_s or 0.0) - finished.begin_s)
-        summary = await asyncio.to_thread(self._summary, tuple(self.live.records), tuple(self.live.samples), finished)
+        summary = await asyncio.to_thread(self._summary, self.live.part, finished)
         self._view.level_finished(summary)
         return measured(summary, finished)
 
-    def _summary(self, records: Sequence[Record], samples: Sequence[Sample], level: Level) -> LevelSummary:
-        facts = self._inputs.facts
-        return summarise_level(records, facts.table(records), samples, level, facts)
+    def _summary(self, part: tuple[Position, Position], level: Level) -> LevelSummary:
+        """A level's summary by what lies in a part of the spool."""
+        found, facts = self._spool.between(*part), self._inputs.facts
+        return summarise_level(found.records, facts.table(found.records), found.samples, level, facts)
 
     def _plan(self, worker: int, workers: int, cpus: tuple[int, ...]) -> Plan:
         scenario, launch = self._scenario, self._launch
@@ -327,7 +329,7 @@ class Levels:
         """Record how late reads were in a window that has just ended."""
         start, end = timing.level.window_start_s, timing.level.window_end_s
         if timing.phase is Phase.COOLDOWN and start is not None and end is not None:
-            inside = [p for p in self.live.reports if p.level == timing.level.index and p.time_s >= start]
+            inside = [p for p in self.live.reports.since(start) if p.level == timing.level.index]
             self.live.add_samples(client.read_delay(inside, end, self._tick_ns * 1e-9))
 
     async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:

@@ -1,8 +1,8 @@
-"""The live state of a run: writes what comes in to the spool, and keeps it as long as a level needs it.
+"""The live state of a run: writes what comes in to the spool, and keeps what a decision needs of it.
 
-The workers' batches and reports, the server's and the host's figures all come through here. The records and samples of
-the running level and of the one before stay in memory, so that a level can be summarised when it ends; the rest is on
-disk only. Left out: decisions.
+The workers' batches and reports, the server's and the host's figures all come through here. Records and samples are on
+the disk only, so that memory does not grow with a level; `part` says where those lie that a level's summary needs. Left
+out: decisions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from harness.experiment import client
 from harness.load.messages import BATCH_EVERY_S, Progress
 from harness.observe import host
 from harness.record import ABANDONED, CANCELLED, Level, Record, Sample, arrivals_of
+from harness.results.frames import Position
 from harness.results.spool import Spool
 from harness.search.budget import Budget, Usage
 from harness.search.timing import RECENT, Now, failing, outcomes_watched
 
 PAUSED_S = 0.5  # of a worker, or of this process: ten times the interval of its reports
 SLEPT_S = 0.1  # of CLOCK_BOOTTIME beyond CLOCK_MONOTONIC, which stops while a machine sleeps
-_MOST_REPORTS = 1 << 14  # of a level's that are kept: 14 minutes of one worker; of a longer one they are added up
 _FEW = 8  # requests that ended in a window, below which earlier ones count too
 
 
@@ -40,9 +40,9 @@ class LiveState:
         self._run_id = run_id
         self._decode = msgspec.msgpack.Decoder(list[Record]).decode
         self.level: Level | None = None  # the running one
-        self.records: list[Record] = []  # that may touch a window of this level or the one before
-        self.samples: list[Sample] = []  # likewise
-        self.reports: list[Progress] = []  # of the level, each worker's own
+        # Where the spool stood as this level began, and as the one before did.
+        self._level_at = self._before_at = spool.position
+        self.reports = client.Reports()  # of the level
         self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
         # Of the level's last requests, whether each failed.
         self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
@@ -63,11 +63,9 @@ class LiveState:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def begin(self, level: Level, requests_at_once: float) -> None:
-        """Begin a level; what neither it nor the one before needs is dropped."""
-        since = self.level.begin_s if self.level is not None else 0.0
-        self.records = [r for r in self.records if r.done_s is None or r.done_s >= since]
-        self.samples = [s for s in self.samples if s.time_s >= since]
-        self.reports = []
+        """Begin a level."""
+        self._before_at, self._level_at = self._level_at, self._spool.position
+        self.reports = client.Reports()
         self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
         self.moment(level)
 
@@ -81,14 +79,20 @@ class LiveState:
     def add_samples(self, samples: Sequence[Sample]) -> None:
         """Take telemetry."""
         self._spool.telemetry(list(samples))
-        self.samples += samples
+
+    @property
+    def part(self) -> tuple[Position, Position]:
+        """From where to where the spool has what came since the level before this one began.
+
+        No request that touches a window of this level, whichever it was sent in, has its record before that.
+        """
+        return self._before_at, self._spool.position
 
     def batch(self, payload: bytes) -> None:
         """Take a worker's records; they are written as they came."""
         self._spool.write(payload)
         running = self.level.index if self.level is not None else None
         for record in self._decode(payload):
-            self.records.append(record)
             self.answered, self.usage = self.answered + 1, self.usage + Usage.of(record)
             if record.level == running and record.error not in (CANCELLED, ABANDONED):
                 self.outcomes.append(record.error != "")
@@ -104,9 +108,7 @@ class LiveState:
 
     def progress(self, progress: Progress) -> None:
         """Take one worker's report."""
-        self.reports.append(progress)
-        if len(self.reports) > _MOST_REPORTS:
-            self.reports = client.thinned(self.reports)
+        self.reports.add(progress)
         self._latest[progress.worker] = progress
         self._record_pauses(progress)
         if progress.quota:

@@ -384,7 +384,6 @@ async def _measure(
     finally:
         levels.over = True
         records.close()
-        levels.live.records.clear()  # they are read back from the spool: two of each would double the memory
     if ended.why is RunEnd.SIGNAL:
         view.note(f"interrupted: writing the results; a second interrupt leaves that to `knee report {folder}`")
     transport = scenario.target.transport

@@ -27,6 +27,7 @@ from harness.load.messages import (
     PROGRESS_EVERY_S,
     BeginLevel,
     Command,
+    Origin,
     Plan,
     Prepare,
     Progress,
@@ -72,6 +73,7 @@ class Driver:
         self._decoder = DIALECTS[plan.api].decoders(stream=plan.stream)
         self._requests = Prepared(plan, transport)
         self._tasks = plan.source if isinstance(plan.source, Tasks) else None
+        self._origin_ns = plan.origin_ns
         self._level: BeginLevel | None = None
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._surplus: list[asyncio.Task[None]] = []  # slots of a higher level, which end by themselves
@@ -104,6 +106,8 @@ class Driver:
             while not isinstance(command := await commands.get(), Stop):
                 if isinstance(command, Prepare):
                     await self._prepare(command)
+                elif isinstance(command, Origin):
+                    self._origin_ns = command.ns
                 else:
                     await self._begin_level(command, group)
             self._level = None
@@ -285,7 +289,8 @@ class Driver:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
         else:
             exchange = Exchange(built.id, decoding)
-        running = Running(exchange, level, due, built.class_, built.session, built.turn, built.canary)
+        about = (built.class_, built.session, built.turn, built.canary)
+        running = Running(exchange, level, due, *about, self._origin_ns)
         self._in_flight[built.id] = running
         self._begun_in_run += 1
         return running
@@ -316,7 +321,7 @@ class Driver:
             await self._send(encode(self._progress(paused_s, with_late=reports % 4 == 0)))
 
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
-        selector, origin = self._selector, self._plan.origin_ns
+        selector, origin = self._selector, self._origin_ns
         flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
         oldest = flying if self._level is None or self._level.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()

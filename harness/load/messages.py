@@ -88,11 +88,17 @@ class BeginLevel(msgspec.Struct, frozen=True, tag="begin_level", tag_field="kind
     first_request: int | None = None  # number of its first request, where its times and its requests belong together
 
 
+class Origin(msgspec.Struct, frozen=True, tag="origin", tag_field="kind"):
+    """The run's t = 0 by the worker's clock as it is known now: of progress and of the requests sent from now on."""
+
+    ns: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
     """Cut what is in flight, send the last batch, end."""
 
 
-Command = Prepare | BeginLevel | Stop
+Command = Prepare | BeginLevel | Origin | Stop
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
@@ -135,7 +141,7 @@ decode_plan = msgspec.msgpack.Decoder(Plan).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_message = msgspec.msgpack.Decoder(Message).decode
 
-_Order = TypeVar("_Order", Plan, Prepare, BeginLevel, Stop)
+_Order = TypeVar("_Order", Plan, Prepare, BeginLevel, Origin, Stop)
 
 
 def on_clock(order: _Order, offset_ns: int) -> _Order:
@@ -144,6 +150,8 @@ def on_clock(order: _Order, offset_ns: int) -> _Order:
         return order
     if isinstance(order, Plan):
         return msgspec.structs.replace(order, origin_ns=order.origin_ns + offset_ns)
+    if isinstance(order, Origin):
+        return msgspec.structs.replace(order, ns=order.ns + offset_ns)
     if isinstance(order, BeginLevel):
         return msgspec.structs.replace(order, at_ns=order.at_ns + offset_ns)
     return order

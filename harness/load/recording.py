@@ -25,11 +25,12 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     session: str
     turn: int
     canary: int | None
+    origin_ns: int  # the run's t = 0 by this worker's clock, as it was known when it was sent
 
 
 def record(running: Running, plan: Plan) -> Record:
     """The record of a request that is over and decoded."""
-    exchange, decoded, origin = running.exchange, running.exchange.decoded, plan.origin_ns
+    exchange, decoded, origin = running.exchange, running.exchange.decoded, running.origin_ns
 
     def since(stamp: int) -> float | None:
         return (stamp - origin) * 1e-9 if stamp else None

@@ -22,6 +22,7 @@ from harness.load.messages import (
     UNREAD_S,
     BeginLevel,
     Done,
+    Origin,
     Plan,
     Prepare,
     Progress,
@@ -35,6 +36,7 @@ from harness.results.frames import is_batch
 
 _AHEAD_NS = 5_000_000  # a level is announced so long before it begins, which reaches every worker of this machine
 _AHEAD_TRIPS = 20  # and another machine's by so many of the clock's errors, each about half a round trip
+_CLOCKS_EVERY_S = 60.0  # another machine's clock is estimated: two clocks drift apart by up to 0.1 ms a second
 _MOST_WORKERS = 8
 _END_S = 10.0  # for a worker's last records
 
@@ -65,17 +67,30 @@ class _Worker:
         self.lost = False  # it ended without its last message
         self.exit_reason = "is gone"  # how it ended, where it did
         self.silent_s = 0  # since its last message
-        self.offsets: list[Offset] = []  # of its clock, one estimate a level; none: it shares ours
+        self.offsets: list[Offset] = []  # of its clock, by each estimate; none: it shares ours
+        self._origin_ns = self._moved_ns = (
+            0  # the run's origin by our clock, and the offset by which its times are moved
+        )
 
     async def start(self) -> None:
         """Start it, and learn how far its clock is from ours."""
         await self.link.start()
         await self.estimate_clock()
 
+    def plan(self, plan: Plan) -> None:
+        """Send it its plan, whose times are of our clock."""
+        self._origin_ns, self._moved_ns = plan.origin_ns, self.link.clock_offset_ns
+        self.link.send(on_clock(plan, self._moved_ns))
+
     async def estimate_clock(self) -> None:
+        """Learn how far its clock is from ours; where that rules out the offset so far, its times are moved by it."""
         found = await self.link.estimate_clock()
-        if found is not None:
-            self.offsets.append(found)
+        if found is None:
+            return
+        self.offsets.append(found)
+        if self._origin_ns and abs(found.ns - self._moved_ns) > found.error_ns:
+            self._moved_ns = found.ns
+            self.link.send(on_clock(Origin(self._origin_ns), found.ns))
 
     @property
     def clock(self) -> WorkerClock:
@@ -143,7 +158,7 @@ class Workers:
         self._running: list[_Worker] = []
         self._plans: Sequence[Plan] = ()
         self._prepared = 0
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Workers:
         for worker in self._workers:
@@ -166,9 +181,9 @@ class Workers:
         """
         self._plans = plans
         for worker, plan in zip(self._workers, plans, strict=True):
-            worker.link.send(on_clock(plan, worker.link.clock_offset_ns))
+            worker.plan(plan)
             worker.reading = asyncio.create_task(worker.read(on_batch, on_progress))
-        self._watching = asyncio.create_task(self._watch_for_silence())
+        self._watching = [asyncio.create_task(each) for each in (self._watch_for_silence(), self._follow_clocks())]
 
     @property
     def done(self) -> list[Done]:
@@ -223,6 +238,12 @@ class Workers:
                 if worker.silent_s == SILENT_S and worker.done is None:
                     worker.link.kill()
 
+    async def _follow_clocks(self) -> None:
+        """Estimate the clocks of other machines again and again: a level may last for hours."""
+        while any(worker.offsets for worker in self._workers):
+            await asyncio.sleep(_CLOCKS_EVERY_S)
+            await asyncio.gather(*(worker.estimate_clock() for worker in self._workers))
+
     def _check(self) -> None:
         for worker in self._workers:
             if worker.failure is not None:
@@ -238,8 +259,8 @@ class Workers:
     async def end(self) -> None:
         """Stop the workers, take their last records, and wait until they have ended."""
         running, self._running = self._running, []
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         await asyncio.gather(*(worker.end() for worker in running))
 
     async def __aexit__(self, *_: Any) -> None:

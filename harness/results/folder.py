@@ -14,6 +14,7 @@ from harness.errors import HarnessError
 SPOOL, REQUESTS, TELEMETRY = "requests.spool", "requests.parquet", "telemetry.parquet"
 MANIFEST, SUMMARY = "manifest.json", "summary.json"
 FOR_PEOPLE = ("curve.png", "report.html", "report.md")
+_DIGITS = 9  # of a segment's number, and fewer
 WRITTEN = (MANIFEST, SPOOL, REQUESTS, TELEMETRY, SUMMARY, *FOR_PEOPLE)
 
 
@@ -41,6 +42,22 @@ def default(name: str) -> Path:
 def has_requests(folder: Path) -> bool:
     """Whether the requests of a run lie in it; committed results may be without them."""
     return (folder / REQUESTS).exists() or (folder / SPOOL).exists()
+
+
+def segment(number: int, name: str = SPOOL) -> str:
+    """The file of a spool's segment: the first has the spool's name, later ones have their number too.
+
+    >>> segment(0), segment(12)
+    ('requests.spool', 'requests.spool.0012')
+    """
+    return f"{name}.{number:04}" if number else name
+
+
+def segments(folder: Path, name: str = SPOOL) -> dict[int, str]:
+    """The files of a spool by their numbers, in order; the first one also where it is not there."""
+    endings = (each.removeprefix(f"{name}.") for each in os.listdir(folder) if each.startswith(f"{name}."))
+    numbers = sorted(int(each) for each in endings if each.isascii() and each.isdecimal() and len(each) < _DIGITS)
+    return {number: segment(number, name) for number in (0, *(each for each in numbers if each))}
 
 
 def is_claimed(folder: Path) -> bool:

@@ -4,6 +4,9 @@ A frame is `u32 length, u32 crc32, payload`. A payload that is a msgpack array i
 worker sent it; a payload that is a map is a header, a level or a handful of telemetry rows. Reading ends at the first
 frame that is not whole, not ours or beyond reason; every frame before it counts. No frame has a length of 0: a file
 that a power cut left may end in zeros.
+
+A spool is one file or several, its segments, which read in order as one. Each later one begins with the header and all
+levels so far, so that damage in one costs no other.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from harness import decoding, files
 from harness.record import FORMAT, SERVER, Header, Level, Record, Sample
+from harness.results import folder as folders
 
 HEAD = struct.Struct("<II")
 _LONGEST = 1 << 30  # a length beyond this is not ours: the file is damaged there
@@ -30,6 +34,16 @@ _LONGEST_WINDOW_S = 1e7  # of a level: 115 days
 _MOST = 2**31 - 1  # of any count that the columns of requests.parquet keep in 32 bits
 MOST_LEVELS = 4096  # of one run
 ZEROS, TORN = "holds only zeros", "holds no whole frame"
+
+
+class Position(NamedTuple):
+    """A place between two frames of a spool."""
+
+    segment: int = 0
+    at: int = 0  # bytes of the segment before it
+
+
+START = Position()
 
 
 class LevelFrame(msgspec.Struct, frozen=True, tag="level", tag_field="kind"):
@@ -77,15 +91,18 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Where the reading of a spool ended before its end, and why."""
+    """Where the reading of a segment ended before its end, and why."""
 
     at: int  # bytes before it, all read
-    size: int  # bytes of the file
+    size: int  # bytes of the file; 0: it is not there
     why: str
+    name: str = "requests.spool"  # of the file
 
     def __str__(self) -> str:
+        if not self.size:
+            return f"{self.name} {self.why}"
         lost = self.size - self.at
-        return f"requests.spool {self.why} from byte {self.at:,} on: its last {lost:,} bytes are not read"
+        return f"{self.name} {self.why} from byte {self.at:,} on: its last {lost:,} bytes are not read"
 
 
 class Spooled(msgspec.Struct, kw_only=True):
@@ -95,40 +112,78 @@ class Spooled(msgspec.Struct, kw_only=True):
     levels: dict[int, Level] = {}
     records: list[Record] = []
     samples: list[Sample] = []
-    end: int = 0  # bytes of its whole frames
-    damage: Damage | None = None
+    end: int = 0  # bytes of its whole frames, of all segments that were read
+    damages: list[Damage] = []  # one of a segment at most
+
+    @property
+    def damage(self) -> Damage | None:
+        """The first damage."""
+        return self.damages[0] if self.damages else None
 
 
 def read(path: Path) -> Spooled:
     """A spool as far as its frames are whole and ours; OSError where there is no such file."""
-    found = Spooled()
+    found, expected = Spooled(), 0
+    for number, name in folders.segments(path.parent, path.name).items():
+        if number > expected:
+            found.damages.append(Damage(0, 0, "is missing", folders.segment(expected, path.name)))
+        read_segment(path.with_name(name), found)
+        expected = number + 1
+    return found
+
+
+def read_between(path: Path, since: Position, until: Position, levels: Mapping[int, Level]) -> Spooled:
+    """The part of a spool that lies between two positions, with the levels that are known from before it."""
+    found = Spooled(levels=dict(levels))
+    for number, name in folders.segments(path.parent, path.name).items():
+        if since.segment <= number <= until.segment:
+            begin = since.at if number == since.segment else 0
+            read_segment(path.with_name(name), found, begin, until.at if number == until.segment else None)
+    return found
+
+
+def read_segment(path: Path, found: Spooled, begin: int = 0, end: int | None = None) -> int:
+    """Put the frames of one segment to what was found, from a byte to another; the bytes before what cannot be read."""
     with files.opened(path) as file:
         size = file.seek(0, 2)
-        file.seek(0)
-        why = ""
-        while found.end < size and not why:
+        size = size if end is None else min(size, end)
+        at, why = file.seek(begin), ""
+        while at < size and not why:
             head = file.read(HEAD.size)
             length, crc = HEAD.unpack(head) if len(head) == HEAD.size else (0, 0)
-            end = found.end + HEAD.size + length
-            if not 0 < length <= _LONGEST or end > size:
-                why = ZEROS if _zeros(file, found.end) else TORN
+            after = at + HEAD.size + length
+            if not 0 < length <= _LONGEST or after > size:
+                why = ZEROS if _zeros(file, at) else TORN
             elif (payload := _payload(file, length, crc)) is None:
                 why = "is damaged"
             else:
                 why = _take(found, payload)
             if not why:
-                found.end = end
+                at = after
     if why:
-        found.damage = Damage(found.end, size, why)
-    return found
+        found.damages.append(Damage(at, size, why, path.name))
+    found.end += at - begin
+    return at
 
 
-def levels_since(path: Path, at: int) -> tuple[list[Level], int]:
-    """The level frames from byte `at` on, where a frame begins, and where the first begins that is not whole yet.
+def levels_since(path: Path, since: Position) -> tuple[list[Level], Position]:
+    """The level frames from a position on, and where the first frame begins that is not whole yet.
 
-    Records are passed over unread.
+    Records are passed over unread. A segment after the first repeats the levels before it.
     """
-    found = []
+    found: list[Level] = []
+    position = since
+    for number, name in folders.segments(path.parent, path.name).items():
+        if number >= since.segment:
+            some, at = _levels_of(path.with_name(name), since.at if number == since.segment else 0)
+            found += some
+            position = Position(number, at)
+    return found, position
+
+
+def _levels_of(path: Path, at: int) -> tuple[list[Level], int]:
+    """The level frames of one segment from byte `at` on, and where the first frame begins that is not whole yet."""
+    found: list[Level] = []
     with files.opened(path) as file:
         size = file.seek(0, 2)
         while at + HEAD.size < size:

@@ -63,7 +63,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         levels = [found.levels[index] for index in sorted(found.levels)]
         return cls(
             path=folder, manifest=about, header=found.header, levels=levels, records=found.records,
-            samples=found.samples, finished=False, damage=str(found.damage or ""),
+            samples=found.samples, finished=False, damage="; ".join(map(str, found.damages)),
         )  # fmt: skip
 
     @property

@@ -1,9 +1,11 @@
 """The one writer of a run: everything that is measured is appended to `requests.spool` while the run lives.
 
 A frame (harness.results.frames) is written whole or not at all. Its bytes are with the operating system when `write`
-returns: it survives the death of every process, not that of the machine. At the end the spool becomes
-`requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first. Where both stand,
-one of the two was cut off in doing so: they hold the same, and the spool is the whole one.
+returns: it survives the death of every process. A segment that is full is synced to the disk while the next one is
+written, so a power cut takes what the last one has at most, or the last two where the sync was not over. At the end the
+spool becomes `requests.parquet` and `telemetry.parquet` and goes away; a run that is resumed turns them back first.
+Where both stand, one of the two was cut off in doing so: they hold the same, and the spool is the whole one. Later
+segments without the first are left of a spool that became parquet.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -19,9 +22,11 @@ from harness import files
 from harness.errors import HarnessError
 from harness.record import FORMAT, Header, Level, Record, Sample
 from harness.results import columns, frames
-from harness.results.folder import REQUESTS, SPOOL, TELEMETRY
+from harness.results.folder import REQUESTS, SPOOL, TELEMETRY, segment, segments
+from harness.results.frames import Position, Spooled
 from harness.results.result import Result
 
+SEGMENT_BYTES = 1 << 26  # from which on a segment is full
 _ROWS_AT_ONCE = 1024  # of one frame that is written anew
 
 
@@ -36,48 +41,115 @@ class Spool:
     """
 
     def __init__(self, folder: Path, header: Header | None = None) -> None:
-        self._place = str(folder / SPOOL)
+        self._folder, self._header = folder, header
+        self._levels: dict[int, Level] = {}  # as they are by now
+        self._number = self._before = self._at = 0  # the last segment, the bytes of those before it, and its own
+        self._syncing = ThreadPoolExecutor(max_workers=1)  # a disk may take seconds
+        self._synced: list[Future[None]] = []
         if header is not None:
             self._fd = files.appending(folder / SPOOL, new=True)
-            self._end = 0
             self.write(frames.encode(header))
             return
         if not (folder / SPOOL).exists():
+            files.remove(folder, segments(folder).values())
             _unpack(folder)
-        self._fd = files.appending(folder / SPOOL, new=False)
-        files.remove(folder, (REQUESTS, TELEMETRY))
-        self._end = _set_aside(folder)
-        os.ftruncate(self._fd, self._end)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Open the last segment, to write behind its last whole frame."""
+        names, found = segments(self._folder), Spooled()
+        descriptors = [files.appending(self._folder / name, new=False) for name in names.values()]
+        files.remove(self._folder, (REQUESTS, TELEMETRY))
+        for (self._number, name), fd in zip(names.items(), descriptors, strict=True):
+            self._before += self._at
+            self._at = _set_aside(self._folder / name, found)
+            os.ftruncate(fd, self._at)
+        *earlier, self._fd = descriptors
+        for fd in earlier:
+            os.close(fd)
+        self._header, self._levels = found.header, found.levels
 
     def write(self, payload: bytes) -> None:
         """Append one payload, verbatim; what does not fit is taken back, so that what follows reads."""
+        if self._at >= SEGMENT_BYTES:
+            self._rotate()
         data = frames.frame(payload)
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-            self._end += len(data)
+            _write(self._fd, data)
+            self._at += len(data)
         except OSError as error:
-            os.ftruncate(self._fd, self._end)
-            raise HarnessError(
-                f"cannot write what is measured: {error.strerror}",
-                place=self._place,
-                way_out="make room, then go on with `knee run --resume`",
-            ) from None
+            os.ftruncate(self._fd, self._at)
+            raise self._failure(error) from None
+
+    def _rotate(self) -> None:
+        """Begin the next segment with the header and the levels so far; the one before is synced meanwhile."""
+        first = [self._header] if self._header else []
+        head = [*first, *map(frames.LevelFrame, self._levels.values())]
+        data, name = b"".join(frames.frame(frames.encode(each)) for each in head), segment(self._number + 1)
+        fd = files.appending(self._folder / name, new=True, way_out="go on with `knee run --resume`")
+        try:
+            _write(fd, data)
+            for each in self._synced:
+                if each.done():
+                    each.result()
+        except OSError as error:
+            os.close(fd)
+            files.remove(self._folder, (name,))
+            raise self._failure(error) from None
+        pending = [each for each in self._synced if not each.done()]
+        self._synced = [*pending, self._syncing.submit(_sync, self._fd)]
+        self._fd, self._number = fd, self._number + 1
+        self._before, self._at = self._before + self._at, len(data)
+
+    def _failure(self, error: OSError) -> HarnessError:
+        return HarnessError(
+            f"cannot write what is measured: {error.strerror}",
+            place=str(self._folder / segment(self._number)),
+            way_out="make room, then go on with `knee run --resume`",
+        )
 
     def level(self, level: Level) -> None:
+        self._levels[level.index] = level
         self.write(frames.encode(frames.LevelFrame(level)))
 
     def telemetry(self, samples: list[Sample]) -> None:
         self.write(frames.encode(frames.TelemetryFrame(samples)))
 
     @property
+    def position(self) -> Position:
+        """Where the next frame begins."""
+        return Position(self._number, self._at)
+
+    def between(self, since: Position, until: Position) -> Spooled:
+        """What was written between two positions, read back; from any thread, while more is written."""
+        found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
+        if found.damage is not None:
+            raise HarnessError(str(found.damage), place=str(self._folder), way_out="check the disk, then run anew")
+        return found
+
+    @property
     def size(self) -> int:
         """Bytes that are written, those of earlier sessions included."""
-        return self._end
+        return self._before + self._at
 
     def close(self) -> None:
+        self._syncing.shutdown()
         os.close(self._fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all of it; OSError where not all fits."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync(fd: int) -> None:
+    """Wait until a file is on the disk, and close it."""
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def finish(folder: Path) -> Result:
@@ -85,7 +157,7 @@ def finish(folder: Path) -> Result:
     run = Result.of_spool(folder)
     columns.write_requests(folder / REQUESTS, run.header, run.levels, run.records)
     columns.write_telemetry(folder / TELEMETRY, run.samples)
-    files.remove(folder, (SPOOL,))
+    files.remove(folder, segments(folder).values())  # the first one first: without it the others are none
     del run  # not two of them at once
     return Result.open(folder)
 
@@ -102,13 +174,14 @@ def _unpack(folder: Path) -> None:
             file.write(frames.frame(frames.encode(frames.TelemetryFrame(run.samples[i : i + _ROWS_AT_ONCE]))))
 
 
-def _set_aside(folder: Path) -> int:
-    """Bytes of the spool's whole frames. What stands behind them is kept apart, unless it is zeros."""
-    found = frames.read(folder / SPOOL)
-    if found.damage is None or found.damage.why == frames.ZEROS:
-        return found.end
-    rest = next(each for n in itertools.count(1) if not os.path.lexists(each := folder / f"{SPOOL}.damaged-{n}"))
-    with files.replacing(rest) as aside, files.opened(folder / SPOOL) as file:
-        file.seek(found.end)
+def _set_aside(path: Path, found: Spooled) -> int:
+    """Bytes of a segment's whole frames, put to what was found. What stands behind is kept apart, but no zeros."""
+    before = len(found.damages)
+    end = frames.read_segment(path, found)
+    if len(found.damages) == before or found.damages[-1].why == frames.ZEROS:
+        return end
+    rest = next(each for n in itertools.count(1) if not os.path.lexists(each := Path(f"{path}.damaged-{n}")))
+    with files.replacing(rest) as aside, files.opened(path) as file:
+        file.seek(end)
         shutil.copyfileobj(file, aside)
-    return found.end
+    return end

@@ -8,7 +8,7 @@ there is progress. Left out: where the progress comes from, and what is done wit
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, precision
 from harness.search.budget import Budget
+from harness.search.history import History
 from harness.search.timetable import Moments
 
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 3.0, 600.0  # of one that ends when it is precise
@@ -128,8 +129,7 @@ class LevelTiming:
         self.phase = Phase.WARM_UP
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
-        self._times: list[float] = []
-        self._tokens: list[int] = []
+        self._tokens = History()
         self._token_s = task.level.begin_s  # when the last token came, or the level began
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
@@ -146,23 +146,17 @@ class LevelTiming:
     @property
     def silent_s(self) -> float:
         """How long no token has come."""
-        return self._times[-1] - self._token_s if self._times else 0.0
+        return self._tokens.times[-1] - self._token_s if self._tokens.times else 0.0
 
     def tokens_per_s(self, span_s: float) -> float:
         """Token-carrying chunks per second over the last seconds of this level."""
-        first = len(self._times)
-        while first and self._times[first - 1] >= self._times[-1] - span_s:
-            first -= 1
-        if len(self._times) - first < 2:
-            return 0.0
-        return (self._tokens[-1] - self._tokens[first]) / (self._times[-1] - self._times[first])
+        return self._tokens.per_s(span_s)
 
     def step(self, now: Now) -> bool:
         """Take what is known now; True where a moment of the level has come, which `level` then has."""
-        if self._tokens and now.tokens > self._tokens[-1]:
+        if self._tokens.counts and now.tokens > self._tokens.counts[-1]:
             self._token_s = max(now.time_s, self._token_s)
-        self._times.append(now.time_s)
-        self._tokens.append(now.tokens)
+        self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:
             return self._by_timetable(now, self._task.moments)
         if self.phase is Phase.WARM_UP:
@@ -307,7 +301,7 @@ class LevelTiming:
     def _by_timetable(self, now: Now, moments: Moments) -> bool:
         """Take a moment that has come by the timetable; notes say what the level lacked by then."""
         if self.phase is Phase.WARM_UP and now.time_s >= moments.window_start_s:
-            if now.waiting or len(self._times) == 1:  # slots that have not begun, or the level itself came too late
+            if now.waiting or len(self._tokens.times) == 1:  # slots, or the level itself, came too late
                 self._note(LevelNote.NOT_SETTLED)
             self.phase, self.since_s, self._start_s = Phase.WINDOW, moments.window_start_s, moments.window_start_s
             self.expected_s = moments.window_end_s - moments.window_start_s
@@ -354,19 +348,19 @@ class LevelTiming:
 
     def _transient(self, now: Now) -> tuple[window.Truncation, float]:
         """The transient in warm-up and window so far, and the width of the bins used."""
-        width = window.bin_width(now.icl_s)
-        return window.truncation(binned(self._times, self._tokens, self.level.begin_s, now.time_s, width)), width
+        width, known = window.bin_width(now.icl_s), self._tokens
+        return window.truncation(binned(known.times, known.counts, self.level.begin_s, now.time_s, width)), width
 
     def _is_precise(self, now: Now) -> bool:
         """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
         requested = self._task.scenario.ramp.precision
-        times, counts = np.array(self._times), np.array(self._tokens, dtype=np.float64)
+        times, counts = np.array(self._tokens.times), np.array(self._tokens.counts, dtype=np.float64)
         wanted = precision.DEFAULT if requested is None else requested
         request_s = now.request_s + self._task.rest_s
         return precision.check(times, counts, self._start_s, now.time_s, request_s, wanted).precise
 
 
-def binned(times: list[float], counts: list[int], start: float, end: float, width: float) -> Floats:
+def binned(times: Sequence[float], counts: Sequence[int], start: float, end: float, width: float) -> Floats:
     """What a running count rose by in each whole bin of [start, end), shape [bins].
 
     >>> binned([0.0, 2.0], [10, 30], 0.0, 2.0, 0.5)

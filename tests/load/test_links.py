@@ -22,6 +22,7 @@ from harness.load.messages import (
     BeginLevel,
     Command,
     Done,
+    Origin,
     Plan,
     Prepare,
     Progress,
@@ -223,6 +224,54 @@ def test_a_drift_is_the_furthest_estimate_from_the_first() -> None:
     led(work, link)
     (found,) = clocks
     assert (found.offset_s, found.drift_s, found.estimates) == (pytest.approx(0.050), pytest.approx(0.003), 3)
+
+
+class DriftingLink(MemoryLink):
+    """A worker whose clock is 50 ms ahead and gains 0.1 ms a second."""
+
+    def __init__(self) -> None:
+        super().__init__(50 * MS)
+        began = 10**15  # of the loop
+        self.clock = lambda: ours() + 50 * MS + (ours() - began) // 10_000
+        self.server = FakeServer(clock=self.clock)
+
+
+def test_a_clock_that_drifts_is_followed_within_a_level() -> None:
+    link = DriftingLink()
+    clocks: list[WorkerClock] = []
+
+    async def work(workers: Workers) -> None:
+        await workers.begin_level(level(1), 1)
+        while (await workers.next_progress()).time_s < 100.0:
+            pass
+        clocks.extend(workers.clocks)
+
+    records, reports = led(work, link)
+    off = {r.sent_s: min((r.sent_s - at for at in link.server.sent_at), key=abs) for r in records if r.sent_s}
+    before = [each for at, each in off.items() if 50 < at < 60]
+    after = [each for at, each in off.items() if 64 < at < 100]
+    assert before
+    assert after
+    assert max(before) == pytest.approx(58e-4, abs=5e-4), "what it gained since the session began"
+    assert max(after) < 40e-4, "what it gained since the last minute"
+    times = [each.time_s for each in reports]
+    assert times == sorted(times)
+    (found,) = clocks
+    assert (found.offset_s, found.estimates) == (pytest.approx(0.0502, abs=1e-5), 3)
+    assert found.drift_s == pytest.approx(60e-4, abs=2e-4)
+
+
+def test_an_estimate_that_allows_for_the_first_offset_moves_nothing() -> None:
+    link = MemoryLink(50 * MS, [(3 * MS, MS), (400_000, 900_000), (2 * MS, 5 * MS)])
+
+    async def work(workers: Workers) -> None:
+        await workers.begin_level(level(1), 1)
+        link._ways = itertools.cycle([(MS, MS), (100_000, 500_000)])  # known better, within the first error
+        while (await workers.next_progress()).time_s < 70.0:
+            pass
+
+    led(work, link)
+    assert not [order for order in link.orders if isinstance(order, Origin)]
 
 
 def test_workers_with_other_clocks_begin_at_one_moment() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 
 from harness.analysis.summarise import summarise
 from harness.errors import HarnessError
-from harness.results.result import Result
+from harness.results.result import Result, read_summary
+from harness.summary import Summary, Value
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 KNEE = [sys.executable, "-m", "harness", "run", "--url", "sim:", "--seed", "7", "--no-plots"]
+DEMO = [sys.executable, "-m", "harness", "run", "demo", "--seed", "7", "--level-seconds", "3", "--no-plots"]
 LOAD = ["--input-tokens", "40..80", "--output-tokens", "16", "--level-seconds", "1"]
 
 
@@ -74,29 +77,34 @@ def actors_alive(address: str) -> int:
     return int(done.stdout.split()[-1])
 
 
-def test_runs_on_one_and_two_nodes_send_the_same_and_a_lost_node_leaves_its_finished_levels(
+def digest(found: dict[int, tuple[int, int | None]], known: Collection[int]) -> str:
+    """Of the prompts of these requests."""
+    return hashlib.sha256(repr([(n, found[n][1]) for n in sorted(known)]).encode()).hexdigest()
+
+
+def test_runs_on_one_two_and_three_nodes_send_the_same_and_a_lost_node_leaves_its_finished_levels(
     cluster: Any, tmp_path: Path
 ) -> None:
     runs = []
-    for nodes in (1, 2):
-        if nodes == 2:
-            second = cluster.add_node(**node())
+    for nodes in (1, 2, 3):
+        if nodes > 1:
+            last = cluster.add_node(**node())
         out = tmp_path / str(nodes)
         command = [*KNEE, *LOAD, "--levels", "1,2,4", "--ray", cluster.address, "--out", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 3), done.stderr
-        assert f"{nodes} worker{'s' * (nodes - 1)} on " in done.stderr
+        assert f"{nodes} worker{'s' * (nodes > 1)} on " in done.stderr
         run = Result.open(out)
         runs.append(run)
         assert [level.concurrency for level in summarise(run).levels] == [1, 2, 4]
         assert [each.worker for each in run.manifest.client.clocks or ()] == list(range(nodes))
         assert all(abs(each.offset_s) <= each.error_s for each in run.manifest.client.clocks or ()), "one machine"
-    assert runs[0].manifest.scenario_digest == runs[1].manifest.scenario_digest
-    one, two = map(numbers, runs)
-    assert {worker for worker, _ in two.values()} == {0, 1}
-    both = {n for n in one.keys() & two.keys() if one[n][1] and two[n][1]}
-    assert len(both) > 20
-    assert [one[n][1] for n in sorted(both)] == [two[n][1] for n in sorted(both)], "the same prompts"
+    assert len({run.manifest.scenario_digest for run in runs}) == 1
+    sent = [numbers(run) for run in runs]
+    assert [{worker for worker, _ in found.values()} for found in sent] == [{0}, {0, 1}, {0, 1, 2}]
+    known = {n for n in sent[0] if all(n in found and found[n][1] for found in sent)}
+    assert len(known) > 20
+    assert len({digest(found, known) for found in sent}) == 1, "the same prompts"
 
     out = tmp_path / "lost"
     command = [*KNEE, *LOAD, "--levels", "1,2,4,8,12,16", "--ray", cluster.address, "--out", str(out)]
@@ -104,13 +112,46 @@ def test_runs_on_one_and_two_nodes_send_the_same_and_a_lost_node_leaves_its_fini
         while finished(out) < 2:
             assert process.poll() is None
             time.sleep(0.2)
-        cluster.remove_node(second, allow_graceful=False)
+        cluster.remove_node(last, allow_graceful=False)
         _, talk = process.communicate()
     assert process.returncode == 1, talk
     assert "ended in the middle of the run: it was lost with node" in talk
     assert finished(out) >= 2
     assert len(summarise(Result.open(out)).levels) >= 2
     assert actors_alive(cluster.address) == 0
+
+
+def test_the_demo_on_three_nodes_has_the_knee_of_the_demo_on_this_machine(cluster: Any, tmp_path: Path) -> None:
+    while len(cluster.list_all_nodes()) < 3:
+        cluster.add_node(**node())
+    cluster.wait_for_nodes()  # one that was lost before may still be listed
+    found = []
+    for name, more in (("ray", ["--ray", cluster.address]), ("here", [])):
+        command = [*DEMO, *more, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 3), done.stderr
+        summary = read_summary(tmp_path / name)  # refused where it is not of the summary's form
+        assert summary == summarise(Result.open(tmp_path / name))
+        found.append(summary)
+    ray, here = found
+    assert ray.client.workers == 3
+    for one, other in ((ray.knees.hinge, here.knees.hinge), (plateau(ray), plateau(here))):
+        (low, high), (least, most) = ends(one), ends(other)
+        assert low <= most, (one, other)
+        assert least <= high, (one, other)
+
+
+def plateau(summary: Summary) -> Value | None:
+    return summary.curve.plateau_tokens_per_s if summary.curve else None
+
+
+def ends(value: Value | None) -> tuple[float, float]:
+    assert value is not None
+    assert value.ci95 is not None
+    low, high = value.ci95
+    assert low is not None
+    assert high is not None
+    return low, high
 
 
 def finished(folder: Path) -> int:

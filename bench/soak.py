@@ -1,0 +1,256 @@
+"""Whether the load generator is the same after hours as at first: memory, descriptors and stamps of one long level.
+
+The run is `knee run soak` as a user starts it, on the reference endpoint, which logs when it wrote each token. Memory
+and descriptors of each process of the run are read every half second. The first fifth of the window is left out, in
+which heaps fill. A heap grows in steps and keeps them, so its rise is that of a random walk with a drift: the sum of
+the differences of neighbouring parts, with the interval that their spread gives. The rise of the stamps' error is its
+slope times the time, by harness.analysis.drift. A rise is within noise where 0 is in its interval, or where it falls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+
+from harness.analysis import drift
+from harness.analysis.stats import t_quantile
+from harness.experiment.trial import pairs
+from harness.results.result import Result
+from harness.sim.process import Served, serving
+from harness.sim.profile import StreamPace, reference
+from harness.sim.writelog import entries
+
+EVERY_S = 0.5  # between two readings of the processes
+BINS, FEWEST = 40, 20  # parts of the window
+LEFT_OUT = 0.2  # of the window, at its beginning
+MOST_DRIFT_S = 5e-6  # by which the median error of the stamps may change
+TTFT_S, ANSWER = 0.2, 120  # of a request
+MIB = 2**20
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One process of the run at one time."""
+
+    at_ns: int
+    name: str
+    memory: int  # bytes, resident
+    descriptors: int
+
+
+class Rise(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure over the window: its mean, and by how much it rose."""
+
+    name: str
+    unit: str
+    mean: float
+    rise: float
+    low: float | None  # of the 95 % interval; None: too few of its parts are independent
+    high: float | None
+    most: float = 0.0  # that the rise may be; 0: it has to be within noise
+
+    @property
+    def verdict(self) -> str:
+        if self.most == math.inf:
+            return ""
+        if self.low is None or self.high is None:
+            return "too few independent readings"
+        if self.most:
+            sure = max(abs(self.low), abs(self.high)) < self.most
+            return f"{'below' if sure else 'not surely below'} {shown(self.most, self.unit)}"
+        return "within noise" if self.low <= 0 else "rises"
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.startswith(("within", "below")) or not self.verdict
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What one soak showed."""
+
+    command: str
+    window_s: float
+    tokens: int
+    errors: int
+    rises: list[Rise]
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and all(each.ok for each in self.rises)
+
+
+# ---- while it runs ---------------------------------------------------------------------------------------------
+
+
+def watched(process: subprocess.Popen[bytes]) -> list[Reading]:
+    """The processes of a run until it ends: the main one, and its workers by their order."""
+    main, found = psutil.Process(process.pid), []
+    known: dict[int, psutil.Process] = {}
+    while process.poll() is None:
+        for each in main.children(recursive=True) if main.is_running() else []:
+            known.setdefault(each.pid, each)
+        for i, each in enumerate([main, *known.values()]):
+            try:
+                memory, descriptors = each.memory_info().rss, each.num_fds()
+            except psutil.Error:  # it has ended
+                continue
+            if memory:
+                found.append(
+                    Reading(time.monotonic_ns(), f"worker {i - 1}" if i else "main process", memory, descriptors)
+                )
+        time.sleep(EVERY_S)
+    return found
+
+
+def soak(served: Served, streams: int, seconds: float, out: Path) -> tuple[str, list[Reading]]:
+    """Run the soak; its command as it is to be shown, and the readings."""
+    command = [
+        *("run", "soak", "--url", served.url, "--levels", str(streams), "--duration", f"{seconds:g}s"),
+        *("--input-tokens", "16", "--output-tokens", str(ANSWER), "--out", str(out)),
+    ]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen([sys.executable, "-m", "harness", *command], stdout=said, stderr=said)
+        readings = watched(process)
+        if not (out / "summary.json").exists():
+            said.seek(0)
+            sys.exit(f"error: the run ended with status {process.returncode}:\n{said.read().decode()}")
+    shown = ["URL" if each == served.url else "DIR" if each == str(out) else each for each in command]
+    return shlex.join(["knee", *shown]), readings
+
+
+# ---- read afterwards -------------------------------------------------------------------------------------------
+
+
+def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: tuple[float, float]) -> Rise:
+    """By how much a figure that keeps its steps grew over a window, from its points there."""
+    values = drift.means(points, *window, BINS)
+    values = values[~np.isnan(values)]
+    steps = np.diff(values)
+    if len(steps) < FEWEST:
+        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None)
+    rise = float(values[-1] - values[0])
+    half = t_quantile(0.975, len(steps) - 1) * float(steps.std(ddof=1)) * math.sqrt(len(steps))
+    return Rise(name=name, unit=unit, mean=float(values.mean()), rise=rise, low=rise - half, high=rise + half)
+
+
+def of_bins(name: str, unit: str, values: np.ndarray, seconds: float, **more: float) -> Rise:
+    """By how much a figure rose that varies about a line, from its values in equal parts of so many seconds."""
+    found = drift.trend(values, 0.0, seconds / len(values))
+    if found is None or found.per_hour.value is None:
+        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None, **more)
+    low, high = found.per_hour.ci95 or (None, None)
+    hours = seconds / 3600
+    ends = [None if each is None else each * hours for each in (low, high)]
+    return Rise(
+        name=name, unit=unit, mean=found.mean, rise=found.per_hour.value * hours, low=ends[0], high=ends[1], **more
+    )  # fmt: skip
+
+
+def stamps(run: Result, log: Path, window: tuple[float, float]) -> list[Rise]:
+    """The error of the stamps over time: median and p99 of all tokens of a part of the window."""
+    off: list[list[np.ndarray]] = [[] for _ in range(BINS)]
+    start, end = window
+    for arrived, written in pairs(run.records, entries(log), run.header.monotonic_ns_origin):
+        part = ((written - start) / (end - start) * BINS).astype(np.int64)
+        error = (arrived - written).astype(np.float32)
+        for i in np.unique(part[(part >= 0) & (part < BINS)]).tolist():
+            off[i].append(error[part == i])
+    whole = [np.abs(np.concatenate(each)) if each else np.array([math.nan]) for each in off]
+    found = [("stamp error, median", 50, MOST_DRIFT_S), ("stamp error, p99", 99, math.inf)]
+    return [
+        of_bins(name, "s", np.array([np.percentile(each, q) for each in whole]), end - start, most=most)
+        for name, q, most in found
+    ]
+
+
+def summed(run: Result, readings: Sequence[Reading], log: Path, command: str) -> Found:
+    """What the run's records, the endpoint's log and the readings say of the window of its level."""
+    (level,) = run.levels
+    start, end = level.window
+    inside = [r for r in run.records if r.sent_s is not None and start <= r.sent_s < end]
+    late = (start + LEFT_OUT * (end - start), end)
+    origin = run.header.monotonic_ns_origin
+    rises = []
+    for name in dict.fromkeys(each.name for each in readings):
+        mine = [((each.at_ns - origin) * 1e-9, each) for each in readings if each.name == name]
+        rises.append(grown(f"{name}, memory", "B", [(t, each.memory) for t, each in mine], late))
+        rises.append(grown(f"{name}, descriptors", "", [(t, each.descriptors) for t, each in mine], late))
+    return Found(
+        command=command,
+        window_s=end - start,
+        tokens=sum(len(r.arrivals) // 8 for r in inside),
+        errors=sum(bool(r.error) for r in inside),
+        rises=[*rises, *stamps(run, log, late)],
+    )
+
+
+def measure(minutes: float, streams: int, itl_s: float, folder: Path) -> Found:
+    """Soak the reference endpoint; one result."""
+    cpus = sorted(os.sched_getaffinity(0))
+    log, out = folder / "writes", folder / "run"
+    with serving(reference(StreamPace(ttft_s=TTFT_S, itl_s=itl_s)), log=log, cpu=cpus[0]) as served:
+        command, readings = soak(served, streams, 60 * minutes, out)
+    return summed(Result.open(out), readings, log, command)
+
+
+# ---- printed ---------------------------------------------------------------------------------------------------
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A figure in the unit that a person reads.
+
+    >>> shown(3 * 2**20, "B"), shown(2.5e-6, "s"), shown(None, "")
+    ('3.00 MiB', '2.50 µs', '?')
+    """
+    if value is None:
+        return "?"
+    scale, name = {"B": (MIB, " MiB"), "s": (1e-6, " µs")}.get(unit, (1.0, ""))
+    return f"{value / scale:.2f}{name}"
+
+
+def text(found: Found) -> str:
+    """The figures as a table, below the command."""
+    lines = [
+        f"$ {found.command}",
+        f"a window of {found.window_s:.0f} s, {found.tokens:,} tokens, {found.tokens / found.window_s:,.0f} tok/s, "
+        f"{found.errors} errors; rises over its last {1 - LEFT_OUT:.0%}",
+        "",
+        "| what | mean | rise | 95 % interval | |",
+        "|---|--:|--:|--:|---|",
+    ]
+    for each in found.rises:
+        figures = [shown(value, each.unit) for value in (each.mean, each.rise, each.low, each.high)]
+        lines.append(f"| {each.name} | {figures[0]} | {figures[1]} | {figures[2]} … {figures[3]} | {each.verdict} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the window")
+    parser.add_argument("--streams", type=int, default=512, help="in flight")
+    parser.add_argument("--itl", type=float, default=0.025, help="seconds between two tokens of a stream")
+    parser.add_argument("--keep", type=Path, help="leave the result folder there")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="knee-bench-") as scratch:
+        folder = Path(scratch) if options.keep is None else options.keep
+        folder.mkdir(parents=True, exist_ok=True)
+        found = measure(options.minutes, options.streams, options.itl, folder)
+    print(json.dumps(msgspec.to_builtins(found), indent=1) if options.json else text(found))
+    sys.exit(not found.ok)
+
+
+if __name__ == "__main__":
+    main()
