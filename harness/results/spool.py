@@ -122,7 +122,14 @@ class Spool:
 
     def between(self, since: Position, until: Position) -> Spooled:
         """What was written between two positions, read back; from any thread, while more is written."""
-        found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
+        try:
+            found = frames.read_between(self._folder / SPOOL, since, until, dict(self._levels))
+        except OSError as error:
+            raise HarnessError(
+                f"cannot read back what was measured: {error.strerror}",
+                place=str(self._folder),
+                way_out="leave the folder where it is while a run writes into it, then run anew",
+            ) from None
         if found.damage is not None:
             raise HarnessError(str(found.damage), place=str(self._folder), way_out="check the disk, then run anew")
         return found
