@@ -18,6 +18,7 @@ from harness.analysis.stats import ASSUMED, FLOOR, Z95, between, t_quantile
 from harness.analysis.table import Bools, Floats, Ints
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code
+from harness.results.foreign.measured import ForeignLevel
 from harness.summary import LevelSummary
 
 _PRIOR = 1.5  # σ of ln(scale): a factor of 4.5 either way is no surprise
@@ -93,6 +94,19 @@ def points_of(levels: Sequence[LevelSummary]) -> list[Point]:
             )
         )
     return out
+
+
+def foreign_point(concurrency: float, level: ForeignLevel) -> Point:
+    """A level of another tool's file, or of an exported table, as a point; it has a throughput."""
+    return Point(
+        concurrency,
+        level.in_flight,
+        level.output_tokens_per_s or math.nan,
+        level.se,
+        valid=level.valid,
+        in_flight_ok=level.in_flight_ok,
+        assumed=level.se_assumed,
+    )
 
 
 def pool(points: Sequence[Point]) -> PooledLevels:

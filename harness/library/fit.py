@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from harness.analysis import curve
 from harness.analysis.curve import Fit, Point, points_of
+from harness.analysis.points import foreign_point
 from harness.errors import HarnessError
 from harness.library.measurement import Measurement, load
 from harness.results.foreign import formats
@@ -47,11 +48,7 @@ def of_foreign(found: ForeignResult, place: str) -> Measured:
     """The levels of another tool's closed loop; HarnessError where it has none."""
     levels = formats.closed_loop(found, place)
     about = "; ".join((f"from {found.source}", *found.lacks)) if found.source != formats.TABLE else ""
-    points = [
-        Point(C, level.in_flight, X, level.se, level.valid, level.in_flight_ok, level.se_assumed)
-        for C, X, level in levels
-    ]
-    return Measured(points, Unit.OUTPUT_TOKENS, about)
+    return Measured([foreign_point(C, level) for C, _, level in levels], Unit.OUTPUT_TOKENS, about)
 
 
 def _of_run(run: Measurement) -> Measured:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.analysis.points import Point, points_of, pool
+from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
 from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, Roof
@@ -120,7 +120,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
         levels = [level for level in summary.levels if level.repeat == repeat]
-        points = [each for each in points_of(levels) if each.valid and each.in_flight_ok and within_reason(each)]
+        points = [each for each in points_of(levels) if _counts(each) and within_reason(each)]
         out.append(
             Run(
                 label=label,
@@ -177,8 +177,8 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
         load, X, gpus = level.concurrency or level.rate, level.output_tokens_per_s, found.gpus
         if not load or not X:
             continue
-        if level.concurrency and level.valid and level.in_flight_ok:
-            points.append(Point(level.concurrency, level.in_flight, X, level.se, assumed=level.se_assumed))
+        if level.concurrency:
+            points.append(foreign_point(level.concurrency, level))
         itl = level.itl_s.mean if level.itl_s.mean is not None else level.tpot_s.mean
         loads.append(
             Load(
@@ -204,7 +204,7 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
         ),
         input_tokens=_weighted((inputs, n) for inputs, _, n in weighed),
         output_tokens=_weighted((outputs, n) for _, outputs, n in weighed),
-        points=points,
+        points=[each for each in points if _counts(each)],
         loads=loads,
         lacks=found.lacks,
     )
@@ -252,6 +252,10 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
         engine=" ".join(str(server[key]) for key in ("name", "version") if server.get(key)) or None,
         start=manifest.scenario.ramp.start,
     )
+
+
+def _counts(point: Point) -> bool:
+    return point.valid and point.in_flight_ok
 
 
 def within_reason(point: Point) -> bool:
