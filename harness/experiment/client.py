@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -34,27 +35,36 @@ class Reports:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Progress]] = {}  # of each worker
-        self._in_last: dict[int, int] = {}  # reports that the last one of each is the sum of
-        self._in_one: dict[int, int] = {}  # and of how many one is at most
+        self._workers: collections.defaultdict[int, _Spans] = collections.defaultdict(_Spans)
 
     def add(self, report: Progress) -> None:
         """Take a worker's next report."""
-        report = msgspec.structs.replace(report, late=_trimmed(report.late))
-        kept, most = self._kept.setdefault(report.worker, []), self._in_one.setdefault(report.worker, 1)
-        last = self._in_last.get(report.worker, most)
-        if last < most:
-            kept[-1], self._in_last[report.worker] = _together(kept[-1], report), last + 1
-            return
-        kept.append(report)
-        self._in_last[report.worker] = 1
-        if len(kept) == MOST_REPORTS:
-            self._in_one[report.worker], self._in_last[report.worker] = 2 * most, most + 1
-            kept[:] = [_together(first, second) for first, second in zip(kept[::2], kept[1::2], strict=True)]
+        self._workers[report.worker].add(msgspec.structs.replace(report, late=_trimmed(report.late)))
 
     def since(self, time_s: float) -> list[Progress]:
         """Those of a time and later, in each worker's order."""
-        return [each for kept in self._kept.values() for each in kept if each.time_s >= time_s]
+        return [each for spans in self._workers.values() for each in spans.kept if each.time_s >= time_s]
+
+
+class _Spans:
+    """One worker's reports; of a long level each stands for as many as it is the sum of."""
+
+    def __init__(self) -> None:
+        self.kept: list[Progress] = []
+        self._most = 1  # reports that one is the sum of
+        self._in_last = 1  # and the last one so far
+
+    def add(self, report: Progress) -> None:
+        if self._in_last < self._most:
+            self.kept[-1], self._in_last = _together(self.kept[-1], report), self._in_last + 1
+            return
+        self.kept.append(report)
+        self._in_last = 1
+        if len(self.kept) == MOST_REPORTS:
+            self.kept = [
+                _together(first, second) for first, second in zip(self.kept[::2], self.kept[1::2], strict=True)
+            ]
+            self._in_last, self._most = self._most + 1, 2 * self._most
 
 
 def _trimmed(late: tuple[int, ...]) -> tuple[int, ...]:
