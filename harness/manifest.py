@@ -234,9 +234,8 @@ class WorkerClock(msgspec.Struct, frozen=True, kw_only=True):
     offset_s: float  # the worker's minus ours as the session begins; its times are moved to the run's by that
     error_s: Amount  # the largest of the estimates: each true offset lies within its estimate's
     drift_s: float  # of all estimates, the one that is furthest from the first, minus the first
-    estimates: (
-        Count  # one as the session begins, one a level and one a minute; times are moved by the newest that differs
-    )
+    # One as the session begins, one a level and one a minute; times are moved by the newest that differs.
+    estimates: Count
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):

@@ -179,7 +179,7 @@ class Driver:
             # An error inside the stream is known only once it is decoded, which is one request later.
             # Each is counted once: a second rest, after a request that went well, would look like a slow client.
             failed = _failed(exchange)
-            known = ([before] if before is not None else []) + ([exchange] if failed else [])
+            known = [each for each in (before, exchange if failed else None) if each is not None]
             for ended in known:
                 failures = failures + 1 if _failed(ended) else 0
             before = None if failed else exchange
@@ -289,8 +289,9 @@ class Driver:
             exchange: Exchange = CutExchange(built.id, decoding, cancel.after_tokens)
         else:
             exchange = Exchange(built.id, decoding)
-        about = (built.class_, built.session, built.turn, built.canary)
-        running = Running(exchange, level, due, *about, self._origin_ns)
+        running = Running(
+            exchange, level, due, built.class_, built.session, built.turn, built.canary, self._origin_ns
+        )  # fmt: skip
         self._in_flight[built.id] = running
         self._begun_in_run += 1
         return running

@@ -68,9 +68,8 @@ class _Worker:
         self.exit_reason = "is gone"  # how it ended, where it did
         self.silent_s = 0  # since its last message
         self.offsets: list[Offset] = []  # of its clock, by each estimate; none: it shares ours
-        self._origin_ns = self._moved_ns = (
-            0  # the run's origin by our clock, and the offset by which its times are moved
-        )
+        self._origin_ns = 0  # of the run, by our clock; 0: it has no plan yet
+        self._moved_ns = 0  # the offset by which its times are moved
 
     async def start(self) -> None:
         """Start it, and learn how far its clock is from ours."""

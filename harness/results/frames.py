@@ -96,7 +96,7 @@ class Damage(msgspec.Struct, frozen=True):
     at: int  # bytes before it, all read
     size: int  # bytes of the file; 0: it is not there
     why: str
-    name: str = "requests.spool"  # of the file
+    name: str = folders.SPOOL  # of the file
 
     def __str__(self) -> str:
         if not self.size:
