@@ -118,13 +118,16 @@ def test_a_percentile_is_counted_from_the_requests_of_a_folder() -> None:
     from harness.analysis.window import began_in, whole_requests
     from harness.results.result import Result as Folder
 
-    done = knee(str(SOUND), "-t", "ttft_p50@8 < 250ms", "--json", "--quiet")
-    found = json.loads(done.stdout)["decisions"][0]["attainment"]
     run = Folder.open(SOUND)
     (level,) = [each for each in run.levels if each.concurrency == 8]
     table = Facts.of(run.manifest).table(run.records)
     inside = began_in(table, whole_requests(table.around(*level.window), level)) & ~table.cut
-    within = inside & table.ok & (np.nan_to_num(table.first - table.sent, nan=np.inf) <= 0.25)
+    ttft = np.nan_to_num(table.first - table.sent, nan=np.inf)
+    limit = round(float(np.median(ttft[inside])) * 1e3)  # the folder's own median, so that some are slower than it
+
+    done = knee(str(SOUND), "-t", f"ttft_p50@8 < {limit}ms", "--json", "--quiet")
+    found = json.loads(done.stdout)["decisions"][0]["attainment"]
+    within = inside & table.ok & (ttft <= limit / 1e3)
     assert (found["n"], found["met"]) == (int(inside.sum()), int(within.sum()))
     assert 0 < found["met"] < found["n"]
 
