@@ -172,3 +172,30 @@ def test_measured_errors_count_as_they_are() -> None:
     N = np.geomspace(1, 256, 17)
     scale, _ = error_scale(N, np.maximum(0.01, N / 3000), np.full(17, 0.05), np.zeros(17, dtype=np.bool_))
     assert scale == 1.0
+
+
+def test_a_level_that_seems_saturated_at_once_is_no_found_knee_where_the_levels_scatter_as_much() -> None:
+    """llama-server with 4 slots on a machine whose speed changed: between 200 and 340 tok/s from 1 to 19 in flight."""
+    seen = [
+        (1, 1.00, 251.75, 1.26, False), (2, 2.00, 211.31, 149.42, True), (3, 3.00, 229.90, 132.73, True),
+        (4, 4.00, 282.54, 15.19, False), (5, 5.00, 290.73, 14.56, False), (6, 6.00, 294.62, 12.62, False),
+        (2, 2.00, 226.47, 6.27, False), (9, 9.00, 272.03, 9.51, False), (13, 13.00, 262.95, 5.82, False),
+        (2, 2.00, 218.00, 3.41, False), (2, 2.00, 215.15, 1.08, False), (19, 19.00, 235.43, 14.48, False),
+        (19, 18.99, 267.78, 14.38, False), (13, 12.99, 266.58, 11.77, False), (1, 1.00, 227.95, 1.72, False),
+        (3, 2.99, 226.39, 75.46, True), (3, 3.00, 221.58, 10.70, False), (3, 3.00, 229.53, 14.09, False),
+        (2, 2.00, 210.15, 20.69, False), (4, 3.99, 282.65, 99.93, True), (11, 11.00, 338.61, 79.81, True),
+        (6, 5.99, 202.21, 82.55, True),
+    ]  # fmt: skip
+    found = fit([Point(C, N, X, se, assumed=assumed) for C, N, X, se, assumed in seen])
+    low, high = found.curve.hinge_concurrency.ci95 or (None, None)
+    assert low == 1
+    assert high is not None
+    assert high > 19
+    assert found.curve.state == "provisional"
+    assert found.curve.reasons[0].startswith("the knee lies near the highest level or above it with a chance of ")
+
+
+def test_levels_that_are_all_alike_are_a_found_knee_at_the_first() -> None:
+    found = fit(csv([1, 2, 4, 8, 16, 32], [270, 271, 269, 270, 271, 270]))
+    assert found.curve.state == "found"
+    assert hinge(found) == 1
