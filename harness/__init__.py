@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.errors import HarnessError as HarnessError
     from harness.library.comparison import compare as compare
     from harness.library.export import export as export
+    from harness.library.export import send as send
     from harness.library.fit import fit as fit
     from harness.library.measurement import Measurement as Measurement
     from harness.library.measurement import load as load
@@ -37,6 +38,7 @@ _PLACES = {
     "predict": "harness.library.prediction",
     "run": "harness.library.run",
     "run_async": "harness.library.run",
+    "send": "harness.library.export",
 }
 __all__ = ["__version__", *_PLACES]
 

@@ -8,19 +8,20 @@ import click
 
 from harness.cli import output
 
-_FORMATS = ("csv", "vllm", "llm-d", "otel")  # of harness.library.export, which is not imported for --help
+_FORMATS = ("csv", "vllm", "llm-d", "otel", "mlflow")  # of harness.library.export, which is not imported for --help
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--to", type=click.Choice(_FORMATS), required=True, help="Format of the files.")
-@click.option("--out", metavar="DIR|URL", help="Write files there, or post otel; default: stdout.")
+@click.option("--out", metavar="DIR|URL", help="Write files there, or send otel or mlflow; default: stdout.")
 def export(folder: str, to: str, out: str | None) -> None:
     """Write a result in another tool's format.
 
     csv: the levels and the requests as tables. vllm: what `vllm bench serve --save-result` writes, a file a level.
     llm-d: llm-d's benchmark report as JSON, a file a level. otel: OpenTelemetry metrics as JSON, one file, or posted
-    to a collector's URL. On stdout each JSON is a line.
+    to a collector's URL. mlflow: a run in MLflow, at a tracking server's URL or in a folder. On stdout each JSON is
+    a line.
     """
     from harness.library import export as exporting
     from harness.library import otlp
@@ -31,7 +32,7 @@ def export(folder: str, to: str, out: str | None) -> None:
         if out is None:
             # A pipe takes line feeds; a carriage return would be shown as an escape (`terminal.guard`).
             sys.stdout.write(exporting.text(measured, to).replace("\r\n", "\n"))
-        elif otlp.is_address(out):
+        elif to == exporting.MLFLOW or otlp.is_address(out):
             print(exporting.send(measured, to, out), file=sys.stderr)
         else:
             for path in exporting.export(measured, to, out):

@@ -1,4 +1,4 @@
-"""A measurement in another tool's format: as text, a document a level, or as files in a folder."""
+"""A measurement in another tool's format: as text, as files in a folder, or sent to where that tool keeps its own."""
 
 from __future__ import annotations
 
@@ -10,37 +10,45 @@ import msgspec
 
 from harness import files
 from harness.errors import HarnessError, nearest
-from harness.library import otlp
+from harness.library import mlflow, otlp
 from harness.library.measurement import Measurement, load
 from harness.manifest import Manifest
 from harness.results.exports import llm_d, otel, table, vllm
+from harness.results.exports.mlflow import of_run as as_mlflow
+from harness.results.folder import MANIFEST, SUMMARY
 from harness.summary import LevelSummary
 from harness.terminal import json_text
 from harness.work import Unit
 
-CSV, VLLM, LLM_D, OTEL = "csv", "vllm", "llm-d", "otel"
+CSV, VLLM, LLM_D, OTEL, MLFLOW = "csv", "vllm", "llm-d", "otel", "mlflow"
 _OF_LEVEL: Mapping[str, Callable[[LevelSummary, Manifest, int, bool], dict[str, Any]]] = {
     VLLM: lambda level, manifest, _, simulated: vllm.of_level(level, manifest, simulated=simulated),
     LLM_D: lambda level, manifest, index, simulated: llm_d.of_level(level, manifest, index=index, simulated=simulated),
 }
-FORMATS = (CSV, *_OF_LEVEL, OTEL)
+FORMATS = (CSV, *_OF_LEVEL, OTEL, MLFLOW)
 _LEFT_OUT = ("arrivals_s", "arrival_tokens", "error_message")  # of requests.csv: lists, and text of any length
 
 
 def text(run: Measurement, to: str) -> str:
     """The levels: a CSV, or JSON with a line a level; OpenTelemetry's metrics are one line."""
-    if _known(to) == CSV:
+    if _known(to) == MLFLOW:
+        way_out = "give --out DIR, a store of its own, or --out http://HOST:5000"
+        raise HarnessError("MLflow has no format for text", place="--to mlflow", way_out=way_out)
+    if to == CSV:
         return table.levels(run.summary)
     return "".join(f"{json_text(msgspec.json.encode(found).decode())}\n" for _, found in _documents(run, to))
 
 
 def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path]:
-    """Write a run, or its folder, for another tool, and return the files: `to` is one of FORMATS.
+    """Write a run, or its folder, for another tool, and return the files: `to` is one of FORMATS but "mlflow".
 
     They are levels.csv and requests.csv, a JSON for each level, or one of all metrics. HarnessError where the format
     cannot have them.
     """
-    _known(to)
+    if _known(to) == MLFLOW:
+        raise HarnessError(
+            "MLflow keeps runs in a store", place="to", way_out="knee.send(run, 'mlflow', a folder or an address)"
+        )
     run = run if isinstance(run, Measurement) else load(run)
     folder = Path(out)
     files.make_folder(folder, way_out="choose another --out")
@@ -57,11 +65,17 @@ def export(run: Measurement | str | Path, to: str, out: str | Path) -> list[Path
 
 
 def send(run: Measurement | str | Path, to: str, address: str) -> str:
-    """Post a run's metrics to a collector of OpenTelemetry, and return what became of them in a line."""
-    if _known(to) != OTEL:
+    """Send a run to where a tool keeps its own, and return what became of it in a line.
+
+    `to` is "otel", and the address a collector's URL, or "mlflow", and the address a tracking server's or a folder.
+    """
+    if _known(to) not in (OTEL, MLFLOW):
         raise HarnessError(f"{to} is written to a folder", place="--out", way_out="give a folder, or --to otel")
     run = run if isinstance(run, Measurement) else load(run)
-    return otlp.post(otel.of_run(run.summary, run.manifest), address)
+    if to == OTEL:
+        return otlp.post(otel.of_run(run.summary, run.manifest), address)
+    files_of_run = [run.path / name for name in (MANIFEST, SUMMARY) if (run.path / name).is_file()]
+    return mlflow.log(as_mlflow(run.summary, run.manifest), files_of_run, address)
 
 
 def _known(to: str) -> str:

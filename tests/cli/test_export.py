@@ -44,7 +44,7 @@ def test_the_formats_of_the_command_are_those_of_the_library() -> None:
     assert verb._FORMATS == exporting.FORMATS
 
 
-@pytest.mark.parametrize("to", [to for to in exporting.FORMATS if to != exporting.OTEL])
+@pytest.mark.parametrize("to", [to for to in exporting.FORMATS if to not in (exporting.OTEL, exporting.MLFLOW)])
 def test_what_stands_on_stdout_is_read_back_by_fit(to: str, folder: Path) -> None:
     done = CliRunner().invoke(cli, ["export", str(folder), "--to", to])
     assert done.exit_code == 0, done.output

@@ -79,6 +79,7 @@ def test_the_exports_commands_run_as_shown(place: Path) -> None:
         "as-vllm",
         "as-llm-d",
         "metrics",
+        "mlflow",
     }
 
 
