@@ -53,8 +53,7 @@ def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> C
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
         if slope - half > 0:
             return _beyond(levels, best, slope)
-        change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} %"
-        reasons = [f"it is open whether throughput still rises at the last levels ({change})"]
+        reasons = [f"it is open whether throughput still rises at the last levels ({_change(slope, half)})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else corner_in_the_last_gap(levels)
         return Conclusion(PROVISIONAL, reasons, _settle(levels, min(bend, levels.N[-1])))
     reasons = _not_reached(levels, best, draws, dip=dip)
@@ -160,11 +159,21 @@ def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool
         if flat(levels, best.chosen) and _falls(levels):
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
-            change = f"1 % more load changes it by {slope:+.2f} ± {half:.2f} % (limit ±{ELASTICITY:g} %)"
-            reasons.append(f"past the knee throughput is not shown to be flat: {change}")
+            limit = f"limit ±{ELASTICITY:g} %"
+            reasons.append(f"past the knee throughput is not shown to be flat: {_change(slope, half)} ({limit})")
     if not levels.in_flight_ok[where].all():
         reasons.append(f"fewer in flight than {IN_FLIGHT:.0%} of what was requested")
     return reasons
+
+
+def _change(slope: float, half: float) -> str:
+    """The elasticity in words; one that rounds to zero has no sign.
+
+    >>> _change(-0.001, 0.25)
+    '1 % more load changes it by 0.00 ± 0.25 %'
+    """
+    sign = "+" if round(slope, 2) else ""
+    return f"1 % more load changes it by {round(slope, 2) + 0.0:{sign}.2f} ± {half:.2f} %"
 
 
 def _falls(levels: PooledLevels) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.analysis.validity import Purpose, usable
 from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
-from harness.report.format import confidence, joined, load, load_of, number, percent, plain
+from harness.report.format import confidence, joined, load, load_of, number, percent, plain, slo_met
 from harness.report.headline import (
     is_open,
     limited,
@@ -133,11 +133,11 @@ def _agreement(curve: Curve | None, plateau: float, levels: Sequence[PredictedLe
 
 
 def _binding(cap: str | None, limit: float | None) -> str:
-    """What limits the batch. An SLO makes no knee: it is missed before there is one."""
+    """What limits the batch, or the SLO before."""
     if cap is None:
         return "no cap binds"
     if cap == "slo":
-        return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+        return slo_met(limit or 0.0)
     return f"bound by {plain(cap)}" + (f" = {number(limit)}" if limit is not None else "")
 
 

@@ -135,6 +135,15 @@ def half_width(ends: tuple[float, float] | None) -> float | None:
     return None if ends is None else (ends[1] - ends[0]) / 2
 
 
+def slo_met(limit: float) -> str:
+    """Up to which load the limits are met; an SLO makes no knee: it is missed before there is one.
+
+    >>> slo_met(12.0), slo_met(0.0)
+    ('the SLO is met up to 12 in flight', 'the SLO is missed at any load')
+    """
+    return f"the SLO is met up to {number(limit)} in flight" if limit else "the SLO is missed at any load"
+
+
 def plain(text: object) -> str:
     r"""Text from outside on one line, as `terminal.clean` shows it.
 

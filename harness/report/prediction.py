@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness.predict.claims import TITLE as CLAIMS
 from harness.report.document import Column, Document, Section, shown
-from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.format import MISSING, ms, number, percent, plain, slo_met
 from harness.summary import Band, Calibrated, Prediction, Spread, SteppedLevel
 
 if TYPE_CHECKING:
@@ -106,9 +106,11 @@ def subject(prediction: Prediction) -> tuple[str, str]:
 
 
 def binding(prediction: Prediction) -> str:
-    """What stops the batch, and where; "" where nothing does."""
+    """What stops the batch, or the SLO before, and where; "" where nothing does."""
     cap = prediction.binding_cap
     limit = prediction.caps.get(cap) if cap else None
+    if cap == "slo":
+        return slo_met(limit or 0.0)
     return f"bound by {limit_name(cap)} at {number(limit)} in flight" if cap and limit is not None else ""
 
 
@@ -220,7 +222,9 @@ def _effect(limit: ThroughputLimit) -> str:
         from_there = f"; from there it outweighs {_OUTWEIGHED[limit.name]}"
         return "no batch exceeds it" + (from_there if limit.concurrency is not None else "")
     if limit.kind == "slo":
-        return "met at any load" if limit.concurrency is None else "the limits are met up to there"
+        if limit.concurrency is None:
+            return "met at any load"
+        return "the limits are met up to there" if limit.concurrency else "missed at any load"
     return {"slope": "each user adds this at low load", "stop": "the batch grows no further"}[limit.kind]
 
 
