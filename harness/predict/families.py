@@ -52,6 +52,7 @@ FAMILIES = {
     "gemma4_text": Family(tied=True, pattern=6),
     "glm4": _PLAIN,
     "glm4_moe": _PLAIN,
+    "glm_moe_dsa": Family(chooses=True),
     "gpt_neox": _UNGATED,
     "gpt_oss": _WIDE_EXPERTS,
     "granite": _PLAIN,
@@ -93,6 +94,8 @@ _REFUSED = {
     "cross_attention_layers": "layers that attend to images",
     "attention_pattern": "a pattern of attention by letters",
     "index_topk": "attention to chosen tokens only",
+    "indexer_types": "layers that share the tokens they chose",
+    "index_topk_pattern": "layers that share the tokens they chose",
     "hidden_size_per_layer_input": "embeddings for every layer",
     "num_kv_shared_layers": "layers that share their KV",
 }
@@ -117,6 +120,8 @@ def family(config: Mapping[str, Any], name: str) -> Family:
     for field, what in _REFUSED.items():  # first: the nearest family is no answer where such a field says more
         if config.get(field) and not (field == "index_topk" and known and known.chooses):
             raise refused(field, what, name)
+    if config.get("index_topk_freq", 1) != 1:
+        raise refused("index_topk_freq", _REFUSED["indexer_types"], name)
     if known is None:
         raise refused("model_type", kind, name, nearest(kind, FAMILIES))
     return known

@@ -98,6 +98,7 @@ ROUNDED = {
     "kimi-k2": 1.026e12,
     "glm-4.5-air": 106.85e9,
     "glm-4.5": 352.8e9,
+    "glm-5": 744e9,
     "qwen3-next-80b-a3b": 79.7e9,
     "nemotron-3-nano-30b-a3b": 31.6e9,
     "nemotron-3-super-120b-a12b": 120.7e9,
@@ -115,6 +116,7 @@ ACTIVE = {  # billions, as their makers say; embeddings counted as they count th
     "llama-4-maverick": 17.0,
     "deepseek-v3": 37.0,
     "kimi-k2": 32.0,
+    "glm-5": 40.0,
     "gpt-oss-120b": 5.1,
     "olmoe-1b-7b": 1.3,
     "nemotron-3-nano-30b-a3b": 3.5,
@@ -154,6 +156,7 @@ def test_every_shipped_model_is_checked_against_a_count():
         "deepseek-v3.1": "deepseek-v3",
         "bge-reranker-v2-m3": "bge-m3",
         "glm-4.6": "glm-4.5",
+        "glm-5.1": "glm-5",
         "kimi-k2.5": "kimi-k2",
         "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
         "deepseek-r1-distill-llama-70b": "llama-3.1-70b",
@@ -468,6 +471,21 @@ def test_searched_layers_that_are_not_understood_are_refused_by_their_field(bloc
 
 
 def test_layers_that_attend_to_chosen_tokens_are_refused_before_the_nearest_family_is_named():
-    config = {**model_config("deepseek-v3"), "model_type": "glm_moe_dsa", "index_topk": 2048}
+    config = {**model_config("deepseek-v3"), "model_type": "glm_moe_sparse", "index_topk": 2048}
     with pytest.raises(HarnessError, match=r"index_topk of 'toy' \(attention to chosen tokens only\) is not predicted"):
         model(config, "toy")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("index_topk_freq", 4), ("index_topk_pattern", "FSSS"), ("indexer_types", ["full", "shared"])]
+)
+def test_layers_that_share_the_tokens_they_chose_are_refused_by_their_field(field, value):
+    with pytest.raises(HarnessError, match=rf"{field} of 'toy' \(layers that share the tokens they chose\)"):
+        model({**model_config("glm-5"), field: value}, "toy")
+
+
+def test_a_field_that_says_that_every_layer_chooses_its_own_tokens_changes_nothing():
+    plain = model_config("glm-5")
+    assert parameters(model({**plain, "index_topk_freq": 1, "indexer_types": None}, "toy")) == parameters(
+        model(plain, "toy")
+    )
