@@ -62,7 +62,7 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
         *_predictions(summary),
         *(_baseline(other) if other is not None else []),
         *_fitted(summary, levels),
-        *_levels(levels),
+        *_levels(levels, error_scale(summary)),
     ]
     tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
@@ -293,23 +293,26 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
     return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
 
 
-def _levels(levels: Sequence[_Measured]) -> list[Series]:
-    """The levels with their 95 % intervals; levels too short for an interval have the error that the fit assumes."""
-    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "assumed": [], "void": []}
+def error_scale(summary: Summary) -> float:
+    """What the fit multiplied the errors by that it had to assume; 1 where it found nothing better."""
+    return summary.curve.parameters.get("error_scale", 1.0) if summary.curve else 1.0
+
+
+def _levels(levels: Sequence[_Measured], scale: float) -> list[Series]:
+    """The levels with their 95 % intervals; levels too short for one have the error that the fit gives them."""
+    kinds: dict[str, list[Datum]] = {"own": [], "short": [], "void": []}
     for x, y, level in levels:
-        half = Z95 * (level.output_tokens_per_s_se or 0.0)
+        half = Z95 * (level.output_tokens_per_s_se or 0.0) * (scale if level.output_tokens_per_s_se_assumed else 1.0)
         low, high = level.throughput.ci95 or (y - half, y + half)
-        kind = "assumed" if level.output_tokens_per_s_se_assumed else "short"
-        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else kind
+        kind = "void" if worst(level) == Gravity.INVALID else "own" if level.throughput.ci95 else "short"
         kinds[kind].append(Datum(x, y, min(low, y), max(high, y), hover=_hover(level)))
     names: list[tuple[str, str, Marker]] = [
         ("own", "measured, 95 % interval", "dot"),
         ("short", "measured, pale: the fit's own error", "dot"),
-        ("assumed", "measured, pale: an assumed error", "dot"),
         ("void", "invalid level", "ring"),
     ]
     return [
-        Series(name=name, tone="measured", points=kinds[kind], marker=marker, pale=kind in ("short", "assumed"))
+        Series(name=name, tone="measured", points=kinds[kind], marker=marker, pale=kind == "short")
         for kind, name, marker in names
         if kinds[kind]
     ]

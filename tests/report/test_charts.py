@@ -109,7 +109,7 @@ def test_levels_are_drawn_where_they_were_measured_and_invalid_ones_hollow() -> 
     assert [(point.high or 0) - point.y for point in sound.points] == pytest.approx([0.008 * p.y for p in sound.points])
 
 
-def test_an_interval_stays_within_the_axes_and_an_assumed_error_is_named_as_such() -> None:
+def test_an_interval_stays_within_the_axes_and_an_error_of_the_fit_is_named_as_such() -> None:
     wide = msgspec.structs.replace(
         full().levels[3],
         output_tokens_per_s=Estimate(900.0),
@@ -117,11 +117,32 @@ def test_an_interval_stays_within_the_axes_and_an_assumed_error_is_named_as_such
         output_tokens_per_s_se_assumed=True,
     )
     found = curve(msgspec.structs.replace(full(), levels=[*full().levels[:3], wide]))
-    (point,) = series(found, "measured, pale: an assumed error").points
+    (point,) = series(found, "measured, pale: the fit's own error").points
     assert found.y.ends is not None
     assert point.low == 0.0
     assert point.high == found.y.ends[1]
     assert len(series(found, "measured, 95 % interval").points) == 3
+
+
+def test_an_assumed_error_is_drawn_as_large_as_the_fit_found_it() -> None:
+    """In a window of one request time 100 % is assumed, and levels that lie on a curve to 1 % show that it is 1 %."""
+    short = [
+        msgspec.structs.replace(
+            level,
+            output_tokens_per_s=Estimate(level.output_tokens_per_s.mean),
+            output_tokens_per_s_se=level.output_tokens_per_s.mean,
+            output_tokens_per_s_se_assumed=True,
+        )
+        for level in full().levels[:6]
+    ]
+    summary = full()
+    assert summary.curve is not None
+    scaled = msgspec.structs.replace(summary.curve, parameters={**summary.curve.parameters, "error_scale": 0.01})
+    found = curve(msgspec.structs.replace(summary, levels=short, curve=scaled))
+    points = series(found, "measured, pale: the fit's own error").points
+    assert [(point.high or 0) - point.y for point in points] == pytest.approx(
+        [0.0196 * point.y for point in points], rel=1e-3
+    )
 
 
 def test_a_level_without_in_flight_is_drawn_at_its_concurrency() -> None:
