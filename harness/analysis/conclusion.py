@@ -16,6 +16,7 @@ import math
 import msgspec
 import numpy as np
 
+from harness.analysis import odd_level
 from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
 from harness.analysis.points import PooledLevels
 from harness.analysis.stats import Z95, t_quantile
@@ -47,7 +48,20 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 def of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
-    """The conclusion from a fitted curve; `draws`: its bootstrap, `dip`: whether a fall past the hinge is confirmed."""
+    """The conclusion from a fitted curve; `draws`: its bootstrap, `dip`: whether a fall past the hinge is confirmed.
+
+    Where it is provisional and one level is far off the curve of the others, that level is the first reason.
+    """
+    found = _of_fit(levels, best, draws, dip=dip)
+    if found.state != PROVISIONAL or not (odd := odd_level.find(levels)):
+        return found
+    knee = f", whose knee is {levels.concurrency_at(odd.hinge):.3g}" if math.isfinite(odd.hinge) else ""
+    reason = f"the level at {odd.concurrency:g} has {odd.ratio:.2g} times the throughput of the others' curve{knee}"
+    again = Settle([round(odd.concurrency)])
+    return msgspec.structs.replace(found, reasons=[reason, *found.reasons], settle=again)
+
+
+def _of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> Conclusion:
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
