@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -53,7 +52,7 @@ def _section(section: doc.Section, console: Console) -> list[RenderableType]:
     if section.facts and section.answer:
         parts.append(_folding([(Text(fact.label, "bold"), Text(fact.text)) for fact in section.facts]))
     elif section.facts:
-        parts.append(_fitted(_figures(section.facts), console))
+        parts.append(_figures(section.facts) if console.is_terminal else _figure_lines(section.facts))
     if section.columns:
         parts.append(_table(section, console))
     parts += [Text(line, "" if section.title or i else "bold") for i, line in enumerate(section.lines)]
@@ -71,6 +70,19 @@ def _figures(facts: Sequence[doc.Fact]) -> Table:
     for fact in facts:
         grid.add_row(Text(fact.label), Text(fact.value, style="bold"), Text(fact.detail, style="dim"))
     return grid
+
+
+def _figure_lines(facts: Sequence[doc.Fact]) -> Text:
+    """The same for a file, which has no width: nothing is folded, and no line ends in blanks."""
+    labels = max(cell_len(fact.label) for fact in facts)
+    values = max((cell_len(fact.value) for fact in facts if fact.detail), default=0)
+    lines = [f"{set_cell_size(fact.label, labels)}  {_padded(fact, values)}".rstrip() for fact in facts]
+    return Text("\n".join(lines))
+
+
+def _padded(fact: doc.Fact, width: int) -> str:
+    """The value, before a detail as wide as the others that have one."""
+    return f"{set_cell_size(fact.value, width)}  {fact.detail}" if fact.detail else fact.value
 
 
 def _table(section: doc.Section, console: Console) -> RenderableType:
@@ -135,14 +147,6 @@ def _grid(columns: Sequence[doc.Column], void: frozenset[int], gap: int) -> Tabl
         grid.add_column(title, justify=side, no_wrap=not column.words, vertical=upright)
     for i, cells in enumerate(doc.rows(columns)):
         grid.add_row(*(Text(str(cell)) for cell in cells), style="red" if i in void else "")
-    return grid
-
-
-def _fitted(grid: Table, console: Console) -> Table:
-    """The same, its width the console's where that is a file."""
-    if not console.is_terminal:
-        most = Measurement.get(console, console.options.update(max_width=10_000), grid).maximum
-        console.width = max(console.width, most)
     return grid
 
 

@@ -18,7 +18,7 @@ from harness.judgement import Code
 from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
-from harness.report.document import Column, Section
+from harness.report.document import Column, Document, Fact, Section
 from harness.report.live import Progress
 from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from tests.builders.summaries import (
@@ -244,3 +244,19 @@ def test_an_open_loop_is_told_by_its_rates_and_claims_no_knee() -> None:
     assert fmt.load(True, 1, 2.5) == "1, 2.5 req/s"
     limits = msgspec.structs.replace(nothing, knees=Knees(slo_rate=Value(2.0, (2.0, 3.0))))
     assert answered(limits)[0].endswith("2 requests per second meet the limits, 3 miss them")
+
+
+def test_figures_in_a_file_are_whole_lines_without_blanks_at_their_ends() -> None:
+    """A long value without a detail does not push the details of the others apart."""
+    facts = [
+        Fact("knee", "about 34 in flight " + "x" * 300),
+        Fact("hinge", "34", "95 %"),
+        Fact("curve", "capped", "0.75"),
+    ]
+    out = io.StringIO()
+    terminal.show(Document(sections=[Section(facts=facts)]), Console(file=out, width=80))
+    assert out.getvalue().splitlines() == [
+        "knee   about 34 in flight " + "x" * 300,
+        "hinge  34      95 %",
+        "curve  capped  0.75",
+    ]
