@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness.files import write_json
 from harness.manifest import Host, Manifest, Ramp, Scenario, Simulated, Target, Workload
 from harness.summary import (
     BEYOND,
@@ -376,3 +378,11 @@ SITUATIONS = {
     "interrupted": interrupted,
     "hollow": hollow,
 }
+
+
+def stored(folder: Path) -> Path:
+    """A result folder of the whole summary, whose requests were taken out."""
+    folder.mkdir()
+    write_json(folder / "manifest.json", MANIFEST)
+    write_json(folder / "summary.json", full())
+    return folder

@@ -25,19 +25,14 @@ from harness.results.foreign import formats
 from harness.summary import Estimate
 from harness.terminal import Guard
 from harness.work import Unit
-from tests.builders.summaries import MANIFEST, full
+from tests.builders.summaries import full, stored
 
 DEMO = Path(__file__).parents[1] / "data" / "demo"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A result whose requests were taken out."""
-    place = tmp_path / "run"
-    place.mkdir()
-    write_json(place / "manifest.json", MANIFEST)
-    write_json(place / "summary.json", full())
-    return place
+    return stored(tmp_path / "run")
 
 
 def test_the_formats_of_the_command_are_those_of_the_library() -> None:

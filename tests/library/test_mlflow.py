@@ -10,19 +10,14 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError
-from harness.files import write_json
 from harness.library import mlflow as store
 from harness.library.export import export, send
-from tests.builders.summaries import MANIFEST, full
+from tests.builders.summaries import MANIFEST, full, stored
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "run"
-    place.mkdir()
-    write_json(place / "manifest.json", MANIFEST)
-    write_json(place / "summary.json", full())
-    return place
+    return stored(tmp_path / "run")
 
 
 @pytest.fixture
