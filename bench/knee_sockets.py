@@ -44,6 +44,17 @@ class FinishedRun(NamedTuple):
     errors: str
 
 
+def filling(seats: int, tokens: int) -> float:
+    """Requests in flight that fill the seats: the next one misses the step that begins when one ends.
+
+    That is a step in as many as an answer has tokens.
+
+    >>> filling(24, 72)
+    24.333333333333332
+    """
+    return seats * (1 + 1 / tokens)
+
+
 def run(command_line: str) -> FinishedRun:
     """`knee run …` in a process of its own, with a result folder that goes away."""
     with tempfile.TemporaryDirectory() as out:
@@ -64,16 +75,17 @@ def end_to_end(work: Bench) -> Iterator[Line]:
             f"knee run --url sim: --max-num-seqs {cap} --max-concurrency 512 --input-tokens 64 "
             f"--output-tokens {tokens} --speed {speed} --seed {work.options.seed}"
         )
-        what, reach = f"hinge of `{command_line}`", "± 5 %, in its interval"
+        truth = filling(cap, tokens)
+        what, reach = f"hinge of `{command_line}`", f"{truth:.2f} ± 5 %, in its interval"
         ended = run(command_line)
         if ended.summary is None:
             yield Line(f"socket-{cap}", what, reach, "failed", False, ended.errors)
             continue
         found = ended.summary.curve
         hinge = found.hinge_concurrency if found is not None else Value(None)
-        off = abs(hinge.value / cap - 1) if hinge.value else math.inf
+        off = abs(hinge.value / truth - 1) if hinge.value else math.inf
         yield Line(
-            f"socket-{cap}", what, reach, text(hinge), off <= OFF and covers(hinge, cap) is True,
+            f"socket-{cap}", what, reach, text(hinge), off <= OFF and covers(hinge, truth) is True,
             f"{len(ended.summary.levels)} levels in {ended.seconds:.0f} s, exit {ended.status}, plateau "
             f"{'reached' if found is not None and found.plateau_reached else 'not reached'}{_invalid(ended.summary)}",
         )  # fmt: skip
@@ -82,18 +94,19 @@ def end_to_end(work: Bench) -> Iterator[Line]:
 def short(name: str, work: Bench) -> Iterator[Line]:
     """A sweep with windows of 3 s, or a ramp with a budget."""
     cap, tokens, how, states = SHORT[name]
+    truth = filling(cap, tokens)
     command_line = (
         f"knee run --url sim: --max-num-seqs {cap} --input-tokens 64 --output-tokens {tokens} --speed 0.5 {how} "
         f"--seed {work.options.seed}"
     )
-    what, reach = f"`{command_line}`", f"{' or '.join(states)}, a hinge's interval holds {cap}"
+    what, reach = f"`{command_line}`", f"{' or '.join(states)}, a hinge's interval holds {truth:.2f}"
     ended = run(command_line)
     if ended.summary is None:
         yield Line(name, what, reach, "failed", False, ended.errors)
         return
     found = ended.summary.curve
     state, hinge = (NONE, Value(None)) if found is None else (found.state, found.hinge_concurrency)
-    right = state == "beyond" or covers(hinge, cap) is True
+    right = state == "beyond" or covers(hinge, truth) is True
     provisional, at = (_first(ended.summary.levels, some) for some in ((FOUND, PROVISIONAL), (FOUND,)))
     yield Line(
         name, what, reach, f"{state}, hinge {text(hinge)}", state in states and right,
