@@ -19,6 +19,7 @@ from harness.summary import Knees, Value
 
 PICTURE = "comparison.png"
 _ANSWER = "Answer"
+_DIFFER = ("faster", "turns_over")  # outcomes of a pair
 _PLACES = 120  # of a fitted line
 _AGAIN = "measure each stack at least twice, better three times, in turn"
 
@@ -51,12 +52,12 @@ def sentence(found: Comparison) -> str:
 
 
 def answer(found: Comparison) -> list[Fact]:
-    """A line for each pair, and what weakens all of them."""
+    """A line for each pair, those that differ before the others, and what weakens all of them."""
     out = []
     if found.fatal:
         out.append(Fact("Forced" if found.forced else "Refused", f"not alike: {listed(found.fatal)}", _way_out(found)))
     if not found.refused:
-        out += [_pair(found, pair) for pair in found.pairs]
+        out += [_pair(found, pair) for pair in sorted(found.pairs, key=lambda pair: pair.outcome not in _DIFFER)]
     if found.unknown:
         out.append(Fact("Unknown", listed(found.unknown), "they may differ, which weakens every answer"))
     return out
@@ -75,7 +76,7 @@ def _pair(found: Comparison, pair: Pair) -> Fact:
     if apart is None:
         return Fact(_ANSWER, f"{b} against {a}: not ranked", "no concurrency was measured in every run of both")
     figures = f"{b} has {apart.value:.3f} × the throughput of {a}"
-    ends = f"{(1 - pair.alpha) * 100:g} % interval {_ends(apart.ci95)}"
+    ends = f"{(1 - pair.alpha) * 100:.3g} % interval {_ends(apart.ci95)}"
     over = f"geometric mean over {load(False, *(level.concurrency for level in pair.levels))}"
     counts = [f"{stack.runs} of {plain(stack.label)}" for stack in found.stacks if stack.label in (pair.a, pair.b)]
     basis = joined(over, f"runs: {listed(counts)}{', in pairs' if pair.rounds else ''}", _turn(pair))

@@ -67,6 +67,16 @@ def test_an_order_that_turns_over_has_its_load() -> None:
     assert [guide.at for guide in comparison.curves(found(pair("turns_over", turnover=turned))).guides] == [12.3]
 
 
+def test_of_several_pairs_one_that_differs_is_the_headline() -> None:
+    alike, apart = pair("no_difference", detectable=1.2), pair(alpha=0.05 / 3, faster="other")
+    first, second, _ = words(found(alike, apart))
+    assert first.startswith("Answer: ")
+    assert "is faster" in first
+    assert "(98.3 % interval " in first
+    assert "no difference shown" in second
+    assert comparison.sentence(found(alike, apart)) in first
+
+
 def test_too_few_repeats_are_said_with_the_figures() -> None:
     text = words(found(pair("too_few_repeats")))[0]
     assert "not ranked: other has 1.050 ×" in text
