@@ -162,15 +162,15 @@ def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool
     where: Ints = np.flatnonzero(past(N, B))
     if len(where) < 2:
         reasons.append(f"{len(where)} level{'s' * (len(where) != 1)} past the knee, 2 are needed")
-    bend = draws.hinge
-    if flat(levels, best.chosen):  # its draws are so too: where each comes to its asymptote tells how high it may bend
+    bend, saturated = draws.hinge, flat(levels, best.chosen)
+    if saturated:  # most draws have no corner either: these bend where they come near their asymptote
         bend = np.where(np.isinf(bend), HALF_POINTS * draws.a / np.maximum(draws.b, 1e-300), bend)
     sure = float(np.mean(bend / N[-1] < BELOW_LAST))
     if sure < SURE:
         reasons.append(f"the knee lies near the highest level or above it with a chance of {1 - sure:.0%}")
     if len(where) >= 2 and not dip:
         slope, half = _elasticity(levels, where, best.sigma[0])
-        if flat(levels, best.chosen) and _falls(levels):
+        if saturated and _falls(levels):
             reasons.append("throughput falls with load from the first level on")
         elif abs(slope) + half > ELASTICITY:
             limit = f"limit ±{ELASTICITY:g} %"

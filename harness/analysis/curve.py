@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.analysis import conclusion, hyperbolas
 from harness.analysis.conclusion import Conclusion, past
-from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, least_squares, solve, taken
+from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, leaving_out_each, solve, taken
 from harness.analysis.points import FEWEST, PooledLevels, pool
 from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
@@ -273,7 +273,7 @@ def _parameters(levels: PooledLevels, best: Solved) -> dict[str, float]:
 
     The last is the error at each level of the family fitted, with the same weights, to all the others.
     """
-    N, chosen, family, n = levels.N, best.chosen, int(best.chosen.family[0]), len(levels.N)
+    N, chosen, family = levels.N, best.chosen, int(best.chosen.family[0])
     found = {"a": float(chosen.a[0]), "b": float(chosen.b[0])}
     if family >= CAPPED:
         found["P"] = float(chosen.plateau[0])
@@ -283,7 +283,7 @@ def _parameters(levels: PooledLevels, best: Solved) -> dict[str, float]:
         found["error_scale"] = levels.scale
     found |= {"drift": levels.drift, "lack_of_fit": float(best.tau[0]), "lack_of_fit_low": float(best.tau_low[0])}
     y = best.y[0]
-    others = least_squares(N, np.broadcast_to(y, (n, n)), (1 - np.eye(n)) * best.weights[0], family)
+    others = leaving_out_each(N, y, best.weights[0], family)
     return found | {"leave_one_out": float(np.sqrt(np.mean((np.diagonal(others.y(N)) / y - 1) ** 2)))}
 
 

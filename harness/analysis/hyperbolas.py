@@ -224,6 +224,15 @@ def least_squares(N: Floats, Y: Floats, w: Floats, family: int) -> Curves:
     return _least_squares(_Sums(N, Y, w), family)
 
 
+def leaving_out_each(N: Floats, y: Floats, w: Floats, family: int) -> Curves:
+    """The family through all levels but one, for each of them: n curves, the first without the first level.
+
+    y and w [n] as in `least_squares`.
+    """
+    n = len(N)
+    return least_squares(N, np.broadcast_to(y, (n, n)), (1 - np.eye(n)) * w, family)
+
+
 class _Sums:
     """Σ over the levels up to each one, and over those above it; each [D, n]. `low_ny` is Σ w·N·y, and so on."""
 

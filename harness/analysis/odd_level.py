@@ -12,7 +12,7 @@ import math
 import msgspec
 import numpy as np
 
-from harness.analysis.hyperbolas import CAPPED, least_squares
+from harness.analysis.hyperbolas import CAPPED, leaving_out_each
 from harness.analysis.points import PooledLevels
 
 _FEWEST = 7  # levels, so that six are left
@@ -37,7 +37,7 @@ def find(levels: PooledLevels) -> OddLevel | None:
     if n < _FEWEST:
         return None
     y = N / levels.X
-    others = least_squares(N, np.broadcast_to(y, (n, n)), (1 - np.eye(n)) * y**-2.0, CAPPED)
+    others = leaving_out_each(N, y, y**-2.0, CAPPED)
     off = np.log(others.y(N) / y)  # [n fits, n levels]: throughput over the fit's
     own = np.abs(np.diagonal(off))
     scatter = np.sqrt((np.sum(off**2, axis=1) - own**2) / (n - 1 - 3))

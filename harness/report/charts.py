@@ -62,7 +62,7 @@ def curve(summary: Summary, manifest: Manifest, baseline: Summary | None = None)
         *_predictions(summary),
         *(_baseline(other) if other is not None else []),
         *_fitted(summary, levels),
-        *_levels(levels, error_scale(summary)),
+        *_levels(levels, _error_scale(summary)),
     ]
     tops = [(level.throughput.ci95 or (0.0, mean))[1] for _, mean, level in levels]
     tops += [point.high or point.y for each in series if each.line for point in each.points]
@@ -293,7 +293,7 @@ def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
     return [Series(name=f"fitted {found.family.replace('_', ' ')}", tone="fitted", points=points, line="solid")]
 
 
-def error_scale(summary: Summary) -> float:
+def _error_scale(summary: Summary) -> float:
     """What the fit multiplied the errors by that it had to assume; 1 where it found nothing better."""
     return summary.curve.parameters.get("error_scale", 1.0) if summary.curve else 1.0
 

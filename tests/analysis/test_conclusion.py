@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from harness.analysis import conclusion
 from harness.analysis.curve import Fit, Point, fit
 from harness.analysis.points import error_scale
 
@@ -202,3 +204,9 @@ def test_levels_that_are_all_alike_are_a_found_knee_at_the_first() -> None:
     found = fit(csv([1, 2, 4, 8, 16, 32], [270, 271, 269, 270, 271, 270]))
     assert found.curve.state == "found"
     assert hinge(found) == 1
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    found = doctest.testmod(conclusion)
+    assert found.attempted
+    assert found.failed == 0
