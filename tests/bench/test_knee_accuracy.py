@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 import subprocess
 import sys
@@ -17,6 +18,7 @@ sys.path.append(str(BENCH))
 
 import knee_accuracy as bench  # noqa: E402
 import knee_peers  # noqa: E402
+import knee_sockets  # noqa: E402
 import knee_truths  # noqa: E402
 from knee_truths import TrueCurve  # noqa: E402
 
@@ -28,6 +30,12 @@ def test_a_capped_hyperbola_rises_to_its_hinge_and_stays_there():
     assert truth.plateau == pytest.approx(2000.0)
     assert truth.throughput(25) == pytest.approx(25 / 0.0225)
     assert truth.throughput(50) == truth.throughput(500) == pytest.approx(2000.0)
+
+
+def test_the_examples_in_the_docstrings_of_the_socket_rows_hold():
+    found = doctest.testmod(knee_sockets)
+    assert found.attempted
+    assert found.failed == 0
 
 
 def test_a_hyperbola_tends_to_one_over_b():

@@ -16,7 +16,7 @@ from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code
 from harness.manifest import Clock, Manifest
 from harness.record import ABANDONED
-from harness.results.exports import llm_d, otel, rows, table, vllm
+from harness.results.exports import llm_d, mlflow, otel, rows, table, vllm
 from harness.results.foreign import formats
 from harness.results.foreign.measured import ForeignLevel, ForeignResult, Latency
 from harness.summary import LevelSummary, Spread, Summary
@@ -206,3 +206,37 @@ def test_opentelemetry_s_resource_says_what_was_measured() -> None:
     about = {each["key"]: each["value"] for each in found["resource"]["attributes"]}
     assert about["knee.simulated"] == {"boolValue": True}
     assert about["knee.model"] == {"stringValue": MANIFEST.model}
+
+
+def test_a_metric_of_mlflow_has_the_level_as_its_step_and_the_window_s_end_as_its_time() -> None:
+    about = msgspec.structs.replace(MANIFEST, clock=Clock(monotonic_ns_origin=0, unix_origin=1_700_000_000.0))
+    logged = mlflow.of_run(full(), about)
+    found = [each for each in logged.metrics if each.name == "output_tokens_per_s"]
+    assert [(each.step, each.value) for each in found] == [
+        (level.concurrency, level.output_tokens_per_s.mean) for level in full().levels
+    ]
+    assert [each.at_ms for each in found] == [
+        round((1_700_000_000.0 + level.window[1]) * 1e3) for level in full().levels
+    ]
+    assert (logged.began_ms, logged.ended_ms) == (
+        round((1_700_000_000.0 + full().levels[0].window[0]) * 1e3), max(each.at_ms for each in found),
+    )  # fmt: skip
+
+
+def test_in_an_open_loop_the_step_is_the_level_s_number_and_the_rate_a_metric() -> None:
+    levels = [
+        msgspec.structs.replace(level, concurrency=None, rate=2.5 * (i + 1)) for i, level in enumerate(full().levels)
+    ]
+    found = mlflow.of_run(msgspec.structs.replace(full(), levels=levels), MANIFEST).metrics
+    assert [(each.step, each.value) for each in found if each.name == "rate"] == [
+        (i, 2.5 * (i + 1)) for i in range(len(levels))
+    ]
+    assert not [each for each in found if each.name == "concurrency"]
+
+
+def test_what_was_not_measured_is_no_metric_of_mlflow() -> None:
+    logged = mlflow.of_run(hollow(), MANIFEST)
+    level = hollow().levels[0]
+    absent = {name for name, value in rows.row(level).items() if value is None}
+    assert absent
+    assert not [each for each in logged.metrics if each.name in absent and each.step == level.concurrency]
