@@ -74,6 +74,7 @@ class Code(enum.StrEnum):
     DRIFT = enum.auto()
     DIP_CONFIRMED = enum.auto()
     DIP_UNCONFIRMED = enum.auto()
+    THROUGHPUT_COLLAPSES = enum.auto()
     ABOVE_PEAK = enum.auto()
     PREFILL_SLOPE_UNKNOWN = enum.auto()
     PREFILL_FLAT = enum.auto()

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.analysis import odd_level
 from harness.analysis.hyperbolas import CAPPED, HYPERBOLA, PAST, Curves, Solved
-from harness.analysis.points import PooledLevels
+from harness.analysis.points import PooledLevels, scatter_of_neighbours
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.stats import slope as slope_of
 from harness.analysis.table import Bools, Floats, Ints
@@ -65,7 +65,7 @@ def _of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> 
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
-        if slope - half > 0:
+        if slope - half > 0 or _rises_beside_its_neighbours(levels):
             return _beyond(levels, best, slope)
         reasons = [f"it is open whether throughput still rises at the last levels ({_change(slope, half)})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else corner_in_the_last_gap(levels)
@@ -113,11 +113,20 @@ def last_elasticity(levels: PooledLevels, sigma: Floats | None = None) -> tuple[
 
     `sigma` [n] is the relative error of each level where a curve tells more of it than the level's own.
     """
+    return _elasticity(levels, _last(levels), levels.sigma if sigma is None else sigma)
+
+
+def _last(levels: PooledLevels) -> Ints:
+    """The last levels, which show whether throughput still rises."""
     N = levels.N
     near: Ints = np.flatnonzero((N[-1] / N <= _LAST) | (np.arange(len(N)) == len(N) - 1))
-    if N[-1] / N[near[0]] < _APART:
-        near = np.arange(max(0, near[0] - 1), len(N))
-    return _elasticity(levels, near, levels.sigma if sigma is None else sigma)
+    return np.arange(max(0, near[0] - 1), len(N)) if N[-1] / N[near[0]] < _APART else near
+
+
+def _rises_beside_its_neighbours(levels: PooledLevels) -> bool:
+    """Whether the last levels rise by more than levels scatter about their neighbours, whatever the family lacks."""
+    slope, half = _elasticity(levels, _last(levels), scatter_of_neighbours(levels) / levels.widening)
+    return slope - half > 0
 
 
 def past(N: Floats, hinge: float) -> Bools:

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import conclusion, hyperbolas
+from harness.analysis import collapse, conclusion, hyperbolas
+from harness.analysis.collapse import Collapse
 from harness.analysis.conclusion import Conclusion, past
 from harness.analysis.hyperbolas import COEFFICIENTS, Curves, Solved, criterion, leaving_out_each, solve, taken
 from harness.analysis.points import FEWEST, PooledLevels, pool
@@ -31,7 +32,13 @@ from harness.analysis.points import Point as Point
 from harness.analysis.points import points_of as points_of
 from harness.analysis.stats import Z95, t_quantile
 from harness.analysis.table import Floats
-from harness.analysis.verdicts.curve import dip_unconfirmed, knee_not_identifiable, plateau_not_reached
+from harness.analysis.verdicts.curve import (
+    dip_unconfirmed,
+    knee_not_identifiable,
+    plateau_not_reached,
+    throughput_collapses,
+)
+from harness.judgement import Code
 from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Knees, Value, Verdict
 
 MORE_LEVELS = 3  # than coefficients, that a family needs
@@ -74,6 +81,8 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     if len(N) < FEWEST[HYPERBOLA]:
         return _unfitted(levels)
     best, refused = _best(levels)
+    if best.chosen.family[0] != DIP and (fall := collapse.find(levels)):
+        return _below(fall, fit([p for p in points if p.concurrency < fall.at], seed=seed, draws=draws))
     best = _cornered(N, best)
     rng = np.random.default_rng(seed)
     many = _bootstrap(levels, best, draws, rng)
@@ -123,6 +132,20 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         peak=hinge if found.state == FOUND else None,  # the least load that gives the most, dip or none
     )
     return Fit(curve, knees, many.chosen)
+
+
+def _below(fall: Collapse, found: Fit) -> Fit:
+    """The fit of the levels below a collapse, with the knee that is left of it."""
+    curve = collapse.bounded(found.curve, found.draws, fall)
+    few = [verdict for verdict in curve.verdicts if verdict.code == Code.KNEE_NOT_IDENTIFIABLE]
+    X, below, at = fall.levels.X, len(fall.below.X), fall.levels.C
+    low = below + int(np.argmin(X[below:]))
+    fell = throughput_collapses(float(X.max()), float(at[np.argmax(X)]), float(X[low]), float(at[low]), fall.at)
+    return Fit(
+        msgspec.structs.replace(curve, verdicts=[*few, fell]),
+        msgspec.structs.replace(found.knees, hinge=curve.hinge_concurrency),
+        collapse.bounded_draws(found.draws, fall),
+    )
 
 
 def _verdicts(levels: PooledLevels, found: Conclusion, depth: Value, unconfirmed: list[str]) -> list[Verdict]:

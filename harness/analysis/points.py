@@ -63,6 +63,11 @@ class PooledLevels(msgspec.Struct, frozen=True):
         """`spread` where the error was assumed, 1 where it was measured; shape [n]."""
         return np.where(self.assumed, self.spread, 1.0)
 
+    def lowest(self, count: int) -> PooledLevels:
+        """The first `count` levels alone."""
+        columns = ("N", "C", "X", "sigma", "assumed", "in_flight_ok", "times")
+        return msgspec.structs.replace(self, **{name: getattr(self, name)[:count] for name in columns})
+
     def concurrency_at(self, N: float) -> float:
         """C that keeps N in flight: interpolated between the levels, in proportion beyond them."""
         first, last = self.N[0], self.N[-1]
@@ -170,6 +175,25 @@ def error_scale(N: Floats, y: Floats, sigma: Floats, assumed: Bools) -> tuple[fl
         z2 = np.minimum(z2, max(_GROSS**2 * float(np.median(z2)), 1e-12)) if many >= _ROBUST else z2
         scale = _likeliest(float(z2.sum()), freedom)
     return scale, freedom
+
+
+def scatter_of_neighbours(levels: PooledLevels) -> Floats:
+    """Relative error of each level by how far levels lie off the line through their neighbours in ln N and ln X; [n].
+
+    No family takes part, so that what the families lack is not taken for scatter; a bend that lies between two levels
+    is, which errs on the careful side. An assumed error is scaled against the same prior as in `error_scale`, a
+    measured one only upwards; Student's t is in it. Two differences share each level, which leaves them half of their
+    number as degrees of freedom (Gasser, Sroka and Jennen-Steinmetz 1986). Needs 3 levels.
+    """
+    x, y = np.log(levels.N), np.log(levels.X)
+    sigma = np.where(levels.assumed, levels.sigma / levels.scale, levels.sigma)
+    below = (x[2:] - x[1:-1]) / (x[2:] - x[:-2])  # weight of the neighbour below
+    off = y[1:-1] - below * y[:-2] - (1 - below) * y[2:]
+    variance = sigma[1:-1] ** 2 + (below * sigma[:-2]) ** 2 + ((1 - below) * sigma[2:]) ** 2
+    freedom = len(off) / 2
+    scale = _likeliest(freedom * float(np.mean(off**2 / variance)), freedom)
+    scales = np.where(levels.assumed, scale, max(scale, 1.0))
+    return np.asarray(np.maximum(scales * sigma, FLOOR) * t_quantile(0.975, freedom + 1) / Z95)
 
 
 def _likeliest(chi2: float, freedom: float) -> float:

@@ -279,11 +279,11 @@ def _between(predicted: Sequence[PredictedLevel]) -> list[tuple[float, float, fl
 
 
 def _fitted(summary: Summary, levels: Sequence[_Measured]) -> list[Series]:
-    """The fitted curve over the measured range, its corner among the points."""
+    """The fitted curve over the measured range up to a collapse, its corner among the points."""
     found = summary.curve
     if not levels or found is None or found.family is None or is_open(summary):
         return []
-    low, high = levels[0][0], levels[-1][0]
+    low, high = levels[0][0], min(levels[-1][0], found.parameters.get("collapse", math.inf))
     loads = [low * (high / low) ** (i / 160) for i in range(161)]
     corner = found.hinge_concurrency.value
     if corner is not None and low < corner < high:

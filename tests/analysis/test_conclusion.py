@@ -16,6 +16,8 @@ from harness.analysis.points import error_scale
 DOUBLING = [1, 2, 4, 8, 16, 32, 64]
 SHOWN = [145, 282, 535, 990, 1728, 1725, 1734]  # windows of 3 s on a simulated server of 16 seats, 128 tokens out
 
+RISE = {4: "0.66", 8: "0.44"}  # by levels
+
 
 def csv(levels: Sequence[float], X: Sequence[float]) -> list[Point]:
     return [Point(C, None, x) for C, x in zip(levels, X, strict=True)]
@@ -87,6 +89,20 @@ def test_levels_that_scatter_more_than_their_errors_do_not_tell_of_a_rise() -> N
         "the level at 50 has 1.4 times the throughput of the others' curve, whose knee is 20.4",
         f"it is open whether throughput still rises at the last levels ({change})",
     ]
+
+
+@pytest.mark.parametrize(
+    ("C", "X"),
+    [  # MiniMax-M2.5 on B200s under vLLM, as published: no family follows how they rise at low load
+        ([8, 16, 32, 64], [638, 1042, 1513, 2385]),
+        ([4, 8, 16, 32, 64, 128, 256, 512], [550, 983, 1717, 2553, 4162, 6672, 9630, 13103]),
+    ],
+)
+def test_what_a_family_lacks_hides_no_rise_that_all_neighbours_show(C: list[int], X: list[int]) -> None:
+    found = fit(csv(C, X))
+    assert found.curve.state == "beyond"
+    assert found.curve.at_least_concurrency == C[-1]
+    assert found.curve.reasons == [f"throughput still rises at the last level, by {RISE[len(C)]} % for 1 % more load"]
 
 
 def test_a_hyperbola_puts_its_bend_where_its_asymptote_does() -> None:

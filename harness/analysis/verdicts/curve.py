@@ -42,6 +42,16 @@ def dip_unconfirmed(depth: float | None, reasons: Sequence[str]) -> Verdict:
     )
 
 
+def throughput_collapses(most: float, at: float, least: float, least_at: float, fall: float) -> Verdict:
+    """Past the knee throughput falls further than any curve here follows; output tok/s, and where, in flight."""
+    return doubt(
+        Code.THROUGHPUT_COLLAPSES,
+        f"throughput collapses past the knee, from {most:.4g} at {at:g} in flight to {least:.4g} at {least_at:g}; "
+        f"knee and plateau are those of the levels below {fall:g}",
+        f"keep the load below {fall:g}, and look in the server's log for preemption, swapping and timeouts",
+    )
+
+
 def dip_confirmed(curve: Curve, levels: Sequence[LevelSummary]) -> Verdict | None:
     """What a confirmed dip costs, and what the server reported past the hinge and not below it."""
     hinge = curve.hinge_concurrency.value

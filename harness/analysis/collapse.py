@@ -1,0 +1,100 @@
+"""Levels past the knee at which throughput has collapsed, as that of a server that thrashes or drops work.
+
+No family of curves falls so steeply. Fitted with such levels, the knee comes out far below the highest throughput and
+the plateau below most of the levels. So the curve is that of the levels below the fall, and the fall bounds its knee
+from above. Left out: a fall that the dip follows (`hyperbolas`), and one level far off among others (`odd_level`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from harness.analysis import odd_level
+from harness.analysis.hyperbolas import HYPERBOLA, Curves
+from harness.analysis.points import FEWEST, PooledLevels, scatter_of_neighbours
+from harness.summary import BEYOND, PROVISIONAL, Curve, Settle, Value
+
+FALLEN = 0.7  # of the highest throughput, below which a level has collapsed
+_STEEP = -0.6  # dlnX/dlnN between two neighbours: a doubling loses a third
+_TIMES = 2.0  # the scatter of the levels below the fall, that it exceeds
+
+
+class Collapse(msgspec.Struct, frozen=True):
+    """The levels below the fall, and all of them."""
+
+    below: PooledLevels
+    levels: PooledLevels
+
+    @property
+    def at(self) -> float:
+        """Concurrency of the first level that has collapsed."""
+        return float(self.levels.C[len(self.below.C)])
+
+    @property
+    def in_flight(self) -> float:
+        """Requests in flight there."""
+        return float(self.levels.N[len(self.below.N)])
+
+
+def find(levels: PooledLevels) -> Collapse | None:
+    """The collapse at the end of the levels; None without one, or with too few levels below it for a curve."""
+    X, most = levels.X, float(levels.X.max())
+    count = int(np.flatnonzero(most * FALLEN <= X)[-1]) + 1
+    if count == len(X) or count < FEWEST[HYPERBOLA] or odd_level.find(levels):
+        return None
+    slopes = np.diff(np.log(X)) / np.diff(np.log(levels.N))
+    if slopes[count - 1 :].min() > _STEEP:
+        return None
+    below = levels.lowest(count)
+    if math.log(most / X[count:].min()) < _TIMES * float(scatter_of_neighbours(below).max()):
+        return None
+    return Collapse(below, levels)
+
+
+def bounded(curve: Curve, draws: Curves | None, fall: Collapse) -> Curve:
+    """The curve through the levels below the fall, with its knee bounded by the fall.
+
+    Where throughput rises up to the fall, the knee lies about the last level below it: somewhere between its
+    neighbours, and the plateau is at least what that level gave.
+    """
+    below, end = fall.below, fall.at
+    knee, plateau, reasons = curve.hinge_concurrency, curve.plateau_tokens_per_s, curve.reasons
+    if curve.state == BEYOND:
+        last, most = float(below.C[-1]), float(below.X[-1])
+        knee = Value(last, (float(below.C[-2]), end))
+        least = min(float(np.quantile(draws.throughput(below.N[-1:]), 0.025)), most) if draws else None
+        plateau = Value(most, (least, None))
+        reasons = [f"throughput rises up to {last:g} in flight and has collapsed at {end:g}"]
+    elif knee.value is not None and knee.ci95 is not None:
+        low, high = knee.ci95
+        knee = Value(min(knee.value, end), (low, end if high is None else min(high, end)))
+    return msgspec.structs.replace(
+        curve,
+        state=PROVISIONAL if curve.state == BEYOND else curve.state,
+        reasons=reasons,
+        settle=_settle(curve.settle, fall),
+        at_least_concurrency=None,
+        expected_concurrency=None,
+        expected_by=None,
+        hinge_concurrency=knee,
+        plateau_tokens_per_s=plateau,
+        parameters=curve.parameters | {"collapse": end},
+    )
+
+
+def bounded_draws(draws: Curves | None, fall: Collapse) -> Curves | None:
+    """The draws of the bootstrap, none of whose hinges lies beyond the fall."""
+    return draws and msgspec.structs.replace(draws, hinge=np.minimum(draws.hinge, fall.in_flight))
+
+
+def _settle(settle: Settle | None, fall: Collapse) -> Settle | None:
+    """Levels below the fall that settle the knee: those that settle the curve, else the middle of the gap."""
+    if settle is None:
+        return None
+    middle = round(math.sqrt(fall.below.C[-1] * fall.at))
+    fitting = [C for C in settle.levels if fall.at > C]
+    between = [middle] if fall.below.C[-1] < middle < fall.at else [round(fall.below.C[-1])]
+    return Settle(fitting or between)
