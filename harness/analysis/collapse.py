@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from harness.analysis import odd_level
-from harness.analysis.hyperbolas import HYPERBOLA, Curves
+from harness.analysis.hyperbolas import DIP, HYPERBOLA, Curves, Solved
 from harness.analysis.points import FEWEST, PooledLevels, scatter_of_neighbours
 from harness.summary import BEYOND, PROVISIONAL, Curve, Settle, Value
 
 FALLEN = 0.7  # of the highest throughput, below which a level has collapsed
+_UPRIGHT = 0.9  # of the highest throughput, below which the levels before it have begun to fall
+_FOLLOWS = 0.1  # error of the levels about a dip that follows them, at most
 _STEEP = -0.6  # dlnX/dlnN between two neighbours: a doubling loses a third
 _TIMES = 2.0  # the scatter of the levels below the fall, that it exceeds
 
@@ -39,11 +41,16 @@ class Collapse(msgspec.Struct, frozen=True):
         return float(self.levels.N[len(self.below.N)])
 
 
-def find(levels: PooledLevels) -> Collapse | None:
-    """The collapse at the end of the levels; None without one, or with too few levels below it for a curve."""
+def find(levels: PooledLevels, best: Solved) -> Collapse | None:
+    """The collapse at the end of the levels; None without one, or with too few levels below it for a curve.
+
+    `best` is the fit of all levels. A dip that follows them is none.
+    """
+    if best.chosen.family[0] == DIP and float(np.median(best.sigma[0])) < _FOLLOWS:
+        return None
     X, most = levels.X, float(levels.X.max())
-    count = int(np.flatnonzero(most * FALLEN <= X)[-1]) + 1
-    if count == len(X) or count < FEWEST[HYPERBOLA] or odd_level.find(levels):
+    count = int(np.flatnonzero(most * _UPRIGHT <= X)[-1]) + 1
+    if X[-1] >= FALLEN * most or count < FEWEST[HYPERBOLA] or odd_level.find(levels):
         return None
     slopes = np.diff(np.log(X)) / np.diff(np.log(levels.N))
     if slopes[count - 1 :].min() > _STEEP:
@@ -85,9 +92,15 @@ def bounded(curve: Curve, draws: Curves | None, fall: Collapse) -> Curve:
     )
 
 
-def bounded_draws(draws: Curves | None, fall: Collapse) -> Curves | None:
-    """The draws of the bootstrap, none of whose hinges lies beyond the fall."""
-    return draws and msgspec.structs.replace(draws, hinge=np.minimum(draws.hinge, fall.in_flight))
+def bounded_draws(draws: Curves | None, fall: Collapse, *, rises: bool) -> Curves | None:
+    """The draws of the bootstrap, none of whose hinges lies beyond the fall.
+
+    Where throughput `rises` up to it, they lie evenly between the neighbours of the last level below it.
+    """
+    if draws is None:
+        return None
+    anywhere = np.geomspace(fall.below.N[-2], fall.in_flight, len(draws.hinge))
+    return msgspec.structs.replace(draws, hinge=np.minimum(draws.hinge, anywhere if rises else fall.in_flight))
 
 
 def _settle(settle: Settle | None, fall: Collapse) -> Settle | None:

@@ -81,7 +81,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     if len(N) < FEWEST[HYPERBOLA]:
         return _unfitted(levels)
     best, refused = _best(levels)
-    if best.chosen.family[0] != DIP and (fall := collapse.find(levels)):
+    if fall := collapse.find(levels, best):
         return _below(fall, fit([p for p in points if p.concurrency < fall.at], seed=seed, draws=draws))
     best = _cornered(N, best)
     rng = np.random.default_rng(seed)
@@ -144,7 +144,7 @@ def _below(fall: Collapse, found: Fit) -> Fit:
     return Fit(
         msgspec.structs.replace(curve, verdicts=[*few, fell]),
         msgspec.structs.replace(found.knees, hinge=curve.hinge_concurrency),
-        collapse.bounded_draws(found.draws, fall),
+        collapse.bounded_draws(found.draws, fall, rises=found.curve.state == BEYOND),
     )
 
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -119,7 +119,15 @@ def _opened(path: Path, texts: Collection[str], what: str, way_out: str, least: 
 
 def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
     """ValueError where there is more in the file than its size allows."""
-    metadata = file.metadata
+    _sized(file.metadata, size, least)
+    for name in set(_LISTS).intersection(file.schema_arrow.names):
+        # Reading the metadata of a damaged column ends the process; scanned first, piece by piece, it is an error.
+        file.scan_contents([name])
+    _counted(file.metadata, size)
+
+
+def _sized(metadata: pq.FileMetaData, size: int, least: int) -> None:
+    """ValueError where the file has more rows or bytes in it than its size allows."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     rows, expanded = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
     if rows != metadata.num_rows or min([group.num_rows for group in groups], default=0) < 0:
@@ -128,12 +136,13 @@ def _bounded(file: pq.ParquetFile, size: int, least: int) -> None:
         raise ValueError(f"it says that {size:,} bytes hold {rows:,} rows")
     if expanded > _EXPANDS * (_SLACK + size):
         raise ValueError(f"it says that {size:,} bytes hold {expanded:,}")
-    values = 0
-    for name in set(_LISTS).intersection(file.schema_arrow.names):
-        # Reading the metadata of a damaged column ends the process; scanned first, piece by piece, it is an error.
-        file.scan_contents([name])
-        leaf = [path.partition(".")[0] for path in _paths(metadata)].index(name)
-        values += sum(group.column(leaf).num_values for group in groups)
+
+
+def _counted(metadata: pq.FileMetaData, size: int) -> None:
+    """ValueError where the file has more arrivals in it than its size allows."""
+    leaves = [i for i, path in enumerate(_paths(metadata)) if path.partition(".")[0] in _LISTS]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    values = sum(group.column(leaf).num_values for group in groups for leaf in leaves)
     if values > _SLACK + _VALUES_A_BYTE * size:
         raise ValueError(f"it says that {size:,} bytes hold {values:,} arrivals")
 
@@ -265,7 +274,26 @@ def _groups(rows: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 
 def write_requests(path: Path, header: Header, levels: Sequence[Level], records: Sequence[Record]) -> None:
-    """A new requests.parquet, whole."""
+    """A new requests.parquet, whole.
+
+    Where a server sends long answers at once, all of an answer's arrivals are one time, and shrink so much that a
+    reader would not believe the file. Such a one is written without compression.
+    """
+    with files.replacing(path) as part:
+        metadata = _write(part, header, levels, records, "zstd")
+        try:
+            _sized(metadata, part.tell(), _BYTES_A_REQUEST)
+            _counted(metadata, part.tell())
+        except ValueError:
+            part.seek(0)
+            part.truncate()
+            _write(part, header, levels, records, "none")
+
+
+def _write(
+    part: BinaryIO, header: Header, levels: Sequence[Level], records: Sequence[Record], compression: str
+) -> pq.FileMetaData:
+    """The rows, and what the file says of itself."""
     import pyarrow.parquet as pq
 
     times = [n for n, k in PLAIN if k == "float64"] + ["arrivals_s.list.element"]
@@ -274,15 +302,15 @@ def write_requests(path: Path, header: Header, levels: Sequence[Level], records:
     first = table(next(groups), header, levels)
     # Times share their high bytes: split by byte and compressed, a stamp costs 2 to 3 bytes.
     encoding = dict.fromkeys(times, "BYTE_STREAM_SPLIT")
-    with (
-        files.replacing(path) as part,
-        pq.ParquetWriter(
-            part, first.schema, compression="zstd", compression_level=9, column_encoding=encoding, use_dictionary=names
-        ) as file,
-    ):
+    written: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        part, first.schema, compression=compression, compression_level=9 if compression == "zstd" else None,
+        column_encoding=encoding, use_dictionary=names, metadata_collector=written,
+    ) as file:  # fmt: skip
         file.write_table(first)
         for group in groups:
             file.write_table(table(group, header, levels))
+    return written[0]
 
 
 def write_telemetry(path: Path, samples: Sequence[Sample]) -> None:

@@ -124,6 +124,18 @@ def test_a_spool_cut_at_any_byte_gives_every_whole_frame(tmp_path: Path) -> None
     assert cut_short.samples == []
 
 
+def test_long_answers_that_came_at_once_are_read_back(tmp_path: Path) -> None:
+    """A proxy that buffers: all tokens of an answer have one time, which compresses to almost nothing."""
+    records = []
+    for i in range(300):
+        one = record(i, tokens=[1] * 1000)
+        records.append(msgspec.structs.replace(one, arrivals=array("q", [1_000_000_000 * (i + 1)] * 1000).tobytes()))
+    spooled(tmp_path, records)
+    finish(tmp_path)
+    assert not (tmp_path / SPOOL).exists()
+    assert [len(arrivals_of(r)) for r in Result.open(tmp_path).records] == [1000] * 300
+
+
 def test_a_damaged_frame_ends_the_reading_and_keeps_what_stood_before(tmp_path: Path) -> None:
     spooled(tmp_path, [record(i) for i in range(9)])
     data = bytearray((tmp_path / SPOOL).read_bytes())
