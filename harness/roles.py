@@ -19,6 +19,7 @@ class Role(enum.StrEnum):
     REFINEMENT = "refinement"  # what narrows the answer
     REPEAT = "repeat"  # a level of the refinement that was measured before
     SLO = "slo"  # where an SLO stops being met
+    SLO_DECISION = "slo decision"  # a load next to that, for as long as it takes to decide it
     PROBE = "probe"  # a prompt length of a phase probe
     SOAK = "soak"  # for long, at a share of the knee
 
@@ -39,6 +40,8 @@ def role_of(reason: str) -> Role | None:
         return Role.SOAK
     if reason.startswith(_FIRST_PASS):
         return Role.FIRST_PASS
+    if reason.endswith("enough requests to decide the SLO"):
+        return Role.SLO_DECISION
     if "the SLO" in reason or "requests per second" in reason or reason in _FIRST_RATES:
         return Role.SLO
     again = " again: " in reason or reason.startswith(("repeat of ", "back to "))

@@ -213,6 +213,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return bool(workload.session or workload.node or (workload.dataset and workload.dataset.sessions))
 
     @property
+    def has_limits(self) -> bool:
+        """Whether a level meets or misses something: an SLO of the run, or of a class."""
+        return bool(self.slo) or any(each.slo for each in self.class_ or ())
+
+    @property
     def one_length(self) -> bool:
         """Whether all prompts have one length, all answers another, and no request is of a class or of a task."""
         lengths = (self.workload.input_tokens, self.workload.output_tokens)
@@ -445,8 +450,8 @@ def _check_search(scenario: Scenario, must: Must, place: str) -> None:
     if ramp.search_rate:
         both = "a search chooses its own rates: levels and rates exclude it"
         must(ramp.levels is None and ramp.rates is None, "ramp.search_rate", both, "leave one of them out")
-        must(bool(scenario.slo), "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
-    must(not ramp.slo_fail or bool(scenario.slo), "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
+        must(scenario.has_limits, "ramp.search_rate", "no SLO to search by", "give --slo, like ttft_p99=2s")
+    must(not ramp.slo_fail or scenario.has_limits, "ramp.slo_fail", "no SLO to miss", "give --slo, like ttft_p99=2s")
     loads = ramp.levels or ramp.level_rates or ()
     soaks = (
         (len(loads) <= 1, "a soak has one load", "give one level or rate, or none: it is then a share of the knee"),

@@ -393,10 +393,15 @@ class Knees(msgspec.Struct, frozen=True, kw_only=True):
     hinge: Value | None = None
     plateau95: Value | None = None
     half_point: Value | None = None
-    slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it
+    slo: Value | None = None  # largest concurrency that meets the SLO; up to the smallest that misses it (`is_decided`)
     peak: Value | None = None
     slo_rate: Value | None = None  # likewise in open loop, requests per second
     quality: Value | UnsetType | None = UNSET  # the knee, below loads at which answers change; not without canaries
+
+
+def is_decided(knee: Value | None) -> bool:
+    """Whether the load of an SLO knee is known to have met the SLO; else it only leans to it."""
+    return knee is not None and knee.ci95 is not None and knee.ci95[0] is not None
 
 
 class Band(msgspec.Struct, frozen=True):

@@ -196,16 +196,47 @@ def enough(attainment: Attainment) -> int | None:
     381
     """
     a = attainment
-    if a.ci95 is None or a.met / a.n == a.needed:
+    if a.ci95 is None or (independent := enough_independent(a)) is None:
         return None
-    independent = Z95**2 * a.needed * (1 - a.needed) / (a.met / a.n - a.needed) ** 2
     return math.ceil(independent * a.n / _independent(a) - 1e-6)
+
+
+def enough_independent(attainment: Attainment) -> float | None:
+    """Likewise, of samples that do not come in clumps."""
+    p, q = attainment.fraction, attainment.needed
+    return None if p is None or p == q else Z95**2 * q * (1 - q) / (p - q) ** 2
 
 
 def outcome(attainments: Sequence[Attainment]) -> Outcome:
     """Of all limits together: missed if one is, else unresolved if one is (or there is none), else met."""
     outcomes = {each.outcome for each in attainments} or {Outcome.UNRESOLVED}
     return next(each for each in Outcome if each in outcomes)
+
+
+def leaning(attainments: Sequence[Attainment]) -> Outcome:
+    """Where limits lean that are not all decided: by the shares alone; unresolved where one has no share."""
+    outcomes = {_lean(each) for each in attainments}
+    return next((each for each in Outcome if each in outcomes), Outcome.UNRESOLVED)
+
+
+def _lean(attainment: Attainment) -> Outcome:
+    if attainment.fraction is None:
+        return Outcome.UNRESOLVED
+    return Outcome.MET if attainment.fraction >= attainment.needed else Outcome.MISSED
+
+
+def samples_needed(limits: Sequence[SloLimit]) -> int:
+    """Requests that decide the strictest of these limits if all of them meet it; 0 without one on requests.
+
+    >>> samples_needed(limits({"ttft_p99": 2.0, "e2e_p50": 9.0}))
+    381
+    """
+    return max((fewest(limit.needed) for limit in limits if not limit.of_gaps), default=0)
+
+
+def fewest(needed: float) -> int:
+    """Samples from which on Wilson's interval of those that all met a limit reaches the share needed."""
+    return math.ceil(Z95**2 * needed / (1 - needed))
 
 
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
@@ -222,8 +253,9 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
     """SLO knee: the largest concurrency that met the SLO below the smallest that missed it; requests in flight.
 
     The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
-    were not measured. None where no level below the smallest miss met it. Repeats are pooled. Invalid levels are left
-    out, except that one which errors or too few in flight make invalid can still miss.
+    were not measured. Where no level is known to have met it, the largest that leans to it, with an interval that has
+    no lower end; None where none does. Repeats are pooled. Invalid levels are left out, except that one which errors
+    or too few in flight make invalid can still miss.
     """
     return _boundary(levels, lambda level: level.concurrency if level.rate is None else None)
 
@@ -246,7 +278,14 @@ def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], flo
                 counts[at][each.class_, each.limit].append(each)
         elif misses and usable(level, Purpose.MISS):
             overloaded.add(at)
-    outcomes = {at: outcome([pooled(each) for each in by_limit.values()]) for at, by_limit in counts.items()}
+    judged = {at: [pooled(each) for each in by_limit.values()] for at, by_limit in counts.items()}
+    outcomes = {at: outcome(each) for at, each in judged.items()}
     missed = min(overloaded | {at for at, each in outcomes.items() if each == Outcome.MISSED}, default=math.inf)
+    end = float(missed) if missed < math.inf else None
     met = max((at for at, each in outcomes.items() if each == Outcome.MET and at < missed), default=None)
-    return None if met is None else Value(float(met), (float(met), float(missed) if missed < math.inf else None))
+    if met is not None:
+        return Value(float(met), (float(met), end))
+    leans = {at: leaning(each) for at, each in judged.items() if at < missed}
+    lowest = min((at for at, each in leans.items() if each == Outcome.MISSED), default=math.inf)
+    likely = max((at for at, each in leans.items() if each == Outcome.MET and at < lowest), default=None)
+    return None if likely is None else Value(float(likely), (None, end))

@@ -17,7 +17,7 @@ from harness.analysis.verdicts import shards as on_machines
 from harness.analysis.verdicts.curve import above_peak, dip_confirmed, drift, host_bound
 from harness.analysis.verdicts.quota import quota_plateau
 from harness.analysis.verdicts.workload import lengths_off, synthetic_text
-from harness.judgement import Code, Gravity, Verdict, doubt, invalid, note
+from harness.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
 from harness.predict import rules
 from harness.results.result import Result
@@ -36,6 +36,7 @@ from harness.summary import (
     RampStep,
     Summary,
     WorkloadSummary,
+    is_decided,
 )
 from harness.work import Unit
 
@@ -162,14 +163,21 @@ def lost(run: Result) -> int:
 
 
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
-    """0; 3 when the answer rests on an invalid level; else 99 with `slo_fail` where no level met the SLO."""
+    """0; 3 when the answer rests on an invalid level; with `slo_fail` 99 where the SLO is missed, 3 where it is open.
+
+    It is missed where no level met it and one is known to have missed it, with no lower one that may have met it.
+    """
     levels = _counting(summary.levels)
     if summary.levels and not levels:
         return 3
     sound = all(usable(level, Purpose.ANSWER) for level in levels)
     if not sound or any(verdict.level == Gravity.INVALID for verdict in summary.verdicts):
         return 3
-    return 99 if slo_fail and summary.knees.slo is None and summary.knees.slo_rate is None else 0
+    if not slo_fail or is_decided(summary.knees.slo) or is_decided(summary.knees.slo_rate):
+        return 0
+    likely = summary.knees.slo or summary.knees.slo_rate
+    missed = any(each.outcome == Outcome.MISSED for level in levels for each in level.slo)
+    return 99 if missed and not likely else 3
 
 
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:

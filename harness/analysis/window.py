@@ -81,11 +81,14 @@ def truncation(counts: npt.ArrayLike) -> Truncation:
     return Truncation(cut, settled=cut < n // 2, checked=True)
 
 
+_SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
+
+
 class Trend(msgspec.Struct, frozen=True):
     """How the number in flight moves over a window: requests per second, and whether it rises beyond doubt."""
 
     slope: float
-    rising: bool  # the lower end of the slope's 95 % interval is above 0
+    rising: bool  # the lower end of the slope's 95 % interval is above 0, and the slope more than chance does
 
 
 def trend(table: Table, start: float, end: float, period_s: float | None = None) -> Trend | None:
@@ -93,7 +96,8 @@ def trend(table: Table, start: float, end: float, period_s: float | None = None)
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
     Student's t for their scatter about it. An open loop above what the server sustains queues up without end and
-    has no steady state to measure.
+    has no steady state to measure. A rise by less than 0.5 % of the requests that come is chance, or no harm: the
+    server completes the rest.
     """
     over = np.where(np.isnan(table.done), np.inf, table.done)
     there = (over > start) & (table.scheduled < end)
@@ -111,7 +115,9 @@ def trend(table: Table, start: float, end: float, period_s: float | None = None)
     if not N.any():
         return None
     rise, error = slope((edges[:-1] + edges[1:]) / 2, N)
-    return Trend(rise, rising=rise - t_quantile(0.975, len(N) - 2) * error > 0)
+    due = np.count_nonzero((table.scheduled >= start) & (table.scheduled < end)) / (end - start)
+    rising = rise - t_quantile(0.975, len(N) - 2) * error > 0
+    return Trend(rise, rising=bool(rising and rise >= _SUSTAINED * due))
 
 
 def _parts(start: float, end: float, least: float) -> Floats:

@@ -18,7 +18,9 @@ from harness.search.timing import check_lengths
 from harness.units import span
 from harness.workload import shape, tasks
 
-_TO_FIRST, _TO_END = 35.0, 130.0  # request times, where the knee lies at some 16 to 48 in flight
+_TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
+_TO_LIMITS = 300.0  # likewise, with an SLO that is missed there
+_RATES = 10  # levels that a search for a rate takes
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +55,12 @@ def estimate(scenario: Scenario, e2e_s: float, probes: Sequence[int] = (), rows:
     inputs = scenario.workload.inputs or 1
     levels = [*((measure(1, Reason.PROMPT_LENGTH, Role.PROBE, tokens=n), n) for n in probes), *ramped]
     for step, input_tokens in levels:
-        lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None)
+        rate = min(step.rate or 0.0 if step.concurrency is None else step.concurrency * each_s, quota)
+        lasts = pace.of_level(scenario, step.role, e2e_s + rest_s, None, rate)
         window = lasts.window_s or check_lengths(e2e_s + rest_s)[0]
         if step.concurrency is not None:
-            rate = min(step.concurrency * each_s, quota)
             warm_up = max(lasts.warm_up * step.concurrency / rate, task_s if scenario.has_tasks else 0.0)
         else:
-            rate = min(step.rate or 0.0, quota)
             warm_up = 2 * e2e_s
         lasting = warm_up + window + e2e_s
         seconds += lasting
@@ -136,11 +137,16 @@ def plan(made: Estimate, scenario: Scenario, e2e_s: float, hosts: str) -> list[s
 def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") -> str:
     """The estimate in one line, for a run that needs no consent."""
     spec = scenario.ramp
+    most = spec.max_seconds or math.inf
     if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
+    elif spec.search_rate:
+        end = min(_RATES * pace.RATE_S, most)
+        what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
     else:
         turn_s = e2e_s + tasks.rest_s(scenario, rows)
-        first, end = (min(times * turn_s, spec.max_seconds or math.inf) for times in (_TO_FIRST, _TO_END))
+        whole = _TO_LIMITS if scenario.has_limits else _TO_END
+        first, end = (min(times * turn_s, most) for times in (_TO_FIRST, whole))
         unit = "sessions" if scenario.has_tasks else "in flight"
         what = f"1, 2, 4, … {unit} until throughput stops rising, at most {spec.max_concurrency:,}; "
         what += f"a first answer in about {span(first)}"

@@ -22,7 +22,7 @@ from harness.report.headline import (
     unsettled,
 )
 from harness.report.subject import BY_CONSTRUCTION
-from harness.summary import BEYOND, Calibrated, Curve, Gap, PredictedLevel, Summary, Value
+from harness.summary import BEYOND, Calibrated, Curve, Gap, PredictedLevel, Summary, Value, is_decided
 
 _AGREES = f"{AGREES[0]:.2f}–{AGREES[1]:.2f} counts as agreement"  # docs/method.md, Measured against predicted
 
@@ -91,6 +91,9 @@ def _slo(summary: Summary) -> list[Fact]:
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
         beyond = f"missed at {number(missed)}" if missed is not None else "no level misses them"
+        if not is_decided(knee):
+            likely = f"likely met up to {number(knee.value)} {unit}, with too few requests to decide"
+            return [Fact("SLO", likely, joined(limits, beyond))]
         return [Fact("SLO", f"met up to {number(knee.value)} {unit}", joined(limits, beyond))]
     outcomes = {each.outcome for level in judged for each in level.slo}
     lowest = min(judged, key=lambda level: level.concurrency or level.rate or 0)

@@ -37,6 +37,7 @@ from harness.summary import (
     LevelSummary,
     Summary,
     Value,
+    is_decided,
 )
 from harness.units import span
 from harness.work import Unit
@@ -163,11 +164,16 @@ def _limited_knee(summary: Summary) -> Fact:
     limits = joined(limits, _which_missed(judged) if ", " in limits else "")
     if knee is not None and knee.value is not None:
         missed = knee.ci95[1] if knee.ci95 else None
+        if not is_decided(knee):
+            above = "" if missed is None else f"; {number(missed)} miss the limits"
+            why = f"provisional: too few requests to decide{above}"
+            return Fact("Knee", f"about {_count(knee.value, unit)} ({why})", limits)
         if missed is None:
             return Fact("Knee", f"at least {_count(knee.value, unit)}: no level misses the limits", limits)
         return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them", limits)
     lowest = judged[0] if judged else None
-    if lowest is not None and any(each.outcome == Outcome.MISSED for each in lowest.slo):
+    own = [each for level in judged if level.load == judged[0].load for each in level.slo]
+    if lowest is not None and any(each.outcome == Outcome.MISSED for each in own):
         return Fact("Knee", f"below {_count(lowest.load, unit)}: the lowest level misses the limits", limits)
     return Fact("Knee", "not measurable: no level has enough requests to decide the limits", limits)
 

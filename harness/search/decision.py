@@ -37,6 +37,7 @@ class Reason(enum.StrEnum):
     PREDICTED = "{known}: predicted at {hinge:.3g}"
     INFORMATION = "{known}: {level} tells most per second"
     SLO_UNRESOLVED = "{level:g} again: whether it meets the SLO is unresolved"
+    SLO_UNDECIDED = "{level:g} for longer: enough requests to decide the SLO"
     SLO_MET = "the SLO is still met at {met:g}: doubling"
     SLO_BETWEEN = "the SLO is met at {met:g} and not at {missed:g}: {level:g} lies between"
     ONE_IN_FLIGHT = "the search begins with about one request in flight"
@@ -56,6 +57,7 @@ class End(enum.StrEnum):
     FLAT = "throughput rose by less than {share:.0%} per doubling, twice"  # of the first pass, as are the next two
     NO_GAIN = "two levels above {best} gained nothing on it"
     CEILING = "{bar}"
+    SLO_PASSED = "the SLO is missed at {last}"  # likewise
     SLO = "{edge}"
     STALLED = "stopped: the server stalled at {levels} levels in a row"
     FAILED = "stopped: {failure}"

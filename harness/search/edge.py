@@ -1,54 +1,118 @@
 """Where an SLO stops being met: the largest load that met it and the smallest above it that did not.
 
-From the outcomes of every level, each as often as it was measured; in concurrency or in requests per second. Left out:
-what "met" is (`analysis.slo`), and which load is tried next (`search.slo`).
+Every load is judged by all of its repeats together. One that has too few requests to be decided still leans: towards
+met where the share within each limit is what is needed, else towards missed. That is enough to find the edge by, and
+the loads next to it are then measured for long enough to decide them, where that can be done. In concurrency or in
+requests per second. Left out: what "met" is (`analysis.slo`), and which load is tried next (`search.slo`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-REPEATS = 3  # of a level whose SLO stays unresolved; then that is the answer
+from harness.analysis import slo
+from harness.judgement import Outcome
+from harness.search.measured import ERRORS, MeasuredLevel
+from harness.summary import Attainment
+
+REPEATS = 3  # of a load that stays undecided; then that is the answer
 CLOSE = 1.05  # largest met and smallest missed this near to each other: the edge is found
+
+_ENDLESS = 5.0  # times the fewest samples: where more would be needed, repeats do not decide a load
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One load by all of its repeats."""
+
+    outcome: str  # an Outcome
+    leans: str  # the same where it is decided, else where its share lies; unresolved where it says nothing
+    times: int  # measured
+    decidable: bool  # whether repeats may decide it
 
 
 class Edge(msgspec.Struct, frozen=True):
     """Where the SLO stops being met: in concurrency or in requests per second."""
 
-    met: float | None  # the largest
-    missed: float | None  # the smallest above it that did not meet it, be it unresolved
-    unresolved: bool  # that one is
-    again: float | None  # to be measured once more before that is settled
+    met: float | None  # the largest that leans to it
+    missed: float | None  # the smallest above it that does not, be it that nothing is known of it
+    unresolved: bool  # that one is not decided
+    again: float | None  # to be measured once more before anything else
+    undecided: float | None  # next to the edge, to be measured for long enough once the edge is found
 
 
-def edge_of(outcomes: Mapping[float, Sequence[str]]) -> Edge:
-    """The edge from the outcomes of every level, each as often as it was measured.
+def edge_of(judged: Mapping[float, Judged]) -> Edge:
+    """The edge by what every load comes to.
 
-    >>> edge_of({1: ["met"], 2: ["met"], 4: ["missed"]})
-    Edge(met=2, missed=4, unresolved=False, again=None)
-    >>> edge_of({1: ["met"], 2: ["unresolved"], 4: ["missed"]}).again
+    >>> met, missed, open = (Judged(o, o, 1, True) for o in ("met", "missed", "unresolved"))
+    >>> edge_of({1: met, 2: met, 4: missed})
+    Edge(met=2, missed=4, unresolved=False, again=None, undecided=None)
+    >>> edge_of({1: met, 2: open, 4: missed}).again
     2
+    >>> likely = Judged("unresolved", "met", 1, True)
+    >>> edge_of({1: likely, 2: likely, 4: missed})
+    Edge(met=2, missed=4, unresolved=False, again=None, undecided=2)
     """
-    outcome = {x: majority(outcomes[x]) for x in sorted(outcomes)}
-    misses = [x for x in outcome if outcome[x] == "missed"]
+    loads = sorted(judged)
+    misses = [x for x in loads if judged[x].leans == Outcome.MISSED]
     # More load that meets what less has missed: one of the two is chance.
-    odd = [x for x in misses if len(outcomes[x]) == 1 and any(y > x and outcome[y] == "met" for y in outcome)]
+    odd = [x for x in misses if judged[x].times == 1 and any(y > x and judged[y].leans == Outcome.MET for y in loads)]
     lowest = misses[0] if misses else math.inf
-    met = max((x for x in outcome if outcome[x] == "met" and x < lowest), default=None)
-    missed = min((x for x in outcome if outcome[x] != "met" and x > (met or 0)), default=None)
-    unresolved = missed is not None and outcome[missed] == "unresolved"
-    again = missed if missed is not None and unresolved and len(outcomes[missed]) < REPEATS else None
-    return Edge(met, missed, unresolved, odd[0] if odd else again)
+    met = max((x for x in loads if judged[x].leans == Outcome.MET and x < lowest), default=None)
+    missed = min((x for x in loads if judged[x].leans != Outcome.MET and x > (met or 0)), default=None)
+    silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
+    undecided = [
+        x
+        for x in (met, missed)
+        if x is not None
+        and judged[x].outcome == Outcome.UNRESOLVED != judged[x].leans
+        and judged[x].decidable
+        and judged[x].times < REPEATS
+    ]
+    return Edge(
+        met,
+        missed,
+        missed is not None and judged[missed].outcome == Outcome.UNRESOLVED,
+        odd[0] if odd else missed if silent else None,
+        undecided[0] if undecided else None,
+    )
 
 
-def majority(outcomes: Sequence[str]) -> str:
-    """What most of the repeats that came to anything did.
+def judged(repeats: Sequence[MeasuredLevel]) -> Judged:
+    """One load by all of its repeats; those that failed or were unstable missed, invalid ones say nothing.
 
-    >>> majority(["unresolved", "met"]), majority(["met", "missed"])
-    ('met', 'unresolved')
+    Attainments are pooled. Without any, most of the outcomes decide.
     """
-    met, missed = outcomes.count("met"), outcomes.count("missed")
-    return "unresolved" if met == missed else "met" if met > missed else "missed"
+    failed = sum(_failed(m) for m in repeats)
+    sound = [m for m in repeats if m.valid and not _failed(m)]
+    limits: dict[object, list[Attainment]] = defaultdict(list)
+    for each in (each for m in sound for each in m.attainments):
+        limits[each.class_, each.limit].append(each)
+    times = len(repeats)
+    if limits and failed < len(sound):
+        pooled = [slo.pooled(each) for each in limits.values()]
+        outcome = slo.outcome(pooled)
+        return Judged(
+            outcome, outcome if outcome != Outcome.UNRESOLVED else slo.leaning(pooled), times, _decidable(pooled)
+        )
+    majority = _majority([Outcome.MISSED.value] * failed + [m.slo or Outcome.MET for m in sound])
+    return Judged(majority, majority, times, True)
+
+
+def _failed(m: MeasuredLevel) -> bool:
+    return m.unstable or m.error_rate > ERRORS
+
+
+def _decidable(pooled: Sequence[Attainment]) -> bool:
+    """Whether a few times the fewest samples there can be decide every limit that is not decided."""
+    wanted = [(slo.enough_independent(each), each.needed) for each in pooled if each.outcome == Outcome.UNRESOLVED]
+    return all(n is not None and n <= _ENDLESS * slo.fewest(needed) for n, needed in wanted)
+
+
+def _majority(outcomes: Sequence[str]) -> str:
+    """What most of the repeats that came to anything did."""
+    met, missed = outcomes.count(Outcome.MET), outcomes.count(Outcome.MISSED)
+    return Outcome.UNRESOLVED if met == missed else Outcome.MET if met > missed else Outcome.MISSED

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.analysis.conclusion import LEVELS, SURE
+from harness.judgement import Outcome
 from harness.search import knee
 from harness.search.decision import Decision, End, Reason, end, measure
+from harness.search.edge import judged
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State, ceiling, overloaded
 
@@ -46,6 +48,8 @@ def next_step(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         return measure(1, Reason.SINGLE_STREAM)
     if step := again(measured):
         return step
+    if search.slo and judged(measured[-1:]).leans == Outcome.MISSED:
+        return end(End.SLO_PASSED, last=measured[-1].users)
     flat = [_elasticity(a, b) < FLAT for a, b in itertools.pairwise(filter(lambda m: m.counts, measured))]
     if flat[-2:] == [True, True]:
         return end(End.FLAT, share=FLAT)

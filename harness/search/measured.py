@@ -10,7 +10,7 @@ from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.roles import Role, role_of
 from harness.search.decision import Part
-from harness.summary import LevelSummary, Spread
+from harness.summary import Attainment, LevelSummary, Spread
 
 ERRORS = 0.01  # share of failed requests above which a level is no point of the curve
 
@@ -32,6 +32,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_ok: bool
     ttft_p99_s: float | None
     slo: str | None  # met | missed | unresolved; None: there is no SLO
+    attainments: tuple[Attainment, ...] = ()  # of its limits
     unstable: bool = False  # open loop: more and more in flight
     stalled: bool = False  # no token came for so long that the level was ended
     soak: bool = False  # the search is over, and this is what it was for
@@ -82,6 +83,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         in_flight_ok=Code.IN_FLIGHT_LOW not in invalid_by(summary),
         ttft_p99_s=_p99_at_least(summary.first_s),
         slo=slo.outcome(summary.slo) if summary.slo else None,
+        attainments=tuple(summary.slo),
         unstable=Code.UNSTABLE in invalid_by(summary),
         stalled=LevelNote.STALLED in level.notes,
         soak=role_of(level.reason) is Role.SOAK,

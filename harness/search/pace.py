@@ -1,7 +1,8 @@
 """How long a level lasts, by its role.
 
 Where the ramp chooses its levels, the first pass has windows of one or two request times, so that there is an answer
-early, and the refinement has longer ones. A level whose own figures are wanted lasts until its throughput is precise
+early, and the refinement has longer ones. A level next to where the SLO stops being met has as many requests as decide
+it. One whose own figures are wanted lasts until its throughput is precise
 (`precision`). Left out: when its window then begins and ends (`timing`).
 """
 
@@ -12,15 +13,20 @@ import math
 import msgspec
 
 from harness import traffic
+from harness.analysis import slo
 from harness.roles import Role
 from harness.scenario import Scenario
 
 FIRST_PASS, REFINEMENT = 1.5, 6.0  # request times of a window
 SHORTEST_S = 1.0  # of a window, whatever a request takes
 LEAST_REQUEST_TIMES = 1.8  # of a whole level: new slots spread over a third, half of one measured, one to end
+RATE_S = 60.0  # of a window at a rate that is searched, at least where time is not short
+LONGEST_DECISION_S = 600.0  # of a window that decides whether a load meets the SLO
 SHORT = 4.0  # request times of a window, below which its level warms up once, not twice
 
 _LONG_REQUEST_S = 10.0  # requests this long get windows of fewer request times
+_SPARE = 1.1  # of the requests that decide an SLO which all of them meet
+_CLUMPS = 22.0  # request times of a window that shows whether misses come together (docs/method.md, section 7)
 _TIGHT = 10.0  # request times left, below which new slots begin twice as fast and a level does not warm up
 _WHOLE, _ROOM = 1.05, 4.0  # request times that a window has at least, where so many are left of the run
 _ROUNDING = 1e-9  # of a number of periods
@@ -87,10 +93,30 @@ def until_precise(request_s: float) -> Pace:
 
 
 def paced(scenario: Scenario) -> bool:
-    """Whether the ramp decides how long its levels last: it chooses them, and no limits are judged at each."""
+    """Whether the ramp decides how long its levels last: it chooses them, and nobody says how long or how precise."""
     spec = scenario.ramp
     chooses = spec.levels is None and spec.level_rates is None and not spec.search_rate
-    return chooses and spec.level_seconds is None and spec.precision is None and not scenario.slo
+    return chooses and spec.level_seconds is None and spec.precision is None
+
+
+def decision(scenario: Scenario, request_s: float, requests_per_s: float, seconds_left: float | None) -> Pace:
+    """The pace of a level that decides whether its load meets the SLO: a window of as many requests as that takes.
+
+    A few more, since one of them may miss, and for as long as shows whether misses come together. It takes at most
+    half of the time left.
+    """
+    wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else 0.0
+    most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
+    least = max(_CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
+    return fixed(min(max(wanted, least), most), request_s)
+
+
+def _samples(scenario: Scenario) -> float:
+    """Requests that decide the strictest limit, of a class among all requests."""
+    own = [each for each in scenario.class_ or () if each.slo]
+    weights = sum(each.share for each in scenario.class_ or ())
+    of_classes = [slo.samples_needed(slo.limits(each.slo)) * weights / each.share for each in own if each.share]
+    return max([float(slo.samples_needed(slo.limits(scenario.slo))), *of_classes])
 
 
 def soaks(scenario: Scenario, role: Role) -> bool:
@@ -98,8 +124,10 @@ def soaks(scenario: Scenario, role: Role) -> bool:
     return bool(scenario.ramp.duration) and role in (Role.FIXED, Role.SOAK)
 
 
-def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: float | None) -> Pace:
-    """How long a level lasts, by the ramp's options, the level's role and the time of a request.
+def of_level(
+    scenario: Scenario, role: Role, request_s: float, seconds_left: float | None, requests_per_s: float
+) -> Pace:
+    """How long a level lasts, by the ramp's options, the level's role, the time of a request and how many are sent.
 
     Where the rate varies over time the window is of whole periods, in which it has its mean.
     """
@@ -113,6 +141,8 @@ def of_level(scenario: Scenario, role: Role, request_s: float, seconds_left: flo
         return fixed(window_s, request_s)
     if paced(scenario) and role is Role.FIRST_PASS:
         return first_pass(request_s, seconds_left)
-    if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT):
+    if role is Role.SLO_DECISION and scenario.ramp.precision is None:
+        return decision(scenario, request_s, requests_per_s, seconds_left)
+    if paced(scenario) and role in (Role.REFINEMENT, Role.REPEAT, Role.SLO):
         return refinement(request_s, seconds_left)
     return until_precise(request_s)

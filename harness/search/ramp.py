@@ -1,9 +1,9 @@
 """Which level comes next, and why. Pure: the levels measured so far in, the next one or the end out.
 
 Fixed levels, of concurrency or of rate, are measured in their order. Else a first pass of short levels climbs until
-throughput does not rise any more (`first_pass`), and further levels narrow hinge and plateau (`refinement`). An SLO is
-then bisected between the largest level that met it and the smallest that did not; so is the largest rate of an open
-loop, which needs no knee (`slo`). A soak then measures one level more, at a share of the knee.
+throughput does not rise any more (`first_pass`). An SLO is then bisected between the largest level that met it and the
+smallest that did not; so is the largest rate of an open loop, which needs no knee (`slo`). In the time left further
+levels narrow hinge and plateau (`refinement`). A soak then measures one level more, at a share of the knee.
 
 Everything follows from the levels measured: a run that is resumed goes on as if it had never ended. Left out: how long
 a level lasts (`pace`, `timing`) and when the budget is spent (`budget`); the
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.judgement import Outcome
 from harness.roles import Role
 from harness.search import first_pass, knee, refinement, slo
 from harness.search.decision import Decision, End, Reason, end, measure, measure_rate
@@ -24,7 +23,7 @@ from harness.search.measured import ERRORS, MeasuredLevel
 from harness.search.state import Search, State
 from harness.summary import FOUND, PROVISIONAL
 
-SLO_LEVELS = 16  # that an SLO may take beyond those of the refinement
+SLO_LEVELS = 16  # after the first pass, that an SLO may take
 
 _STALLS = 2  # levels in a row without a token, after which the run ends
 
@@ -46,9 +45,8 @@ def _soak(measured: Sequence[MeasuredLevel], search: Search) -> Decision | None:
     counting = [m for m in measured if m.counts]
     if search.levels is not None or search.rates is not None or not counting:
         return None
-    met = [m.users for m in counting if m.slo == Outcome.MET]
     if search.slo:
-        load, what = (float(max(met)), "the SLO knee") if met else (0.0, "")
+        load, what = slo.edge_so_far(measured).met or 0.0, "the SLO knee"
     else:
         found = knee.fit(State.of(measured, search, len(measured))).curve
         hinge = found.hinge_concurrency.value if found.state in (FOUND, PROVISIONAL) else None
@@ -64,21 +62,20 @@ def _searched(measured: Sequence[MeasuredLevel], search: Search) -> Decision:
         return over
     if search.levels is not None or search.rates is not None:
         return _next_fixed(len(measured), search)
-    most = refinement.MOST + SLO_LEVELS
     if search.search_rate:
-        return slo.by_rate(measured, search, most)
+        return slo.by_rate(measured, search, refinement.MOST + SLO_LEVELS)
     climbed, step = first_pass.walk(measured, search)
     state = State.of(measured, search, climbed)
     if step.concurrency is not None and state.affordable(step.concurrency) and not first_pass.is_sure(state):
         return _in_role(Role.FIRST_PASS, step)
+    limit = slo.by_concurrency(state, SLO_LEVELS) if search.slo else None
+    if limit and (search.quick or not limit.over):
+        return limit
     step = refinement.next_step(state, step.reason if step.over else state.no_more)
     if not step.over:
         before = any(m.concurrency == step.concurrency for m in measured)
         return _in_role(Role.REPEAT if before else Role.REFINEMENT, step)
-    if not search.slo:
-        return step
-    limit = slo.by_concurrency(state, most)
-    return msgspec.structs.replace(step, reason=f"{step.reason}; {limit.reason}") if limit.over else limit
+    return msgspec.structs.replace(step, reason=f"{step.reason}; {limit.reason}") if limit else step
 
 
 def _in_role(role: Role, step: Decision) -> Decision:

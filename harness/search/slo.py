@@ -1,6 +1,7 @@
 """Bisecting for the largest load that meets an SLO, in concurrency or in rate.
 
-Left out: what "met" is (`analysis.slo`), and where the edge lies by the outcomes of every level (`edge`).
+The edge is found by short levels first, by where they lean; then the loads on both sides of it are measured for as
+long as decides them. Left out: what "met" is (`analysis.slo`), and where the edge lies by all levels (`edge`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 
 from harness.roles import Role
 from harness.search.decision import Decision, End, Part, Reason, end, measure, measure_rate, not_enough
-from harness.search.edge import CLOSE, Edge, edge_of
-from harness.search.measured import ERRORS, MeasuredLevel
+from harness.search.edge import CLOSE, Edge, edge_of, judged
+from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 
 
@@ -20,13 +21,9 @@ def by_concurrency(state: State, at_most: int) -> Decision:
 
     It ends, found or not, `at_most` levels after the first pass.
     """
-    outcomes: dict[float, list[str]] = {}
-    for m in state.measured:
-        if m.slo is not None or not m.counts:
-            outcomes.setdefault(m.users, []).append(_outcome(m))
-    if not outcomes:
+    edge = edge_so_far(state.measured)
+    if edge.met is None and edge.missed is None:
         return end(End.SLO, edge=Part.NO_SLO.words())
-    edge = edge_of(outcomes)
     found = _in_words(edge, state.search.unit)
     if state.refined >= at_most:
         return end(End.SLO, edge=found)
@@ -36,11 +33,11 @@ def by_concurrency(state: State, at_most: int) -> Decision:
         assert edge.met is not None
         C, why = min(2 * int(edge.met), state.top), Reason.SLO_MET
         if edge.met >= C:
-            return end(End.SLO, edge=f"{found}, {state.bar}")
+            return _decide(state, edge) or end(End.SLO, edge=f"{found}, {state.bar}")
     else:
         met = edge.met or 0.0
         if edge.missed <= max(met + 1, met * CLOSE):
-            return end(End.SLO, edge=found)
+            return _decide(state, edge) or end(End.SLO, edge=found)
         C = min(max(round(math.sqrt(met * edge.missed)), int(met) + 1), math.ceil(edge.missed) - 1)
         why = Reason.SLO_BETWEEN
     if not state.affordable(C):
@@ -48,17 +45,31 @@ def by_concurrency(state: State, at_most: int) -> Decision:
     return measure(C, why, Role.SLO, met=edge.met or 0.0, missed=edge.missed)
 
 
+def _decide(state: State, edge: Edge) -> Decision | None:
+    """A load next to the edge, for as long as decides it; None where none is open, or the first answer is enough."""
+    if edge.undecided is None or state.search.quick:
+        return None
+    C = int(edge.undecided)
+    return measure(C, Reason.SLO_UNDECIDED, Role.SLO_DECISION) if state.top >= C and state.affordable(C) else None
+
+
+def edge_so_far(measured: Sequence[MeasuredLevel]) -> Edge:
+    """The edge by the levels that say something of the SLO."""
+    loads: dict[float, list[MeasuredLevel]] = {}
+    for m in measured:
+        if m.slo is not None or not m.counts:
+            loads.setdefault(m.users if m.rate is None else m.rate, []).append(m)
+    return edge_of({load: judged(same) for load, same in loads.items()})
+
+
 def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> Decision:
     """Double the rate until it misses the SLO or is unstable, then bisect; halve it where even the first misses."""
     if not measured:
         first = _round(search.first_rate or 1.0)
         return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
-    outcomes: dict[float, list[str]] = {}
-    for m in measured:
-        assert m.rate is not None
-        outcomes.setdefault(m.rate, []).append(_outcome(m))
-    edge = edge_of(outcomes)
+    edge = edge_so_far(measured)
     found = _in_words(edge, "requests per second")
+    role = Role.SLO
     if edge.again is not None:
         rate, why = edge.again, Reason.SLO_UNRESOLVED
     elif edge.missed is None:
@@ -67,7 +78,9 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     elif edge.met is None:
         rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
     elif edge.missed <= CLOSE * edge.met:
-        return end(End.FOUND, found=found)
+        if edge.undecided is None:
+            return end(End.FOUND, found=found)
+        rate, why, role = edge.undecided, Reason.SLO_UNDECIDED, Role.SLO_DECISION
     else:
         rate, why = _round(math.sqrt(edge.met * edge.missed)), Reason.SLO_BETWEEN
     last = measured[-1]
@@ -80,14 +93,7 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     if search.requests_left is not None and last.requests / last.rate * rate > search.requests_left:
         left = not_enough(None, search.requests_left, "another level")
         return end(End.NOTHING_HELPS, found=found, why=left)
-    return measure_rate(rate, why, met=edge.met, missed=edge.missed)
-
-
-def _outcome(m: MeasuredLevel) -> str:
-    """Met, missed or unresolved; without an SLO, what is stable meets it."""
-    if m.unstable or m.error_rate > ERRORS:
-        return "missed"
-    return (m.slo or "met") if m.valid else "unresolved"
+    return measure_rate(rate, why, role, met=edge.met, missed=edge.missed)
 
 
 def _in_words(edge: Edge, unit: str) -> str:

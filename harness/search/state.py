@@ -65,7 +65,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             rates=spec.level_rates,
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
-            slo=bool(scenario.slo),
+            slo=scenario.has_limits,
             unit="sessions" if scenario.has_tasks else "in flight",
             max_ttft_s=spec.max_ttft,
             predicted_hinge=predicted_hinge,

@@ -29,6 +29,7 @@ LONGEST_OPEN_WARM_UP_S = 30.0
 STALL_S, STALL_REQUESTS = 30.0, 8.0  # without a token, and so many request times: the level ends
 RECENT = 256  # requests whose times count where a level has no number of slots
 
+_RATE_REQUESTS, _RATE_SHARE = 60.0, 0.2  # of a window at a rate that is searched: requests alone, of the time left
 _SHORTEST_PROBE_S = 1.0  # of a window at one prompt length, where time is short
 _FAILING_WINDOW_S = 1.0  # of a level that fails or stalls: enough to be shown with its errors
 _CHECKS_TO_SETTLE = 2  # of the transient; what has not settled by then is a trend, which more time does not end
@@ -95,9 +96,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     moments: Moments | None = None  # that are fixed beforehand; None: they follow from what is seen
     probes_left: int = 0  # of a phase probe's lengths, this one included: they leave half of the time to its ramp
 
+    def pace(self, request_s: float, seconds_left: float | None) -> pace.Pace:
+        """How long the level lasts, by the time of a request as it is known now."""
+        turn_s = request_s + self.rest_s
+        sent = self.level.rate if self.level.concurrency is None else self.level.concurrency / turn_s
+        return pace.of_level(self.scenario, self.role, turn_s, seconds_left, sent or 0.0)
+
     def longest(self, request_s: float, budget: Budget) -> float:
         """Seconds that the window may last, by what the bounds of the run leave to it."""
         most, left = LONGEST_WINDOW_S, budget.seconds_left
+        if self.scenario.ramp.search_rate:  # a rate above what the server sustains never becomes precise
+            most = max(pace.RATE_S, _RATE_REQUESTS * self.alone_s)
+            most = most if left is None else min(most, max(SHORTEST_WINDOW_S, _RATE_SHARE * left))
         if left is None:
             return most
         if self.levels_left is not None:
@@ -125,7 +135,7 @@ class LevelTiming:
         self._task = task
         self._e2e_s = e2e_s
         self.level = task.level
-        self.pace = pace.of_level(task.scenario, task.role, e2e_s + task.rest_s, seconds_left)
+        self.pace = task.pace(e2e_s, seconds_left)
         self.phase = Phase.WARM_UP
         self.since_s = task.level.begin_s  # when what is waited for began
         self.expected_s: float | None = None  # how long that will take
@@ -172,9 +182,7 @@ class LevelTiming:
             return False
         self.phase, self._start_s = Phase.WINDOW, now.time_s
         self.level = msgspec.structs.replace(self.level, window_start_s=now.time_s)
-        again = pace.of_level(
-            self._task.scenario, self._task.role, now.recent_s + self._task.rest_s, now.budget.seconds_left
-        )
+        again = self._task.pace(now.recent_s, now.budget.seconds_left)
         if again.window_s is None:
             self._until_precise(now, now.recent_s)
         else:  # a single stream that did not warm up is measured over a whole request, its prompt included

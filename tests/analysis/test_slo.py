@@ -16,7 +16,7 @@ from harness.analysis.stats import Z95, wilson
 from harness.analysis.table import Table
 from harness.errors import HarnessError
 from harness.record import Level, Record
-from harness.summary import Attainment, LevelSummary, Value, Verdict
+from harness.summary import Attainment, LevelSummary, Value, Verdict, is_decided
 from tests.builders import summaries
 from tests.builders.records import WINDOW, request
 
@@ -41,6 +41,7 @@ def counted(met: int, n: int, needed: float = 0.99, limit: str = "ttft=1s") -> A
 
 
 MET, MISSED, UNRESOLVED = counted(1000, 1000), counted(0, 100), counted(100, 100)
+UNLIKELY = counted(98, 100)  # not decided either
 
 
 # Attainment
@@ -288,7 +289,10 @@ def level(at: float, *limits: Attainment, rate: bool = False, invalid: str = "")
         ({1: MET, 8: UNRESOLVED, 16: MET, 32: MISSED}, Value(16.0, (16.0, 32.0))),
         ({1: MET, 8: MISSED, 16: MET}, Value(1.0, (1.0, 8.0))),
         ({1: MISSED, 8: MET}, None),
-        ({1: UNRESOLVED, 8: MISSED}, None),
+        ({1: UNRESOLVED, 8: MISSED}, Value(1.0, (None, 8.0))),
+        ({1: UNRESOLVED, 8: UNRESOLVED}, Value(8.0, (None, None))),
+        ({1: UNRESOLVED, 8: UNLIKELY, 16: UNRESOLVED, 32: MISSED}, Value(1.0, (None, 32.0))),
+        ({1: UNLIKELY, 8: MISSED}, None),
         ({}, None),
     ],
 )
@@ -307,7 +311,7 @@ def test_the_knee_met_it_and_nothing_below_missed_it_and_better_levels_never_low
 ) -> None:
     def knee(of: dict[int, Attainment]) -> float:
         found = slo.knee([level(at, each) for at, each in of.items()])
-        return found.value or 0.0 if found else 0.0
+        return found.value or 0.0 if found and is_decided(found) else 0.0
 
     fit = [c for c in outcomes if outcomes[c] is MET and MISSED not in [outcomes[d] for d in outcomes if d < c]]
     assert knee(outcomes) == max(fit, default=0.0)
@@ -318,7 +322,7 @@ def test_the_knee_met_it_and_nothing_below_missed_it_and_better_levels_never_low
 
 def test_repeats_of_a_level_are_pooled_before_they_are_judged() -> None:
     twice = [level(8, counted(200, 200)), level(8, counted(200, 200))]
-    assert slo.knee(twice[:1]) is None, "200 leave it open"
+    assert slo.knee(twice[:1]) == Value(8.0, (None, None)), "200 leave it open"
     assert slo.knee(twice) == Value(8.0, (8.0, None))
 
 

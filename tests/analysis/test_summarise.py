@@ -15,7 +15,7 @@ from harness.results import frames
 from harness.results.folder import MANIFEST
 from harness.results.result import Result
 from harness.results.spool import Spool, header
-from harness.summary import ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
+from harness.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests.builders import summaries
 from tests.builders.records import steady
 from tests.results.test_store import record
@@ -68,11 +68,19 @@ def test_an_invalid_level_that_the_ramp_chose_is_left_out_and_voids_no_other() -
 
 
 def test_a_missed_slo_is_status_99_where_that_is_asked_for_and_3_wins() -> None:
-    assert status(summaries.level(1), slo_fail=True) == 99
-    assert status(summaries.level(1)) == 0
-    assert status(summaries.level(1), slo_fail=True, knees=Knees(slo=Value(1.0))) == 0
-    assert status(summaries.level(1), slo_fail=True, knees=Knees(slo_rate=Value(2.0))) == 0
+    missed = summaries.level(1, slo=[Attainment("ttft_p99=2s", 0.99, 0, 100, 0.0, (0.0, 0.04), "missed")])
+    assert status(missed, slo_fail=True) == 99
+    assert status(missed) == 0
+    assert status(missed, slo_fail=True, knees=Knees(slo=Value(1.0, (1.0, 2.0)))) == 0
+    assert status(missed, slo_fail=True, knees=Knees(slo_rate=Value(2.0, (2.0, None)))) == 0
     assert status(summaries.level(1, verdicts=[BAD]), slo_fail=True) == 3
+
+
+def test_an_slo_that_the_requests_do_not_decide_is_not_missed() -> None:
+    open_ = summaries.level(1, slo=[Attainment("ttft_p99=2s", 0.99, 22, 22, 1.0, (0.85, 1.0), "unresolved")])
+    missed = summaries.level(8, slo=[Attainment("ttft_p99=2s", 0.99, 0, 100, 0.0, (0.0, 0.04), "missed")])
+    assert status(open_, slo_fail=True, knees=Knees(slo=Value(1.0, (None, None)))) == 3
+    assert status(open_, missed, slo_fail=True, knees=Knees(slo=Value(1.0, (None, 8.0)))) == 3
 
 
 def folder(

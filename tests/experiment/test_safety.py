@@ -93,7 +93,7 @@ def test_a_session_s_pauses_are_part_of_what_a_level_lasts() -> None:
     adaptive = spec(workload={"session": session})
     line = estimate.outlook(estimate.estimate(adaptive, 1.0), adaptive, 1.0)
     assert "1, 2, 4, … sessions until" in line
-    assert "the knee in about 6 min 30 s" in line  # 130 times a turn and its pause, 3 s
+    assert "the knee in about 9 min" in line  # 180 times a turn and its pause, 3 s
 
 
 def test_the_plan_is_one_line_with_what_a_person_wants_to_know() -> None:

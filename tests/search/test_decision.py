@@ -59,7 +59,12 @@ def test_every_sentence_reads_back_as_the_role_that_it_is_made_for(why: Reason) 
     again = {Reason.INVALID, Reason.FALLS_AGAIN, Reason.FROM_ABOVE, Reason.DRIFT}
     rates = {Reason.ONE_IN_FLIGHT, Reason.FIRST_RATE, Reason.RATE_MET, Reason.RATE_MISSED}
     limits = {Reason.SLO_UNRESOLVED, Reason.SLO_MET, Reason.SLO_BETWEEN} | rates
-    roles = {Reason.FIXED: Role.FIXED, Reason.PROMPT_LENGTH: Role.PROBE, Reason.SOAK: Role.SOAK}
+    roles = {
+        Reason.SLO_UNDECIDED: Role.SLO_DECISION,
+        Reason.FIXED: Role.FIXED,
+        Reason.PROMPT_LENGTH: Role.PROBE,
+        Reason.SOAK: Role.SOAK,
+    }
     roles |= dict.fromkeys(first, Role.FIRST_PASS) | dict.fromkeys(again, Role.REPEAT) | dict.fromkeys(limits, Role.SLO)
     figures = dict.fromkeys(
         ("last", "levels", "left", "bound", "chance", "hinge", "met", "missed", "tokens", "share"), 1

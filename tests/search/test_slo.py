@@ -1,0 +1,84 @@
+"""The search for the load up to which an SLO is met, on the virtual clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import scenario
+from harness.report.headline import sentence
+from harness.search.edge import Judged, edge_of
+from harness.sim import profile as profiles
+from harness.summary import Summary, is_decided
+from tests.builders import virtual_run
+
+pytestmark = pytest.mark.slow
+
+
+def searched(folder: Path, slo: dict[str, float], *, seats: int = 16, **ramp: object) -> Summary:
+    tree = {
+        "workload": {"input_tokens": 128, "output_tokens": 64, "seed": 3},
+        "ramp": ramp, "slo": slo, "sim": {"max_num_seqs": seats},
+    }  # fmt: skip
+    spec = scenario.build(tree, place="test")
+    return virtual_run.run(spec, profiles.embedded(spec.sim), folder).summary
+
+
+def test_limits_that_an_idle_server_meets_are_followed_up_to_where_they_are_missed(tmp_path: Path) -> None:
+    """A p99 needs 381 requests and a single stream has a few: that ended the search at 1 in flight."""
+    summary = searched(tmp_path, {"tpot_p99": 0.0075}, seats=64)
+    assert summary.knees.slo is not None
+    assert summary.knees.slo.value == 10
+    assert summary.knees.slo.ci95 == (10, 11)
+    assert sentence(summary) == "Knee: 10 requests in flight meet the limits, 11 miss them; tpot_p99=7.5ms"
+
+
+def test_in_a_minute_there_is_at_least_a_provisional_answer(tmp_path: Path) -> None:
+    summary = searched(tmp_path, {"ttft_p99": 2.0, "itl_p99": 0.05}, max_seconds=60)
+    knee = summary.knees.slo
+    assert knee is not None
+    assert knee.value is not None
+    assert knee.ci95 is not None
+    assert 64 <= knee.value < (knee.ci95[1] or 0) <= 96
+    assert summary.knee_concurrency == knee.value
+    if not is_decided(knee):
+        assert "provisional: too few requests to decide" in sentence(summary)
+
+
+def test_a_rate_that_too_few_requests_leave_open_is_doubled_and_not_halved(tmp_path: Path) -> None:
+    summary = searched(tmp_path, {"ttft_p99": 0.5}, search_rate=True, max_seconds=900)
+    rates = [level.rate or 0.0 for level in summary.levels]
+    assert rates[1] > rates[0]
+    knee = summary.knees.slo_rate
+    assert knee is not None
+    assert knee.ci95 is not None
+    assert 18 < (knee.value or 0) < (knee.ci95[1] or 0) < 31  # which 16 seats could do at most, half a second a request
+
+
+def test_limits_of_a_class_alone_are_searched_too(tmp_path: Path) -> None:
+    tree = {
+        "workload": {"seed": 3},
+        "class": [
+            {"name": "chat", "input": 128, "output": 64, "slo": {"tpot_p99": 0.0075}},
+            {"name": "batch", "input": 128, "output": 64},
+        ],
+        "sim": {"max_num_seqs": 64},
+    }
+    spec = scenario.build(tree, place="test")
+    summary = virtual_run.run(spec, profiles.embedded(spec.sim), tmp_path).summary
+    assert summary.knees.slo is not None
+    assert summary.knees.slo.ci95 is not None
+    assert 8 <= (summary.knees.slo.value or 0) < (summary.knees.slo.ci95[1] or 0) <= 12
+
+
+def test_a_load_that_stays_open_is_decided_only_next_to_the_edge() -> None:
+    met, likely, missed = (
+        Judged("met", "met", 1, True),
+        Judged("unresolved", "met", 1, True),
+        Judged("missed", "missed", 1, True),
+    )
+    assert edge_of({1: likely, 2: likely, 3: missed}).undecided == 2
+    assert edge_of({1: likely, 2: met, 3: missed}).undecided is None
+    often = Judged("unresolved", "met", 3, True)
+    assert edge_of({1: likely, 2: often, 3: missed}).undecided is None
