@@ -279,15 +279,15 @@ def write_requests(path: Path, header: Header, levels: Sequence[Level], records:
     Where a server sends long answers at once, all of an answer's arrivals are one time, and shrink so much that a
     reader would not believe the file. Such a one is written without compression.
     """
-    with files.replacing(path) as part:
-        metadata = _write(part, header, levels, records, "zstd")
+    for compression in ("zstd", "none"):
+        with files.replacing(path) as part:
+            metadata, size = _write(part, header, levels, records, compression), part.tell()
         try:
-            _sized(metadata, part.tell(), _BYTES_A_REQUEST)
-            _counted(metadata, part.tell())
+            _sized(metadata, size, _BYTES_A_REQUEST)
+            _counted(metadata, size)
+            break
         except ValueError:
-            part.seek(0)
-            part.truncate()
-            _write(part, header, levels, records, "none")
+            continue
 
 
 def _write(
