@@ -103,7 +103,7 @@ class Levels:
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
-        self._took: list[float] = []  # seconds of each level so far
+        self._took = earlier.took  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         unit, texts = inputs.facts.unit, inputs.facts.inputs
