@@ -79,7 +79,10 @@ class LevelNote(enum.StrEnum):
     CUT_SHORT = "cut_short"  # a bound of the run ended its window
     FAILING = "failing"  # most of its requests failed, and so its window ended
     STALLED = "stalled"  # no token came for so long that its window ended
-    COOLDOWN_CUT = "cooldown_cut"  # not every request of its window was waited for
+    COOLDOWN_CUT = "cooldown_cut"  # a bound of the run ended it before the last request of its window had ended
+    COOLDOWN_FAILING = "cooldown_failing"  # likewise, most of its requests failed
+    COOLDOWN_STALLED = "cooldown_stalled"  # likewise, no token came for so long
+    COOLDOWN_TIMETABLE = "cooldown_timetable"  # likewise, its time in a shard's timetable was over
     TRANSIENT_UNCHECKED = "transient_unchecked"  # its window has too few bins to search for one
     NOT_SETTLED = "not_settled"  # a trend goes through its window
     NOT_PRECISE = "not_precise"  # its throughput is less precise than requested

@@ -72,6 +72,9 @@ def of_run(
 
 def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
     """By the server's own times, else by TTFT and E2E of one request in flight, where nothing is queued."""
+    if at.unit:
+        why = "it does not apply: nothing is decoded, and prefill is all of a request"
+        return Check(name="phases", outcome=NOT_MEASURED, at=at.load, message=why)
     share, figure = at.server.prefill_time_fraction if at.server else None, "prefill_fraction"
     alone = next((s for s in levels if s.in_flight is not None and s.in_flight <= _ALONE), None)
     if share is None and alone is not None and alone.ttft_s.mean is not None and alone.e2e_s.mean:
@@ -93,6 +96,9 @@ def phases(at: LevelSummary, levels: Sequence[LevelSummary]) -> Check:
 
 def p99_ttft(at: LevelSummary, slo: Mapping[str, float]) -> Check:
     """Against the run's own limit, else against MLPerf's."""
+    if at.unit:
+        why = "it does not apply: nothing is decoded, and no token is the first"
+        return Check(name="p99_ttft", outcome=NOT_MEASURED, at=at.load, message=why)
     limit = slo.get("ttft_p99", slo.get("ttft"))
     if at.ttft_s.p99 is None:
         why = f"{at.ttft_s.n} requests do not carry a p99: hold the level longer"

@@ -12,10 +12,10 @@ import math
 import msgspec
 import numpy as np
 
-from harness.analysis import odd_level
+from harness.analysis import conclusion, odd_level
 from harness.analysis.hyperbolas import DIP, HYPERBOLA, Curves, Solved
 from harness.analysis.points import FEWEST, PooledLevels, scatter_of_neighbours
-from harness.summary import BEYOND, PROVISIONAL, Curve, Settle, Value
+from harness.summary import BEYOND, FOUND, PROVISIONAL, Curve, Settle, Value
 
 FALLEN = 0.7  # of the highest throughput, below which a level has collapsed
 _UPRIGHT = 0.9  # of the highest throughput, below which the levels before it have begun to fall
@@ -52,7 +52,7 @@ def find(levels: PooledLevels, best: Solved) -> Collapse | None:
     count = int(np.flatnonzero(most * _UPRIGHT <= X)[-1]) + 1
     if X[-1] >= FALLEN * most or count < FEWEST[HYPERBOLA] or odd_level.find(levels):
         return None
-    slopes = np.diff(np.log(X)) / np.diff(np.log(levels.N))
+    slopes = np.diff(np.log(X)) / np.diff(levels.log_load)
     if slopes[count - 1 :].min() > _STEEP:
         return None
     below = levels.lowest(count)
@@ -62,43 +62,62 @@ def find(levels: PooledLevels, best: Solved) -> Collapse | None:
 
 
 def bounded(curve: Curve, draws: Curves | None, fall: Collapse) -> Curve:
-    """The curve through the levels below the fall, with its knee bounded by the fall.
+    """The curve through the levels below the fall, with its knee and its plateau bounded by the fall.
 
     Where throughput rises up to the fall, the knee lies about the last level below it: somewhere between its
     neighbours, and the plateau is at least what that level gave.
     """
-    below, end = fall.below, fall.at
+    below, end, rises = fall.below, fall.at, curve.state == BEYOND
     knee, plateau, reasons = curve.hinge_concurrency, curve.plateau_tokens_per_s, curve.reasons
-    if curve.state == BEYOND:
+    if rises:
         last, most = float(below.C[-1]), float(below.X[-1])
         knee = Value(last, (float(below.C[-2]), end))
         least = min(float(np.quantile(draws.throughput(below.N[-1:]), 0.025)), most) if draws else None
         plateau = Value(most, (least, None))
         reasons = [f"throughput rises up to {last:g} in flight and has collapsed at {end:g}"]
-    elif knee.value is not None and knee.ci95 is not None:
-        low, high = knee.ci95
-        knee = Value(min(knee.value, end), (low, end if high is None else min(high, end)))
+    if curve.state != FOUND and draws is not None:
+        plateau = up_to(plateau, max(_highest_plateau(draws, fall, rises=rises), plateau.value or 0.0))
     return msgspec.structs.replace(
         curve,
-        state=PROVISIONAL if curve.state == BEYOND else curve.state,
+        state=PROVISIONAL if rises else curve.state,
         reasons=reasons,
         settle=_settle(curve.settle, fall),
         at_least_concurrency=None,
         expected_concurrency=None,
         expected_by=None,
-        hinge_concurrency=knee,
+        hinge_concurrency=up_to(knee, end),
         plateau_tokens_per_s=plateau,
         parameters=curve.parameters | {"collapse": end},
     )
 
 
-def bounded_draws(draws: Curves | None, fall: Collapse, *, rises: bool) -> Curves | None:
+def up_to(figure: Value, most: float) -> Value:
+    """The figure with its interval, neither beyond `most`.
+
+    >>> up_to(Value(21.0, (18.0, None)), 64.0)
+    Value(value=21.0, ci95=(18.0, 64.0))
+    """
+    if figure.value is None or figure.ci95 is None:
+        return figure
+    low, high = figure.ci95
+    return Value(min(figure.value, most), (low, most if high is None else min(high, most)))
+
+
+def _highest_plateau(draws: Curves, fall: Collapse, *, rises: bool) -> float:
+    """Upper end of the plateau's interval, no draw of which rises beyond the fall; tok/s.
+
+    A hyperbola that is as good as flat below the fall has its asymptote.
+    """
+    plateau = bounded_draws(draws, fall, rises=rises).plateau
+    flat = np.isinf(draws.hinge) & (conclusion.HALF_POINTS * draws.a <= draws.b * fall.in_flight)
+    return float(np.quantile(np.where(flat, 1 / np.maximum(draws.b, 1e-300), plateau), 0.975))
+
+
+def bounded_draws(draws: Curves, fall: Collapse, *, rises: bool) -> Curves:
     """The draws of the bootstrap, none of whose hinges lies beyond the fall.
 
     Where throughput `rises` up to it, they lie evenly between the neighbours of the last level below it.
     """
-    if draws is None:
-        return None
     anywhere = np.geomspace(fall.below.N[-2], fall.in_flight, len(draws.hinge))
     return msgspec.structs.replace(draws, hinge=np.minimum(draws.hinge, anywhere if rises else fall.in_flight))
 

@@ -201,14 +201,14 @@ def _change(slope: float, half: float) -> str:
 
 def _falls(levels: PooledLevels) -> bool:
     """Whether throughput falls over all levels, by their scatter about a line: no family does, and none fits."""
-    rise, error = slope_of(np.log(levels.N), np.log(levels.X))
+    rise, error = slope_of(levels.log_load, np.log(levels.X))
     return rise + t_quantile(0.975, len(levels.N) - 2) * error < 0
 
 
 def _elasticity(levels: PooledLevels, where: Ints, sigma: Floats) -> tuple[float, float]:
     """dlnX/dlnN through these levels, weighted, and half of its 95 % interval."""
     s = (sigma * levels.widening)[where]
-    w, x = sigma[where] ** -2.0, np.log(levels.N[where])
+    w, x = sigma[where] ** -2.0, levels.log_load[where]
     x = x - np.average(x, weights=w)
     lever = float(w @ x**2) or 1e-9
     return float((w * x) @ np.log(levels.X[where])) / lever, Z95 * math.sqrt(float((w * x) ** 2 @ s**2)) / lever

@@ -141,10 +141,13 @@ def _below(fall: Collapse, found: Fit) -> Fit:
     X, below, at = fall.levels.X, len(fall.below.X), fall.levels.C
     low = below + int(np.argmin(X[below:]))
     fell = throughput_collapses(float(X.max()), float(at[np.argmax(X)]), float(X[low]), float(at[low]), fall.at)
+    knees = {"plateau95": found.knees.plateau95, "half_point": found.knees.half_point}
+    bounded = {name: collapse.up_to(knee, fall.at) for name, knee in knees.items() if knee is not None}
+    draws = found.draws and collapse.bounded_draws(found.draws, fall, rises=found.curve.state == BEYOND)
     return Fit(
         msgspec.structs.replace(curve, verdicts=[*few, fell]),
-        msgspec.structs.replace(found.knees, hinge=curve.hinge_concurrency),
-        collapse.bounded_draws(found.draws, fall, rises=found.curve.state == BEYOND),
+        msgspec.structs.replace(found.knees, hinge=curve.hinge_concurrency, **bounded),
+        draws,
     )
 
 

@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class PooledLevels(msgspec.Struct, frozen=True):
-    """Distinct levels in order of N, repeats pooled."""
+    """Distinct levels in order of C, repeats pooled."""
 
     N: Floats
     C: Floats
@@ -62,6 +62,11 @@ class PooledLevels(msgspec.Struct, frozen=True):
     def widening(self) -> Floats:
         """`spread` where the error was assumed, 1 where it was measured; shape [n]."""
         return np.where(self.assumed, self.spread, 1.0)
+
+    @property
+    def log_load(self) -> Floats:
+        """ln N; where N does not rise from each level to the next, as past a server's own bound on it, ln C; [n]."""
+        return np.log(self.N if (np.diff(self.N) > 0).all() else self.C)
 
     def lowest(self, count: int) -> PooledLevels:
         """The first `count` levels alone."""
@@ -185,7 +190,7 @@ def scatter_of_neighbours(levels: PooledLevels) -> Floats:
     measured one only upwards; Student's t is in it. Two differences share each level, which leaves them half of their
     number as degrees of freedom (Gasser, Sroka and Jennen-Steinmetz 1986). Needs 3 levels.
     """
-    x, y = np.log(levels.N), np.log(levels.X)
+    x, y = levels.log_load, np.log(levels.X)
     sigma = np.where(levels.assumed, levels.sigma / levels.scale, levels.sigma)
     below = (x[2:] - x[1:-1]) / (x[2:] - x[:-2])  # weight of the neighbour below
     off = y[1:-1] - below * y[:-2] - (1 - below) * y[2:]

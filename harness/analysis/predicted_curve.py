@@ -29,7 +29,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
     seconds: tuple[float, ...]  # of decoding, there
     cap: float
     prefill: float  # seconds of one prompt alone
-    beside: float  # likewise, where others decode, whose steps read the weights anyway
+    prefill_mixed: float  # likewise, where others decode, whose steps read the weights anyway
     share: float  # prefills in a step per running request of a replica: 1/G
     replicas: float
 
@@ -45,7 +45,7 @@ class PredictedCurve(msgspec.Struct, frozen=True):
         """A step's prefills, where a prompt alone takes `wait` times as long."""
         running = max(1.0, B / self.replicas)
         others = min(1.0, running - 1)
-        prompt = (1 - others) * wait * self.prefill + others * self.beside
+        prompt = (1 - others) * wait * self.prefill + others * self.prefill_mixed
         return running * self.share * prompt
 
     def weights_wait(self, decode: float) -> float:
@@ -78,7 +78,7 @@ def predicted_curve(prediction: Prediction) -> PredictedCurve:
         known[cap] = prediction.plateau_tokens_per_s.mid
     share, replicas = 1 / prediction.output_tokens, assumed.dp
     prefill = assumed.prefill_s or 0.0
-    beside = prefill if assumed.prefill_beside_s is None else assumed.prefill_beside_s
-    bare = PredictedCurve((), (), cap, prefill, beside, share, replicas)
+    mixed = prefill if assumed.prefill_beside_s is None else assumed.prefill_beside_s
+    bare = PredictedCurve((), (), cap, prefill, mixed, share, replicas)
     points = sorted((B, B / X - bare.prefilling(B)) for B, X in known.items() if X > 0)
     return msgspec.structs.replace(bare, running=tuple(B for B, _ in points), seconds=tuple(y for _, y in points))

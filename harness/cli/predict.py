@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import units
-from harness.cli import asked, deployed, output
+from harness.cli import deployed, output, question_options
 from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 from harness.terminal import console
@@ -77,8 +77,8 @@ def predict(scenario: str | None, golden: bool, **flags: Any) -> None:
     if golden:
         _golden(as_json=flags["as_json"])
         return
-    asked.check_arrivals(flags)
-    resolved = asked.scenario_of(scenario, flags)
+    question_options.check_arrivals(flags)
+    resolved = question_options.scenario_of(scenario, flags)
     for name, flag in (("model_config", "--model-config"), ("gpu", "--gpu")):
         flags[name] = flags[name] or getattr(resolved.hardware, name)
         if flags[name] is None:
@@ -134,10 +134,10 @@ def _one(resolved: Scenario, flags: dict[str, Any]) -> None:
     cpus = flags["host_cpus"]
     if cpus is None and flags["gpu"].lower() == "host" and hardware.host_cpus:
         cpus = ",".join(map(str, hardware.host_cpus))
-    question = asked.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
+    question = question_options.question_of(resolved, flags, deployed.card(flags["gpu"], cpus))
     found = _answer(question, flags)
     prediction = found.prediction
-    rates, arrivals = asked.traffic_of(resolved, flags)
+    rates, arrivals = question_options.traffic_of(resolved, flags)
     if flags["simulate"] or rates is not None:
         stepped = _stepped(question, prediction, rates, arrivals)
         prediction = msgspec.structs.replace(prediction, step_machine=stepped)
@@ -177,7 +177,9 @@ def _disaggregated(resolved: Scenario, flags: dict[str, Any]) -> None:
             raise HarnessError(_ALONE, place=f"--{flag}", way_out="leave it out")
     if flags["gpu"].lower() == "all" or "," in flags["gpu"]:
         raise HarnessError(_ALONE, place="--gpu", way_out="name one card")
-    question = asked.question_of(resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True)
+    question = question_options.question_of(
+        resolved, flags, deployed.card(flags["gpu"], flags["host_cpus"]), several=True
+    )
     made, where, mean = questions.setup(question)
     pools = {name: flags[name] for name in ("prefill_gpus", "decode_gpus")}
     found = disaggregated.predict(made, where, mean, question.levels, **pools)
@@ -253,7 +255,7 @@ def _choose(resolved: Scenario, flags: Mapping[str, Any]) -> None:
             raise HarnessError("it is for one card", place=f"--{flag}", way_out="leave it out, or name one by --gpu")
     keys = [] if flags["gpu"].lower() == "all" else [key.strip() for key in flags["gpu"].split(",") if key.strip()]
     cards = [deployed.card(key, None) for key in keys] or catalog.gpus()
-    first = asked.question_of(resolved, flags, cards[0], several=True)
+    first = question_options.question_of(resolved, flags, cards[0], several=True)
     figures = dict(first.figures)
     made, _, workload = question.setup(msgspec.structs.replace(first, figures={}))
     rates = {}

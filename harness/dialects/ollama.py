@@ -82,8 +82,8 @@ def _body(data: bytes) -> Body:
 
 
 def _token(answer: Answer, position: int, text: str, last: bool) -> bytes:
-    said = {"content": "", "thinking": text} if position < answer.reasoning_tokens else {"content": text}
-    line = {"model": answer.model, "created_at": _DATE, "message": {"role": "assistant", **said}, "done": False}
+    fields = {"content": "", "thinking": text} if position < answer.reasoning_tokens else {"content": text}
+    line = {"model": answer.model, "created_at": _DATE, "message": {"role": "assistant", **fields}, "done": False}
     return msgspec.json.encode(line) + b"\n"
 
 

@@ -115,10 +115,10 @@ def _end(response: _Response, delta: Delta, *, failed: bool) -> Chunk:
 
 def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     """What tools say is the user's: its own item would have to name a call."""
-    said = [
+    items = [
         {"role": "user" if message.role == "tool" else message.role, "content": message.content} for message in messages
     ]
-    fields: dict[str, Any] = {"input": said}
+    fields: dict[str, Any] = {"input": items}
     return (
         fields | {"tools": [{"type": "function", **tool.get("function", tool)} for tool in tools]} if tools else fields
     )

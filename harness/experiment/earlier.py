@@ -45,6 +45,11 @@ class Earlier(msgspec.Struct, frozen=True):
         """The index of the next level."""
         return max((level.index + 1 for level, _ in self.levels), default=0)
 
+    @property
+    def took(self) -> list[float]:
+        """Seconds of each level that counts, a probe's included."""
+        return [m.seconds for _, m in self.levels if m is not None]
+
     def measured(self, repeat: int) -> list[MeasuredLevel]:
         """The ramp's levels that count in a repeat, in their order."""
         return [m for level, m in self._counting(repeat) if level.input_tokens is None]

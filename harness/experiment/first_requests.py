@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,23 @@ _INSTEAD = {
 _TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
 
 
+class RequestPlan(NamedTuple):
+    """Where the first requests go, and what they are made of."""
+
+    api: control.Client
+    scenario: Scenario
+    url: str
+    path: str
+    model: str
+    words: PromptWords
+    first_prompt: int  # number of the next one; resumed runs have sent some
+
+    @property
+    def place(self) -> str:
+        """The whole address, for errors."""
+        return self.url + self.path
+
+
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What the first requests showed."""
 
@@ -57,30 +75,22 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-async def first_requests(
-    api: control.Client,
-    scenario: Scenario,
-    url: str,
-    path: str,
-    model: str,
-    words: PromptWords,
-    first_prompt: int,
-    busy: Awaitable[object] | None,
-) -> Findings:
+async def first_requests(plan: RequestPlan, busy: Awaitable[object] | None) -> Findings:
     """A request of one token that finds the prompt's length, one of a few for its time; more if that was not exact.
 
     `busy` is other work of this process: it is awaited before a request is timed.
     """
+    scenario, words = plan.scenario, plan.words
     mean = shape.of(scenario).mean()
     wanted, answer = round(mean.input_tokens), round(mean.output_tokens)
     shortest = probe.FEWEST_WORDS if scenario.ramp.probe == probe.DECODE else None  # its prompts are as short as can be
-    requests = _Requests(api, scenario, url, path, model, words, first_prompt)
+    requests = _Requests(plan)
     first, one_token = await _first(requests, max(wanted, shortest or 1), shortest or 1)
     if busy is not None:
         await busy
     near = 0.0 if words.exact else _NEAR * wanted
     words_now, timed, e2e_s = first, None, 0.0
-    while timed is None or (abs(requests.off(wanted)) > near and requests.used - first_prompt < _PROBES):
+    while timed is None or (abs(requests.off(wanted)) > near and requests.used - plan.first_prompt < _PROBES):
         counts = requests.counts
         better = length.next_words(counts, wanted, one_token=one_token) if counts else words_now
         better = max(shortest or 1, better)
@@ -192,21 +202,12 @@ class _Reply(msgspec.Struct, frozen=True):
 class _Requests:
     """Sends requests to the endpoint one at a time, and keeps what their answers show."""
 
-    def __init__(
-        self,
-        api: control.Client,
-        scenario: Scenario,
-        url: str,
-        path: str,
-        model: str,
-        words: PromptWords,
-        first_prompt: int,
-    ) -> None:
-        self._api, self._scenario, self._url, self._path = api, scenario, url, path
-        self._model, self._words = model, words
-        planned = image.plan(scenario.workload)
-        self._images = image.Images(*planned, scenario.workload.seed or 0) if planned else None
-        self.used = first_prompt  # number of the next prompt
+    def __init__(self, plan: RequestPlan) -> None:
+        self._plan = plan
+        workload = plan.scenario.workload
+        planned = image.plan(workload)
+        self._images = image.Images(*planned, workload.seed or 0) if planned else None
+        self.used = plan.first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
         self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
@@ -217,16 +218,16 @@ class _Requests:
 
     async def send(self, prompt_words: int, output_tokens: int) -> _Reply:
         """One request with a new prompt."""
-        workload = self._scenario.workload
+        workload = self._plan.scenario.workload
         source = Uniform(
-            words=self._words.words,
+            words=self._plan.words.words,
             prompt_words=prompt_words,
             output_tokens=output_tokens,
             seed=workload.seed or 0,
-            alike=not self._words.exact,
+            alike=not self._plan.words.exact,
         )
         # In a thread: a long prompt takes seconds, and Ctrl-C has to work meanwhile.
-        request = await asyncio.to_thread(inputs.together(self._scenario, source).request, self.used)
+        request = await asyncio.to_thread(inputs.together(self._plan.scenario, source).request, self.used)
         if self._images is not None:
             request = msgspec.structs.replace(request, images=self._images.of(self.used))
         reply = await self._answer(request)
@@ -238,15 +239,15 @@ class _Requests:
 
     async def _answer(self, request: Request) -> _Reply:
         """The streamed answer; a field that the server refuses by name is dropped, and the request is sent again."""
-        target, place = self._scenario.target, self._url + self._path
+        target, place = self._plan.scenario.target, self._plan.place
         dialect, headers = DIALECTS[target.api], {"Content-Type": "application/json", "X-Request-Id": "knee-check"}
         while True:
             if target.max_rps:
                 await asyncio.sleep(1.0 / target.max_rps)
-            encoder = dialect.encoder(self._model, drop=self.drop, extra=target.extra_body, stream=target.streams)
+            encoder = dialect.encoder(self._plan.model, drop=self.drop, extra=target.extra_body, stream=target.streams)
             content, decoding = encoder.encode(request), dialect.decoders(stream=target.streams)()
             within_s = target.request_timeout
-            async with control.response(self._api, "POST", self._path, within_s, content, headers) as answer:
+            async with control.response(self._plan.api, "POST", self._plan.path, within_s, content, headers) as answer:
                 if answer.status != 200:
                     message = (await control.whole(answer))[:LONGEST_BODY].decode("utf-8", "replace")
                     if (moved := redirected(answer.status, answer.headers, place)) is not None:
@@ -268,11 +269,13 @@ class _Requests:
 
     def _drop_refused(self, status: int, message: str) -> None:
         """Drop the optional field that an error names; HarnessError where it names none."""
-        place = self._url + self._path
+        place, scenario = self._plan.place, self._plan.scenario
         if status in (400, 413, 422):
-            field = refusals.refused_field(message, self.drop | frozenset(self._scenario.target.extra_body))
+            field = refusals.refused_field(message, self.drop | frozenset(scenario.target.extra_body))
             if field is None:
-                raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(self._scenario))
+                raise _RefusedError(
+                    server_words(status, message), place=place, way_out=_way_out_of_400(self._plan.scenario)
+                )
             self.drop |= {field}
             self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return

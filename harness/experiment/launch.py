@@ -21,7 +21,7 @@ from harness.dialects import DIALECTS
 from harness.errors import HarnessError, nearest
 from harness.experiment import published, server_tokenizer, spoken, unreachable, vocabulary
 from harness.experiment.endpoint import Address, Launch, address
-from harness.experiment.first_requests import LONGEST_BODY, Findings, first_requests
+from harness.experiment.first_requests import LONGEST_BODY, Findings, RequestPlan, first_requests
 from harness.experiment.spoken import NotSpokenError
 from harness.experiment.unreachable import is_https, not_served, redirected, speaks_tls
 from harness.load import control
@@ -239,7 +239,8 @@ async def _find(
             elif known := await server_tokenizer.words(api, where, owner, model, within_s):
                 words = PromptWords(words=known, exact=True)
             try:
-                findings = await first_requests(api, scenario, where.base, wire.path, model, words, first_prompt, busy)
+                plan = RequestPlan(api, scenario, where.base, wire.path, model, words, first_prompt)
+                findings = await first_requests(plan, busy)
             except NotSpokenError as error:
                 raise await spoken.instead(error, api, where, scenario.target.api, model, patience) from None
             return _Found(model, limits, words, tokenizer_json, findings, await reading)

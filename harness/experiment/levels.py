@@ -103,7 +103,7 @@ class Levels:
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
-        self._took: list[float] = []  # seconds of each level so far
+        self._took = earlier.took  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
         unit, texts = inputs.facts.unit, inputs.facts.inputs
@@ -166,7 +166,7 @@ class Levels:
         for step in steps or [decision.measure(level, Reason.FIXED, Role.FIXED) for level in levels]:
             level = self._level(step, repeat)
             level = msgspec.structs.replace(level, begin_s=timetable.moments(self._scenario, level.index).begin_s)
-            await self._held(workers, level, Role.FIXED)
+            await self._run_level(workers, level, Role.FIXED)
         self.steps.append(end_step(decision.end(End.ALL_MEASURED, loads="rates" if rates else "levels"), repeat))
 
     async def _decide(self, known: Sequence[MeasuredLevel]) -> Decision:
@@ -186,7 +186,7 @@ class Levels:
             input_tokens=input_tokens,
         )  # fmt: skip
 
-    async def _held(self, workers: Workers, level: Level, role: Role) -> Level | None:
+    async def _run_level(self, workers: Workers, level: Level, role: Role) -> Level | None:
         """Run one level, and show it; None: a budget ended it before its window."""
         spec = self._scenario.ramp
         name = f"C = {level.concurrency:,}" if level.rate is None else f"{level.rate:g} req/s"
@@ -198,7 +198,7 @@ class Levels:
 
     async def _measure(self, workers: Workers, level: Level, role: Role) -> MeasuredLevel | None:
         """Measure one level, as the search sees it; None: a budget ended it before its window."""
-        finished = await self._held(workers, level, role)
+        finished = await self._run_level(workers, level, role)
         if finished is None:
             return None
         self._took.append((finished.end_s or 0.0) - finished.begin_s)

@@ -69,8 +69,8 @@ def _outcome(content: bytes) -> str:
         return "sent; the answer was not OTLP"
     if partial is None or (str(partial.rejected) == "0" and not partial.message):
         return "sent"
-    said = "".join(each if each.isprintable() else " " for each in partial.message[:200])
-    return f"sent; points refused: {str(partial.rejected)[:20]}" + (f" ({said})" if said else "")
+    message = "".join(each if each.isprintable() else " " for each in partial.message[:200])
+    return f"sent; points refused: {str(partial.rejected)[:20]}" + (f" ({message})" if message else "")
 
 
 def _headers(text: str) -> dict[str, str]:

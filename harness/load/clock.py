@@ -17,7 +17,7 @@ _LONGEST_NS = 1_000_000_000  # of an estimate: a level waits for it
 class RoundTrip(msgspec.Struct, frozen=True):
     """One reading of a worker's clock, nanoseconds: the first two by our clock, the last by the worker's."""
 
-    asked_ns: int
+    sent_ns: int
     answered_ns: int
     theirs_ns: int
 
@@ -32,22 +32,22 @@ class Offset(msgspec.Struct, frozen=True):
 def offset(trips: Sequence[RoundTrip]) -> Offset:
     """The offset that all round trips allow: the middle of what their bounds have in common.
 
-    A trip bounds it to [theirs − answered, theirs − asked]. The bounds of clocks that drift during the trips may miss
+    A trip bounds it to [theirs − answered, theirs − sent]. The bounds of clocks that drift during the trips may miss
     each other by little; then the error is half of what they miss.
 
     >>> offset([RoundTrip(100, 300, 5_200), RoundTrip(400, 700, 5_420)])
     Offset(ns=4960, error_ns=60)
     """
     least = max(trip.theirs_ns - trip.answered_ns for trip in trips)
-    most = min(trip.theirs_ns - trip.asked_ns for trip in trips)
+    most = min(trip.theirs_ns - trip.sent_ns for trip in trips)
     return Offset((least + most) // 2, (abs(most - least) + 1) // 2)
 
 
 async def estimated(theirs: Callable[[], Awaitable[int]], ours: Callable[[], int]) -> Offset:
     """The offset by some round trips, one after the other; `theirs` reads the worker's clock over its link."""
     trips: list[RoundTrip] = []
-    while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].asked_ns < _LONGEST_NS):
-        asked_ns = ours()
+    while len(trips) < _TRIPS and (not trips or trips[-1].answered_ns - trips[0].sent_ns < _LONGEST_NS):
+        sent_ns = ours()
         theirs_ns = await theirs()
-        trips.append(RoundTrip(asked_ns, ours(), theirs_ns))
+        trips.append(RoundTrip(sent_ns, ours(), theirs_ns))
     return offset(trips)

@@ -90,7 +90,7 @@ def attention(config: Mapping[str, Any], name: str) -> tuple[Attention, ...]:
 def _sorts(config: Mapping[str, Any], name: str) -> list[str]:
     """How each layer mixes tokens, in order; "" where it does not."""
     if config.get("model_type") == "nemotron_h":
-        return [{"*": _FULL, "M": _LINEAR}.get(letter, "") for letter in _letters(config, name)]
+        return [{"*": _FULL, "M": _LINEAR}.get(kind, "") for kind in _pattern(config, name)]
     L = figure(config, "num_hidden_layers", name)
     if searched := blocks(config, name):
         return [_FULL if each.kv_heads else "" for each in searched]
@@ -218,19 +218,19 @@ def _linear(config: Mapping[str, Any], name: str, layers: int) -> Attention:
     return Attention(layers=layers, matrices=matrices, state=state * bits / 8 + mixed * (kernel - 1) * 2)
 
 
-_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+_KINDS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 
 
-def _letters(config: Mapping[str, Any], name: str) -> str:
+def _pattern(config: Mapping[str, Any], name: str) -> str:
     """The layers of a Nemotron-H, a letter each: M a state, * attention, E experts, - an MLP."""
     listed = config.get("layers_block_type")  # newer configs have words instead
     if isinstance(listed, list):
-        letters = "".join(_LETTERS.get(str(each), "?") for each in listed)
+        pattern = "".join(_KINDS.get(str(each), "?") for each in listed)
     else:
-        letters = str(config.get("hybrid_override_pattern", ""))
-    if not letters or set(letters) - set("M*E-"):
-        raise refused("hybrid_override_pattern", letters or "none", name)
-    return letters
+        pattern = str(config.get("hybrid_override_pattern", ""))
+    if not pattern or set(pattern) - set("M*E-"):
+        raise refused("hybrid_override_pattern", pattern or "none", name)
+    return pattern
 
 
 # ---- layers that work on each token alone ---------------------------------------------------------------
@@ -242,7 +242,7 @@ def dense(config: Mapping[str, Any], name: str, sparse: int) -> int:
     if searched := blocks(config, name):
         return kind.matrices * figure(config, "hidden_size", name) * sum(each.width for each in searched)
     if config.get("model_type") == "nemotron_h":
-        layers = _letters(config, name).count("-")
+        layers = _pattern(config, name).count("-")
     else:
         layers = figure(config, "num_hidden_layers", name) - sparse
     if not layers:
@@ -287,7 +287,7 @@ def experts(config: Mapping[str, Any], name: str) -> Experts | None:
 def _sparse(config: Mapping[str, Any], name: str) -> Sequence[bool]:
     """Whether each layer has experts, in order."""
     if config.get("model_type") == "nemotron_h":
-        return [letter == "E" for letter in _letters(config, name)]
+        return [kind == "E" for kind in _pattern(config, name)]
     L = figure(config, "num_hidden_layers", name)
     if config.get("model_type") == "llama4_text":
         step = maybe(config, "interleave_moe_layer_step", name) or 1
@@ -326,7 +326,7 @@ def modules(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, str, in
         names_of = ("router", "experts", "mlp")
     plain = [i for i in range(len(sorts)) if not (has_experts and sparse[i])]
     if hybrid:
-        plain = [i for i, letter in enumerate(_letters(config, name)) if letter == "-"]
+        plain = [i for i, kind in enumerate(_pattern(config, name)) if kind == "-"]
     if searched := blocks(config, name):
         plain = [i for i, each in enumerate(searched) if each.width]
     for i, sort in enumerate(sorts):

@@ -51,7 +51,7 @@ def predict(
     )
     stepped = at_levels(model, where, lengths, closed.levels)
     found = [_replaced(*pair) for pair in zip(closed.levels, stepped, strict=True)]
-    alone, beside = (
+    alone, mixed = (
         sum(prefill_time(cost, P, cost.cached * P, decoding=others) for P, _ in lengths) / len(lengths)
         for others in (0.0, 1.0)
     )
@@ -61,7 +61,7 @@ def predict(
         plateau_tokens_per_s=plateau,
         levels=[_judged(level, cost, mean, slo) for level in found] if slo else found,
         step_machine=stepped,
-        assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=beside),
+        assumptions=msgspec.structs.replace(closed.assumptions, prefill_s=alone, prefill_beside_s=mixed),
         notes=[*closed.notes, _NOTE],
     )
 

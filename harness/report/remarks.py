@@ -49,7 +49,7 @@ _BRIEF = {
     Code.LITTLE_MISMATCH: "in flight and Little's law differ{}",
     Code.NOT_SETTLED: "throughput was still changing{}: measure for longer",
     Code.NOT_PRECISE: "throughput is less precise than asked{}",
-    Code.CUT_SHORT: "a budget cut the measurement short{}",
+    Code.CUT_SHORT: "the measurement was cut short{}",
     Code.TRANSIENT_UNCHECKED: "too short to tell whether it warmed up{}",
     Code.TOO_FEW_SAMPLES: "too few requests for p99{}: measure for longer",
     Code.TOO_FEW_STEPS: "too few engine steps for p99 of ITL{}",

@@ -301,7 +301,8 @@ class LevelTiming:
                 patience = min(self._task.settle_s, patience)
             if not (spent or self._hopeless(now)) or now.time_s <= end_s + patience:
                 return False
-            self._note(LevelNote.COOLDOWN_CUT)
+            running = LevelNote.COOLDOWN_FAILING if now.failing else LevelNote.COOLDOWN_CUT
+            self._note(LevelNote.COOLDOWN_STALLED if self._stalled(now) else running)
         self.phase = Phase.FINISHED
         self.level = msgspec.structs.replace(self.level, end_s=now.time_s)
         return True
@@ -328,7 +329,7 @@ class LevelTiming:
             return True
         if self.phase is Phase.COOLDOWN and now.time_s >= moments.end_s:
             if now.oldest_sent_s is not None and now.oldest_sent_s < moments.window_end_s:
-                self._note(LevelNote.COOLDOWN_CUT)
+                self._note(LevelNote.COOLDOWN_TIMETABLE)
             self.phase = Phase.FINISHED
             self.level = msgspec.structs.replace(self.level, end_s=moments.end_s)
             return True

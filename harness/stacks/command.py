@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from harness.recipe import Recipe, Settings, Stack
 from harness.secrecy import HIDDEN
 
 _LINE = 300  # characters of a command on one line
+_NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")  # Compose Specification, "name"
 _CONTEXT, _SEQS = 4096, 8  # tokens and seats, for a server that has to be given their product
 
 
@@ -47,13 +49,22 @@ def composed(stack: Stack, model: str, port: int, file: str) -> Command:
     if any(" " in word for word in words):
         fact = "a compose file takes no words with spaces"
         raise HarnessError(fact, place=stack.spec.name, way_out="write them into a compose file of your own")
-    docker = ["docker", "compose", "--project-name", f"knee-{stack.spec.name.lower()}-{port}", "--file", file]
+    docker = ["docker", "compose", "--project-name", project(stack.spec.name, port), "--file", file]
     return Command(
         words=[*docker, "up", "--no-color", "--abort-on-container-exit"],
         env={"MODEL": model, "SERVED": stack.recipe.served, "PORT": str(port), "FLAGS": " ".join(words)},
         cleanup=[*docker, "down", "--timeout", "2", "--volumes"],
         image=[*docker, "images", "--format", "json"],
     )
+
+
+def project(name: str, port: int) -> str:
+    """The name of a stack's Compose project, which may have a-z, 0-9, _ and - alone.
+
+    >>> project("vLLM-0.9", 8000)
+    'knee-vllm-0-9-8000'
+    """
+    return f"knee-{_NOT_IN_A_PROJECT.sub('-', name.lower())}-{port}"
 
 
 def flags(stack: Stack) -> list[str]:

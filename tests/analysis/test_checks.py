@@ -20,6 +20,7 @@ from harness.summary import (
     Verdict,
     WorkloadSummary,
 )
+from harness.work import Unit
 from tests.builders import summaries
 
 
@@ -88,6 +89,17 @@ def test_a_bare_run_measures_what_it_can_and_says_what_would_measure_the_rest() 
     assert all(each.message for each in found if each.outcome == "not measured")
     assert outcomes(level(16, p99=None))["p99_ttft"] == "not measured"
     assert checks.of_run([], None, {}) == []
+
+
+@pytest.mark.parametrize("unit", [Unit.INPUT_TOKENS, Unit.DOCUMENTS])
+def test_where_nothing_is_decoded_there_are_no_phases_and_no_first_token(unit: Unit) -> None:
+    empty = Spread(None, None, None, None, None, None, 0)
+    levels = [level(C, server=BUSY, unit=unit, ttft_s=empty) for C in (1, 16)]
+    phases, ttft, kv, *_ = checks.of_run(levels, 16, {})
+    for each in (phases, ttft):
+        assert (each.outcome, each.figures, each.at) == ("not measured", {}, 16)
+        assert each.message.startswith("it does not apply: nothing is decoded")
+    assert kv.outcome == "pass"
 
 
 def test_the_phases_are_apart_by_the_server_or_by_one_request_alone() -> None:

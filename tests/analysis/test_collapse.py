@@ -55,6 +55,38 @@ def test_throughput_that_rises_up_to_the_fall_has_its_knee_between_the_neighbour
     assert found.draws.hinge.max() <= 32
 
 
+def test_a_provisional_plateau_rises_no_further_than_the_fall() -> None:
+    """Three levels below it leave the asymptote open; the steepest line has 5,600 tok/s at the fall."""
+    found = fit([Point(C, None, X) for C, X in zip([8, 16, 32, 64], [700.0, 1200, 1600, 500], strict=True)])
+    assert found.curve.state == "provisional"
+    low, high = found.curve.plateau_tokens_per_s.ci95 or (None, None)
+    assert 1300 < (low or 0) < 1600 < (high or 0) < 5600
+    assert found.knees.plateau95 is not None
+    assert found.knees.plateau95.ci95 is not None
+    assert found.knees.plateau95.ci95[1] == 64
+    rising = curve_with([400, 300, 250]).curve.plateau_tokens_per_s.ci95
+    assert rising is not None
+    assert 1300 < (rising[1] or 0) < 2600, "a line from 16 to the fall at 32 doubles it"
+
+
+@pytest.mark.parametrize(
+    ("N", "X", "collapses"),
+    [
+        ([8, 16, 50, 50], [700.0, 1200, 1600, 500], True),
+        ([8, 16, 50, 50], [700.0, 1200, 1600, 1600], False),
+        ([50, 50, 50, 50], [700.0, 1200, 1600, 400], True),
+        ([8, 16, 50, 40], [700.0, 1200, 1600, 1600], False),
+    ],
+)
+def test_levels_of_which_as_many_were_in_flight_count_by_their_concurrency(
+    N: list[float], X: list[float], collapses: bool
+) -> None:
+    """A server that runs 50 requests and no more: a doubling of N = 0 has no slope."""
+    found = fit([Point(C, n, x) for C, n, x in zip([8, 16, 32, 64], N, X, strict=True)])
+    assert ("collapse" in found.curve.parameters) is collapses
+    assert not any("e+" in reason or len(reason) > 150 for reason in found.curve.reasons)
+
+
 @pytest.mark.parametrize(
     "X",
     [

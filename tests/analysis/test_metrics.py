@@ -165,6 +165,8 @@ def test_goodput_may_ask_for_no_stall() -> None:
     [
         (steady(4, 60.0), ("not_precise",), "it still varies after 40 s"),
         (steady(4, 60.0), ("cut_short", "not_precise"), "the window was cut short"),
+        (steady(4, 60.0), ("failing", "not_precise"), "most requests failed, which ended the window"),
+        (steady(4, 60.0), ("stalled", "not_precise"), "the server stalled, which ended the window"),
         ([*steady(4, 60.0), request(20.0, [], done=20.1, error="reset"), request(21.0, [], done=21.1, error="reset")],
          ("not_precise",), "1.2% of the requests failed"),
         # Every second the answers come 1 % later: 9 tokens over ever longer times.

@@ -71,6 +71,32 @@ def test_an_assumed_error_names_its_size() -> None:
     assert window.fit_error_assumed(with_(output_tokens_per_s_se=0.72)) is None
 
 
+@pytest.mark.parametrize(
+    ("notes", "what", "advice"),
+    [
+        (("cut_short",), "a budget ended the window after 40 s", "more time"),
+        (("cooldown_cut",), "a budget ended the level before the last request", "more time"),
+        (("cut_short", "cooldown_cut"), "a budget ended the level before the last request", "more time"),
+        (("cooldown_failing",), "most requests failed, which ended the level before the last request", "errors"),
+        (("failing", "cooldown_failing"), "most requests failed, which ended the level", "errors"),
+        (("failing", "cooldown_cut"), "most requests failed, which ended the level", "errors"),
+        (("cooldown_stalled",), "the server stalled, which ended the level before the last request", "log"),
+        (("stalled", "cooldown_cut"), "the server stalled, which ended the level", "log"),
+        (("cooldown_timetable",), "the timetable of the shards ended the level before the last", "two request times"),
+    ],
+)
+def test_a_level_that_was_cut_short_says_by_what(notes: tuple[str, ...], what: str, advice: str) -> None:
+    verdict = window.cut_short(GOOD, notes)
+    expect(verdict, "cut_short", "doubt", what)
+    assert verdict is not None
+    assert advice in verdict.advice
+
+
+@pytest.mark.parametrize("notes", [(), ("failing",), ("stalled",), ("not_precise",)])
+def test_a_level_whose_last_requests_were_waited_for_is_not_cut_short(notes: tuple[str, ...]) -> None:
+    assert window.cut_short(GOOD, notes) is None
+
+
 def test_errors_are_invalid_above_one_percent() -> None:
     bad = with_(error_rate=0.0101, errors=2, requests=198, errors_by_type={"http_429": 2})
     expect(server.errors_above_1_percent(bad), "errors_above_1_percent", "invalid", "2 of 198", "http_429 2")

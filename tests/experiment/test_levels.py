@@ -26,7 +26,7 @@ from harness.results.result import Result
 from harness.results.spool import Spool, finish, header
 from harness.roles import Role
 from harness.search.budget import Budget, Spent
-from harness.search.measured import measured
+from harness.search.measured import MeasuredLevel, measured
 from harness.search.timing import Task
 from harness.summary import RampStep
 from tests.builders import virtual
@@ -502,6 +502,35 @@ def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: py
     )
     assert level is not None
     assert level.window_end_s == pytest.approx(8.0, abs=0.11)
+
+
+def earlier_level(index: int, concurrency: int, seconds: float) -> tuple[Level, MeasuredLevel]:
+    level = Level(index, concurrency, 0, 100.0 * index, 100.0 * index, 100.0 * index + seconds, 100.0 * index + seconds)
+    found = MeasuredLevel(
+        concurrency=concurrency, rate=None, in_flight=float(concurrency), output_tokens_per_s=100.0, se=1.0,
+        error_rate=0.0, seconds=seconds, requests=100, request_s=0.5, valid=True, in_flight_ok=True, ttft_p99_s=None,
+        slo=None,
+    )  # fmt: skip
+    return level, found
+
+
+def test_fixed_levels_that_an_earlier_session_finished_are_not_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1, 2, 4 and 8 the last is left, which was broken off before, and has all of the 60 s that are."""
+    left: list[float | None] = []
+
+    class Shown(Quiet):
+        def update(self, *args: Any, **named: Any) -> None:
+            left.append(named["left_s"])
+
+    three = tuple(earlier_level(i, C, 20.0) for i, C in enumerate((1, 2, 4)))
+    ramp = {"levels": [1, 2, 4, 8], "max_seconds": 120, "precision": 0.0005}
+    before = Earlier((*three, (Level(3, 8, 0, 300.0), None)), 60.0)
+    level, _ = run_level(tmp_path, monkeypatch, concurrency=8, ramp=ramp, before=before, view=Shown())
+    assert 30 < window_s(level) < 60, "a quarter of the time is 13.5 s"
+    assert left[0] is not None
+    assert left[0] == pytest.approx(20.0, abs=0.2), "one level, as long as those before it"
 
 
 def _with(next_progress: Any, change: Any) -> Any:

@@ -78,7 +78,7 @@ def test_a_level_of_a_shard_has_the_moments_of_the_timetable_whatever_is_seen() 
 def test_what_a_level_of_a_shard_lacked_at_its_moments_is_noted() -> None:
     timing = on_timetable()
     course(timing, change=lambda known: msgspec.structs.replace(known, waiting=1, oldest_sent_s=9.0))
-    assert timing.level.notes == (LevelNote.NOT_SETTLED, LevelNote.COOLDOWN_CUT)
+    assert timing.level.notes == (LevelNote.NOT_SETTLED, LevelNote.COOLDOWN_TIMETABLE)
     late = on_timetable()
     late.step(now(6.0))
     assert late.phase is Phase.WINDOW
@@ -158,6 +158,25 @@ def test_a_request_that_hangs_is_waited_for_only_while_the_budget_lasts() -> Non
     phases = course(timing, change=hanging)
     assert phases[-1] == (Phase.FINISHED, pytest.approx(20.0, abs=0.11))
     assert timing.level.notes == (LevelNote.COOLDOWN_CUT,)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"failing": True}, LevelNote.COOLDOWN_FAILING),
+        ({"tokens": 500}, LevelNote.COOLDOWN_STALLED),
+    ],
+)
+def test_what_is_wrong_with_the_server_is_noted_where_it_ends_the_wait_for_a_last_request(
+    change: dict[str, Any], note: LevelNote
+) -> None:
+    def hanging(known: Now) -> Now:
+        late = {} if known.time_s < 40.0 else change
+        return msgspec.structs.replace(known, oldest_sent_s=2.0, **late)
+
+    timing = LevelTiming(task(level_seconds=5.0), 0.5, None)
+    course(timing, change=hanging)
+    assert timing.level.notes == (note,)
 
 
 def test_a_transient_pushes_the_window_and_a_trend_extends_it_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from harness.cli.stacks import campaign_of
 from harness.errors import HarnessError
 from harness.experiment import stacked
 from harness.recipe import Settings, StackSpec
+from harness.results.levelmap import FOLDER
 from harness.scenario import Target
 from harness.stacks import command, endpoint, server, shipped, watchdog
 from harness.terminal import clean
@@ -42,6 +44,15 @@ def test_a_shipped_recipe_takes_its_settings_here_and_by_its_compose_file(name: 
     composed = command.composed(stack, "/models/m", 8123, str(file))
     assert composed.env["PORT"] == "8123"
     assert composed.cleanup[-4:] == ["down", "--timeout", "2", "--volumes"]
+
+
+@pytest.mark.parametrize("name", ["vllm-0.9", "a.b_c", "Z", "0..9"])
+def test_every_name_of_a_stack_makes_a_name_that_compose_takes(name: str) -> None:
+    assert FOLDER.fullmatch(name)
+    (shipped_stack,) = shipped.stacks([StackSpec(recipe="vllm")])
+    stack = msgspec.structs.replace(shipped_stack, spec=StackSpec(recipe="vllm", name=name))
+    words = command.composed(stack, "/models/m", 8123, "compose.yaml").words
+    assert re.fullmatch(r"[a-z0-9][a-z0-9_-]*", words[words.index("--project-name") + 1])
 
 
 @pytest.mark.parametrize("name", OF_A_GPU)

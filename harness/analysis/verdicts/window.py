@@ -99,11 +99,15 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
     known = "is not known to any interval" if half is None else f"is known to ±{half:.1%}"
     if s.error_rate is not None and s.error_rate > ERROR_RATE:
         why, advice = f"{s.error_rate:.1%} of the requests failed", "see its errors first"
+    elif LevelNote.FAILING in notes:
+        why, advice = "most requests failed, which ended the window", "see its errors first"
+    elif LevelNote.STALLED in notes:
+        why, advice = "the server stalled, which ended the window", "see the server's log"
     elif s.client.limited:
         why, advice = "the load generator was the limit", "see what it was short of first"
     elif drift is not None:
         why, advice = f"it moved by {drift:+.1%} over the window", "look for a cache that warms or other load"
-    elif {LevelNote.CUT_SHORT, LevelNote.FAILING} & set(notes):
+    elif LevelNote.CUT_SHORT in notes:
         why, advice = "the window was cut short", "give the run more time or requests"
     else:
         why, advice = f"it still varies after {s.window_s:.3g} s", "ask for less precision, or for --level-seconds"
@@ -111,17 +115,24 @@ def not_precise(s: LevelSummary, notes: Sequence[str], precision: float | None, 
 
 
 def cut_short(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
-    if LevelNote.COOLDOWN_CUT in notes:
-        return doubt(
-            Code.CUT_SHORT,
-            "a budget ended the level before the last request of its window had ended: slow ones are missing",
-            "give the run more time or requests",
-            s.load,
-        )
-    if LevelNote.CUT_SHORT in notes:
-        message = f"a budget ended the window after {s.window_s:.3g} s"
+    """A level that ended before the last request of its window, or a window that ended early, and what ended it."""
+    budget, found = "a budget ended", set(notes)
+    cut = LevelNote.COOLDOWN_CUT in found
+    if LevelNote.COOLDOWN_STALLED in found or (cut and LevelNote.STALLED in found):
+        why, advice = "the server stalled, which ended", "see the server's log"
+    elif LevelNote.COOLDOWN_FAILING in found or (cut and LevelNote.FAILING in found):
+        why, advice = "most requests failed, which ended", "see its errors first"
+    elif LevelNote.COOLDOWN_TIMETABLE in found:
+        why, advice = "the timetable of the shards ended", "give a --level-seconds of at least two request times"
+    elif cut:
+        why, advice = budget, "give the run more time or requests"
+    elif LevelNote.CUT_SHORT in found:
+        message = f"{budget} the window after {s.window_s:.3g} s"
         return doubt(Code.CUT_SHORT, message, "give the run more time or requests", s.load)
-    return None
+    else:
+        return None
+    message = f"{why} the level before the last request of its window had ended: slow ones are missing"
+    return doubt(Code.CUT_SHORT, message, advice, s.load)
 
 
 def transient_unchecked(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""What `knee predict` is asked: its options over the fields of a scenario."""
+"""The question of `knee predict`: its options over the fields of a scenario."""
 
 from __future__ import annotations
 
