@@ -13,6 +13,7 @@ import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
+from harness.errors import HarnessError
 from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, Roof
 from harness.predict import rules
@@ -110,9 +111,17 @@ def opened(place: str) -> tuple[Manifest, Summary, Result | None]:
 
 
 def read_folder(place: str) -> list[Run]:
-    """The runs of a result folder, without a label."""
+    """The runs of a result folder, without a label; HarnessError where none has a finished level."""
     manifest, summary, _ = opened(place)
-    return of_folder("", place, manifest, summary)
+    found = of_folder("", place, manifest, summary)
+    if not found:
+        raise unfinished(place)
+    return found
+
+
+def unfinished(place: str) -> HarnessError:
+    """What a folder is refused with that has nothing to compare."""
+    return HarnessError("no level of it is finished", place=place, way_out="give the run more time")
 
 
 def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
