@@ -497,6 +497,18 @@ def test_runs_that_are_no_repeats_of_each_other_decide_nothing() -> None:
     assert (found.outcome, found.why) == ("unresolved", "the runs are not repeats of each other: GPU")
 
 
+def test_a_provisional_plateau_makes_no_ratio() -> None:
+    why = "provisional: 1 level past the knee, 2 are needed"
+    good, unsure = [measured()] * 3, [measured(summaries.provisional())] * 3
+    assert outcome("plateau >= 0.5*baseline", good, good).outcome == "met"
+    found = outcome("plateau >= 0.5*baseline", unsure, good)
+    assert (found.outcome, found.ratio, found.why) == ("unresolved", None, why)
+    assert found.way_out == "measure 16, 23, 32 in flight"
+    assert outcome("plateau <= 0.5*baseline", [*good, *unsure[:1]], good).outcome == "unresolved"
+    found = outcome("plateau >= 0.5*baseline", good, unsure)
+    assert (found.outcome, found.value, found.why) == ("unresolved", None, f"the baseline: {why}")
+
+
 def test_a_baseline_of_0_makes_no_ratio() -> None:
     level = summaries.level(8, requests=100, errors=0)
     side = [measured(of_levels(level))] * 2

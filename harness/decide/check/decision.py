@@ -4,6 +4,7 @@ One run's figure has the interval of its summary. A percentile against a limit i
 (`analysis.slo`): the share of requests within it. Error rates are counts, by Wilson's score. Several runs of one side
 (folders, or repeats of one folder) are a sample: Student's t on their mean. Against a baseline the runs of both sides
 make a ratio, as in `decide.compare.ratio`; a single run of a side cannot show how runs differ, so it decides nothing.
+Neither does a figure that is provisional: nothing bounds what it is at least from above.
 """
 
 from __future__ import annotations
@@ -294,11 +295,11 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     sides: list[list[dict[float, tuple[float, float]]]] = []
     for side in (under.baseline, under.runs):
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in side]
-        lacking = next((each for own in found for each in own if not each.value or each.value < 0), None)
-        if lacking is not None:
-            whose = "the baseline: " if side is under.baseline else ""
+        lacking = next((each for own in found for each in own if each.why or not each.value or each.value < 0), None)
+        if lacking is not None:  # a figure with a reason is at most a best estimate: its ratio has no end above
+            whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
             why = lacking.why or ("there is no ratio to 0" if lacking.value == 0 else "it was not measured")
-            return _unresolved(made, Quantity(lacking.value, None, f"{whose}{why}", lacking.way_out))
+            return _unresolved(made, Quantity(value, None, f"{whose}{why}", lacking.way_out))
         sides.append([{float(i): _in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
     means = [math.exp(math.fsum(sample.values) / len(sample.values)) for sample in samples]
