@@ -24,8 +24,8 @@ from harness.decide.compare.runs import Facts, Run
 APART = 1.05
 SLOWER, HIGHER = (1.10, 1.30), (1.10, 1.30)  # the second stack's single stream and its plateau, where the order turns
 FACTS = Facts(
-    measured_by="knee", workload="w", model="m", parameters=8e9, gpu="g", gpus="1", power_limit="700 W", engine="e",
-    precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256",
+    measured_by="knee", workload="w", unit="output tokens", model="m", parameters=8e9, gpu="g", gpus="1",
+    power_limit="700 W", engine="e", precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256",
 )  # fmt: skip
 LEAST = {  # by kind of truth: what is due, and in how many of 20
     "equal": ("equal stacks: no difference shown", 19),

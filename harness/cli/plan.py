@@ -47,7 +47,7 @@ FILES = ("plan.json", "plan.md", "alerts.yml")
 @under(
     "Operating point",
     option("--by", type=click.Choice(["slo", "cost", "knee"]), help="Default slo where there is one, else knee."),
-    option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s, in place of the run's."),
+    option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s, in place of the run's and its classes'."),
 )
 @under(
     "Reserve",

@@ -9,13 +9,14 @@ import numpy as np
 
 from harness.analysis.curve import throughput
 from harness.analysis.stats import Z95
-from harness.decide.compare.comparison import Comparison, Pair, Report, Stack
+from harness.decide.compare.comparison import Comparison, Pair, Report, Spot, Stack
 from harness.decide.compare.runs import Load
 from harness.report.chart import PARTS, Chart, Datum, Guide, Scale, Series, ticks
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, interval, joined, listed, load, ms, number, percent, plain
 from harness.report.headline import of_curve
 from harness.summary import Knees, Value
+from harness.work import Unit
 
 PICTURE = "comparison.png"
 _ANSWER = "Answer"
@@ -111,6 +112,7 @@ def _ends(ends: tuple[float, float]) -> str:
 def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Section]:
     """The parts of one comparison; of several each has its workload's name, and charts of their own."""
     charts, prefix = [curves(found, suffix), frontier(found, suffix)], f"{name}: " if name else ""
+    drawn = f"{unit.capitalize()} per second" if (unit := _unit(found)) else "Throughput"
     lacks = [f"{plain(stack.label)}: {plain(lack)}" for stack in found.stacks for lack in stack.lacks]
     return [
         Section(name, answer(found), answer=True),
@@ -118,7 +120,7 @@ def _sections(found: Comparison, name: str = "", suffix: str = "") -> list[Secti
             f"{prefix}Throughput against load",
             charts=[each for each in charts if each.series],
             picture="" if name else PICTURE,
-            alt="Output tokens per second of each stack against requests in flight",
+            alt=f"{drawn} of each stack against requests in flight",
         ),
         Section(f"{prefix}Fairness", columns=_fairness(found)),
         Section(f"{prefix}Throughput at equal load", columns=_ratios(found), note=_pointwise(found)),
@@ -174,9 +176,10 @@ def _ratios(found: Comparison) -> list[Column]:
     if not loads:
         return []
     own = {level.concurrency: level.a_tokens_per_s for pair in first for level in pair.levels}
+    per_s = {stack.label: _per_s(stack) for stack in found.stacks}
     columns = [
         Column("C", [f"{C:g}" for C in loads]),
-        Column(f"{plain(found.stacks[0].label)}\ntok/s", [number(own[C]) for C in loads]),
+        Column(f"{plain(found.stacks[0].label)}\n{per_s[found.stacks[0].label]}", [number(own[C]) for C in loads]),
     ]
     for pair in first:
         by = {level.concurrency: level for level in pair.levels}
@@ -184,7 +187,11 @@ def _ratios(found: Comparison) -> list[Column]:
         rates = [number(by[C].b_tokens_per_s) if C in by else MISSING for C in loads]
         ratios = [f"{by[C].b_over_a.value:.3f}" if C in by else MISSING for C in loads]
         ends = [_ends(by[C].b_over_a.ci95) if C in by else MISSING for C in loads]
-        columns += [Column(f"{label}\ntok/s", rates), Column("\nratio", ratios), Column("95 %\ninterval", ends)]
+        columns += [
+            Column(f"{label}\n{per_s[pair.b]}", rates),
+            Column("\nratio", ratios),
+            Column("95 %\ninterval", ends),
+        ]
     return columns
 
 
@@ -192,8 +199,8 @@ def _side_by_side(found: Comparison) -> list[Column]:
     names: dict[str, Callable[[Stack], str]] = {
         "runs": lambda stack: str(stack.runs),
         "knee": _knee,
-        "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, "tok/s"),
-        "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, "tok/s"),
+        "plateau": lambda stack: _value(stack.curve.plateau_tokens_per_s, _per_s(stack)),
+        "single stream": lambda stack: _value(stack.curve.single_stream_tokens_per_s, _per_s(stack)),
         "plateau over the predicted one": lambda stack: _share(stack.of_predicted),
         "plateau over the data sheet's ceiling": lambda stack: _share(stack.of_ceiling),
         "first answer": lambda stack: f"{number(stack.first_answer_s)} s" if stack.first_answer_s else MISSING,
@@ -210,6 +217,17 @@ def _side_by_side(found: Comparison) -> list[Column]:
 def _knee(stack: Stack) -> str:
     knees = Knees(hinge=stack.curve.hinge_concurrency)
     return of_curve(stack.curve, knees, [spot.in_flight for spot in stack.spots]).value
+
+
+def _per_s(stack: Stack) -> str:
+    """The unit of a stack's throughput, beside a figure."""
+    return "tok/s" if stack.counts.decodes else stack.counts.per_s
+
+
+def _unit(found: Comparison) -> Unit | None:
+    """What all stacks count; None where they count other things."""
+    units = {stack.counts for stack in found.stacks}
+    return units.pop() if len(units) == 1 else None
 
 
 def _value(value: Value, unit: str) -> str:
@@ -260,10 +278,10 @@ def _mean(loads: Sequence[Load], key: tuple[float, bool], name: str) -> float | 
 
 
 def curves(found: Comparison, suffix: str = "") -> Chart:
-    """Output tok/s against requests in flight, each stack with its fitted line; the load where the order turns over."""
-    series, tops, loads = [], [0.0], []
+    """Throughput against requests in flight, each stack with its fitted line; the load where the order turns over."""
+    series, tops, loads, unit = [], [0.0], [], _unit(found)
     for tone, stack in zip(itertools.cycle(PARTS), found.stacks, strict=False):
-        points = [_spot(spot.in_flight, spot.tokens_per_s, spot.error) for spot in stack.spots]
+        points = [_spot(spot, _per_s(stack)) for spot in stack.spots]
         tops += [point.high or point.y for point in points]
         loads += [point.x for point in points]
         line = _line(stack)
@@ -295,7 +313,7 @@ def curves(found: Comparison, suffix: str = "") -> Chart:
             ends=(low / 1.18, high * 1.18),
             ticks=[(float(c), f"{c:,}") for c in ticks(levels)],
         ),
-        y=Scale(label="output tok/s", ends=(0, 1.08 * max(tops) or 1.0)),
+        y=Scale(label=unit.per_s if unit else "throughput", ends=(0, 1.08 * max(tops) or 1.0)),
         series=series,
         guides=guides,
         switch=True,
@@ -303,9 +321,10 @@ def curves(found: Comparison, suffix: str = "") -> Chart:
     )
 
 
-def _spot(x: float, y: float, error: float) -> Datum:
-    half = Z95 * error * y
-    hover = (f"{number(x)} in flight: {number(y)} tok/s",)
+def _spot(spot: Spot, per_s: str) -> Datum:
+    x, y = spot.in_flight, spot.tokens_per_s
+    half = Z95 * spot.error * y
+    hover = (f"{number(x)} in flight: {number(y)} {per_s}",)
     return Datum(x, y, max(0.0, y - half), y + half, hover=hover)
 
 

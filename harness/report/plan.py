@@ -35,7 +35,7 @@ def report(plan: Plan) -> Document:
 def answer(plan: Plan) -> list[Fact]:
     """Replicas, where each of them runs, and the cost."""
     at = plan.operating_point.at
-    limits = listed(plan.capacity.slo)
+    limits = listed([plain(each) for each in plan.capacity.slo])
     if at is None:
         why = {99: f"no measured load meets {limits}", 3: f"too few requests to decide {limits}"}[plan.exit_status]
         way_out = {99: "measure a lower load, or ask for a looser SLO", 3: "measure longer"}[plan.exit_status]

@@ -141,6 +141,7 @@ class LevelTiming:
         self.expected_s: float | None = None  # how long that will take
         self._tokens = History()
         self._token_s = task.level.begin_s  # when the last token came, or the level began
+        self._after_higher = False  # whether more were in flight when it began than it keeps
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
         self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
@@ -203,11 +204,12 @@ class LevelTiming:
             patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._task.alone_s)
             return now.ended > 0 and now.time_s >= self.level.begin_s + min(patience, 2 * now.e2e_s)
         gone = not now.surplus if self._task.scenario.has_tasks else now.in_flight <= C  # a task may have several
+        self._after_higher = self._after_higher or not gone
         if self._alone_at is None and gone:
             self._alone_at = now.ended
         if now.waiting or self._alone_at is None:
             return False
-        return now.ended >= max(self.pace.warm_up * C, self._alone_at + C if self._alone_at else 0)
+        return now.ended >= max(self.pace.warm_up * C, self._alone_at + C if self._after_higher else 0)
 
     def _measure(self, now: Now) -> bool:
         cut = self._cut(now)

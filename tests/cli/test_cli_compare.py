@@ -102,6 +102,16 @@ def test_another_tool_s_method_is_another(tmp_path: Path) -> None:
     assert "measured by" in done.output
 
 
+@pytest.mark.parametrize("others", [["b"], []])
+def test_a_folder_without_a_finished_level_is_refused_by_its_name(tmp_path: Path, others: list[str]) -> None:
+    measured = [folder(tmp_path / name) for name in ("a", *others)]
+    empty = Path(folder(tmp_path / "empty"))
+    files.write_json(empty / "summary.json", msgspec.structs.replace(summaries.full(), levels=[]))
+    done = knee(*measured, str(empty))
+    assert done.exit_code == 1
+    assert f"{empty}: no level of it is finished; give the run more time" in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -14,10 +14,12 @@ import pytest
 from harness.analysis.stats import wilson
 from harness.decide.check import decision, expression, figures
 from harness.decide.check import measured as measured_runs
-from harness.decide.check.decision import Decision, check, judged, over_runs
+from harness.decide.check import repeats as repeated
+from harness.decide.check.decision import Decision, check, judged
 from harness.decide.check.expression import parse
 from harness.decide.check.figures import Quantity
 from harness.decide.check.measured import Measured
+from harness.decide.check.repeats import over_runs, within_run
 from harness.decide.compare.runs import of_folder
 from harness.errors import HarnessError
 from harness.judgement import Gravity, Verdict
@@ -43,9 +45,9 @@ def outcome(text: str, runs: Sequence[Measured] = (), baseline: Sequence[Measure
 
 
 def test_the_examples_hold() -> None:
-    modules = (expression, figures, decision)
+    modules = (expression, figures, decision, repeated)
     results = [doctest.testmod(module) for module in modules]
-    assert [found.failed for found in results] == [0, 0, 0]
+    assert [found.failed for found in results] == [0, 0, 0, 0]
     assert all(found.attempted for found in results)
 
 
@@ -394,6 +396,44 @@ def test_repeats_that_agree_by_luck_are_as_uncertain_as_each_of_them() -> None:
     assert over_runs([Quantity(100.0)] * 3).ci95 == (pytest.approx(98.758, abs=1e-3), pytest.approx(101.242, abs=1e-3))
 
 
+def measured_again(*levels: tuple[float, tuple[float, float] | None]) -> Measured:
+    """A run that measured the throughput at C = 8 so many times."""
+    rates = [Estimate(x, ends) for x, ends in levels]
+    return measured(of_levels(*(summaries.level(8, output_tokens_per_s=each) for each in rates)))
+
+
+def test_a_level_that_was_measured_twice_is_known_better_than_once() -> None:
+    run = measured_again((1000.0, (990.0, 1010.0)), (1004.0, (994.0, 1014.0)))
+    found = outcome("output_tokens_per_s@8 >= 990", [run])  # 1002 ± 10/√2
+    assert found.ci95 == (pytest.approx(994.93, abs=0.01), pytest.approx(1009.07, abs=0.01))
+    assert (found.outcome, found.value) == ("met", pytest.approx(1002.0))
+
+
+def test_a_level_whose_repeats_contradict_each_other_is_known_worse_than_by_either() -> None:
+    run = measured_again((1000.0, (990.0, 1010.0)), (1100.0, (1090.0, 1110.0)))
+    found = outcome("output_tokens_per_s@8 >= 1000", [run])
+    assert found.outcome == "unresolved"
+    assert found.ci95 is not None
+    assert (found.ci95[0] or 0.0) < 900
+    assert (found.ci95[1] or 0.0) > 1200
+
+
+def test_a_repeat_without_an_interval_does_not_take_that_of_the_other() -> None:
+    run = measured_again((1000.0, (990.0, 1010.0)), (1050.0, None))
+    assert outcome("output_tokens_per_s@8 >= 980", [run]).ci95 == (pytest.approx(990.0), pytest.approx(1010.0))
+    bare = measured_again((1000.0, None), (1050.0, None))
+    found = outcome("output_tokens_per_s@8 >= 980", [bare])
+    assert (found.outcome, found.value, found.why) == ("unresolved", 1025.0, "no interval")
+    assert within_run([Quantity(0.0, (0.0, 0.0))] * 2).value == 0
+    assert within_run([Quantity(1e200, (0.0, 1e308))] * 2).ci95 is None
+
+
+def test_repeats_in_a_run_are_one_run_of_several() -> None:
+    runs = [measured_again((1000 * x, (999 * x, 1001 * x)), (1000 * x, (999 * x, 1001 * x))) for x in (0.99, 1.0, 1.01)]
+    found = outcome("output_tokens_per_s@8 >= 900", runs)  # 1000 ± 4.303 · 10/√3
+    assert found.ci95 == (pytest.approx(975.16, abs=0.01), pytest.approx(1024.84, abs=0.01))
+
+
 def repeats(factor: float, spread: float = 0.01, place: str = "new", **manifest: Any) -> list[Measured]:
     """Three runs about a throughput of 1,000 tok/s at C = 8, `spread` apart in ln X."""
     out = []
@@ -455,6 +495,18 @@ def test_runs_that_are_no_repeats_of_each_other_decide_nothing() -> None:
     mixed = [*repeats(1.0), *repeats(1.0, gpu="a100-sxm")]
     found = outcome("output_tokens_per_s@8 >= 1", mixed)
     assert (found.outcome, found.why) == ("unresolved", "the runs are not repeats of each other: GPU")
+
+
+def test_a_provisional_plateau_makes_no_ratio() -> None:
+    why = "provisional: 1 level past the knee, 2 are needed"
+    good, unsure = [measured()] * 3, [measured(summaries.provisional())] * 3
+    assert outcome("plateau >= 0.5*baseline", good, good).outcome == "met"
+    found = outcome("plateau >= 0.5*baseline", unsure, good)
+    assert (found.outcome, found.ratio, found.why) == ("unresolved", None, why)
+    assert found.way_out == "measure 16, 23, 32 in flight"
+    assert outcome("plateau <= 0.5*baseline", [*good, *unsure[:1]], good).outcome == "unresolved"
+    found = outcome("plateau >= 0.5*baseline", good, unsure)
+    assert (found.outcome, found.value, found.why) == ("unresolved", None, f"the baseline: {why}")
 
 
 def test_a_baseline_of_0_makes_no_ratio() -> None:

@@ -24,8 +24,9 @@ from tests.builders import summaries
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 FACTS = Facts(
-    measured_by="knee, format 2", workload="w", model="m", parameters=8e9, gpu="h100", gpus="1", power_limit="700 W",
-    precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256", engine="vllm", start="staggered",
+    measured_by="knee, format 2", workload="w", unit="output tokens", model="m", parameters=8e9, gpu="h100", gpus="1",
+    power_limit="700 W", precision="bf16", kv_dtype="auto", tp="1", max_num_seqs="256", engine="vllm",
+    start="staggered",
 )  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def state(name: str, *facts: Facts, vary: Sequence[str] = ()) -> str:
     ("row", "field", "other"),
     [
         ("workload", "workload", "v"),
+        ("unit", "unit", "input tokens"),
         ("GPU", "gpu", "a100"),
         ("GPU count", "gpus", "2"),
         ("power limit", "power_limit", "350 W"),
@@ -142,6 +144,22 @@ def test_a_stack_that_answers_worse_is_not_ranked() -> None:
     assert (refused.fatal, refused.winner) == (["answers"], None)
     row = next(row for row in refused.fairness if row.name == "answers")
     assert row.values == ["80.0% right, unchanged", "80.0% right, changed at 32"]
+
+
+def test_tokens_are_not_ranked_against_documents() -> None:
+    """Embeddings of one work: one server says how many tokens it read, the other does not."""
+    tokens = repeats("a", 32.0, 32.1, 31.9, facts=differing(unit="input tokens"), output_tokens=None)
+    documents = repeats("b", 1.0, 1.001, 0.999, facts=differing(unit="documents"), output_tokens=None)
+    found = compare([*tokens, *documents])
+    assert (found.fatal, found.winner, found.pairs[0].outcome) == (["unit"], None, "refused")
+    assert [stack.counts.per_s for stack in found.stacks] == ["input tok/s", "documents/s"]
+
+
+def test_what_a_run_counts_is_a_fact_of_it() -> None:
+    made = msgspec.structs.replace(summaries.full(), unit="documents")
+    assert of_folder("a", "a", summaries.MANIFEST, made)[0].facts.unit == "documents"
+    level = ForeignLevel(concurrency=8, output_tokens_per_s=800.0)
+    assert of_files("a", [("f", ForeignResult(source="guidellm", levels=[level]))])[0].facts.unit == "output tokens"
 
 
 def test_what_may_vary_is_named_as_it_is_spelled_anywhere() -> None:
@@ -370,7 +388,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
 def test_what_a_folder_does_not_say_is_unknown() -> None:
     (found,) = of_folder("x", "here", Manifest(), msgspec.structs.replace(summaries.full(), prediction=None))
     facts = msgspec.structs.asdict(found.facts)
-    assert {name for name, value in facts.items() if value is not None} == {"measured_by", "workload", "start"}
+    assert {name for name, value in facts.items() if value is not None} == {"measured_by", "workload", "unit", "start"}
 
 
 def test_levels_that_no_server_has_are_left_out() -> None:

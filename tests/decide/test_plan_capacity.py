@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
+from harness.classes import ClassSpec
+from harness.decide.plan import operating
 from harness.decide.plan.capacity import Capacity, of_summary, read
 from harness.errors import HarnessError
 from harness.judgement import Outcome
@@ -72,6 +75,65 @@ def test_the_slo_is_what_the_requests_decided() -> None:
     assert (found.slo, found.slo_load, found.slo_missed) == (["ttft_p99=2s"], 2, 8)
     none = capacity(summary(*levels[1:]), {"ttft_p99": 2.0})
     assert (none.slo_load, none.slo_missed) == (None, 8)
+
+
+def of_classes(*classes: ClassSpec, **limits: float) -> dict[str, Any]:
+    """The manifest of a run with these classes, and limits of its own."""
+    return {"scenario": msgspec.structs.replace(summaries.MANIFEST.scenario, class_=list(classes), slo=limits)}
+
+
+def attained(C: int, *found: tuple[str, str, Outcome]) -> LevelSummary:
+    """A level whose classes, "" for all others, met a limit or not."""
+    return summaries.level(
+        C, slo=[Attainment(limit, 0.99, 1, 1, 1.0, None, how, of or UNSET) for of, limit, how in found]
+    )
+
+
+CHAT, LONG = ClassSpec(name="chat", slo={"ttft_p95": 1.0}), ClassSpec(name="long")
+BY_CLASS = [
+    attained(C, ("chat", "ttft_p95=1s", how))
+    for C, how in ((2, Outcome.MET), (4, Outcome.MET), (8, Outcome.MISSED), (16, Outcome.MISSED))
+]
+
+
+@pytest.mark.parametrize("by", ["requests", "percentiles"])
+def test_limits_that_only_a_class_has_are_an_slo(by: str) -> None:
+    """Where the requests were taken out too: the stored levels say it."""
+    about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
+    found = of_summary("a", about, summary(*BY_CLASS, knees=Knees(slo=Value(4.0, (4.0, 8.0)))), None, by=by)
+    assert (found.slo, found.slo_by) == (["ttft_p95=1s of chat"], "requests")
+    assert [each.slo for each in found.loads] == ["met", "met", "missed", "missed"]
+    point = operating.choose(found)
+    assert (point.by, point.outcome, point.missed_at) == ("slo", "met", 8.0)
+    assert point.at is not None
+    assert point.at.load == 4
+
+
+def test_limits_of_the_run_are_those_of_classes_without_any() -> None:
+    levels = [
+        attained(2, ("chat", "ttft_p95=1s", Outcome.MET), ("", "e2e_p95=9s", Outcome.MET)),
+        attained(4, ("chat", "ttft_p95=1s", Outcome.MET), ("", "e2e_p95=9s", Outcome.MISSED)),
+    ]
+    found = capacity(summary(*levels, knees=Knees(slo=Value(2.0, (2.0, 4.0)))), **of_classes(CHAT, LONG, e2e_p95=9.0))
+    assert found.slo == ["e2e_p95=9s", "ttft_p95=1s of chat"]
+    assert [each.slo for each in found.loads] == ["met", "missed"]
+    nobody = capacity(summary(*BY_CLASS), **of_classes(CHAT, e2e_p95=9.0))
+    assert nobody.slo == ["ttft_p95=1s of chat"]
+
+
+def test_other_limits_stand_in_place_of_those_of_classes() -> None:
+    about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
+    found = of_summary("a", about, summary(*BY_CLASS), {"e2e_p95": 100.0}, by="percentiles")
+    assert (found.slo, found.slo_by, found.slo_load) == (["e2e_p95=100s"], "percentiles", 16.0)
+    assert of_summary("a", about, summary(*BY_CLASS), {}, by="percentiles").slo == []
+
+
+@pytest.mark.parametrize("stored", [("long", "ttft_p95=1s", Outcome.MET), ("chat", "ttft_p95=1s", "perhaps")])
+def test_stored_levels_that_say_nothing_of_a_class_are_refused(stored: Any) -> None:
+    about = msgspec.structs.replace(summaries.MANIFEST, **of_classes(CHAT, LONG))
+    words = "the level at 4 does not say whether it meets ttft_p95=1s of chat; bring its requests back"
+    with pytest.raises(HarnessError, match=words):
+        of_summary("a", about, summary(BY_CLASS[0], attained(4, stored)), None, by="percentiles")
 
 
 def test_the_cold_start_is_up_to_the_first_answer() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from harness.classes import ClassSpec
 from harness.decide.plan import capacity, plan
 from harness.decide.plan.question import Demand, Question, Reserve
 from harness.judgement import Outcome
-from harness.scenario import Scenario
+from harness.scenario import Scenario, WorkloadSpec
 from harness.sim.profile import profile
 from harness.summary import LevelSummary
 from tests.builders import virtual_run
@@ -35,6 +37,18 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> capacity.Capacity:
     folder = tmp_path_factory.mktemp("one")
     virtual_run.run(asked(levels=[1, 2, SEATS, 8], level_seconds=20.0), profile(max_num_seqs=SEATS, speed=1.0), folder)
     return capacity.read(str(folder))
+
+
+def test_a_class_meets_its_limits_at_the_operating_point(tmp_path: Path) -> None:
+    limits = {"ttft_p90": 0.35}
+    chat, rest = ClassSpec(name="chat", input=64, output=64, slo=limits), ClassSpec(name="rest", input=64, output=64)
+    spec = asked(levels=[SEATS, 8], level_seconds=30.0)
+    spec = msgspec.structs.replace(spec, workload=WorkloadSpec(), class_=[chat, rest], slo={})
+    virtual_run.run(spec, profile(max_num_seqs=SEATS, speed=1.0), tmp_path)
+    found = capacity.read(str(tmp_path))
+    assert (found.slo, found.slo_load, found.slo_missed) == (["ttft_p90=350ms of chat"], SEATS, 8)
+    other = capacity.read(str(tmp_path), {"ttft_p90": 100.0})
+    assert (other.slo, other.slo_load, other.slo_missed) == (["ttft_p90=100s"], 8, None)
 
 
 def replayed(replicas: int, rate: float, folder: Path) -> LevelSummary:

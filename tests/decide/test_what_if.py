@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from harness.classes import ClassSpec
 from harness.decide.plan import capacity, what_if
 from harness.manifest import Manifest, Ramp, Scenario, Target
 from harness.summary import LevelSummary, Spread, Summary
@@ -67,6 +68,13 @@ def test_sliders_begin_with_what_the_run_had() -> None:
     for each in controls.values():
         known = [stop for stop in each.stops if stop is not None]
         assert known == sorted(set(known))
+
+
+def test_limits_of_a_class_are_the_run_s_own() -> None:
+    limited = ClassSpec(name="chat", slo={"ttft_p95": 1.0})
+    spec = msgspec.structs.replace(PRICED.scenario, class_=[limited])
+    assert made(msgspec.structs.replace(PRICED, scenario=spec)).own_slo
+    assert not made().own_slo
 
 
 def test_what_cannot_be_planned_has_none() -> None:

@@ -113,6 +113,22 @@ def test_the_tables_have_both_stacks_side_by_side() -> None:
     assert tables["Side by side"]["one"][0] == "3"
 
 
+def test_throughput_has_the_unit_of_the_runs() -> None:
+    of_tokens, of_documents = stack("one", unit="input tokens"), stack("other", unit="documents")
+    alike = found(stacks=[of_tokens, stack("other", unit="input tokens")])
+    (section,) = (each for each in comparison.report(Report(workloads=[alike])).sections if each.charts)
+    assert section.alt == "Input tokens per second of each stack against requests in flight"
+    assert section.charts[0].y.label == "input tok/s"
+    forced = found(stacks=[of_tokens, of_documents], fatal=["unit"], forced=True)
+    document = comparison.report(Report(workloads=[forced]))
+    heads = [column.head for section in document.sections for column in section.columns]
+    assert {"one\ninput tok/s", "other\ndocuments/s"} <= set(heads)
+    assert comparison.curves(forced).y.label == "throughput"
+    cells = [cell for section in document.sections for column in section.columns for cell in column.cells]
+    assert not [cell for cell in cells if " tok/s" in cell and "input tok/s" not in cell]
+    assert any("documents/s" in cell for cell in cells)
+
+
 def test_several_workloads_begin_with_who_wins_where() -> None:
     lost = found(pair("no_difference"), workload="rag")
     document = comparison.report(Report(workloads=[found(), lost]))

@@ -4,6 +4,7 @@ One run's figure has the interval of its summary. A percentile against a limit i
 (`analysis.slo`): the share of requests within it. Error rates are counts, by Wilson's score. Several runs of one side
 (folders, or repeats of one folder) are a sample: Student's t on their mean. Against a baseline the runs of both sides
 make a ratio, as in `decide.compare.ratio`; a single run of a side cannot show how runs differ, so it decides nothing.
+Neither does a figure that is provisional: nothing bounds what it is at least from above.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from harness.analysis import slo
 from harness.analysis.level import Facts, attainments
-from harness.analysis.stats import FLOOR, Z95, t_quantile
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.decide.check import figures
 from harness.decide.check.expression import ALL, Subject, Threshold
 from harness.decide.check.figures import AGAIN, Quantity
 from harness.decide.check.measured import NOTHING_IN_COMMON, Measured, common, levels_at, load_of
+from harness.decide.check.repeats import error, mean, over_runs, within_run
 from harness.decide.compare import fairness, ratio
 from harness.decide.compare.comparison import Ratio, alternate
 from harness.errors import HarnessError
@@ -158,37 +158,6 @@ def judged(wanted: Threshold, ci95: tuple[float | None, float | None], bound: fl
     return Outcome.MET if met else Outcome.MISSED if missed else Outcome.UNRESOLVED
 
 
-def over_runs(found: Sequence[Quantity]) -> Quantity:
-    """The mean of a figure over runs, with its interval by Student's t.
-
-    The variance is at least that of the runs' own intervals, and of the 0.5 % that nothing is known better than. Where
-    the figure of a run is only known to be at least so much, so is that of all.
-
-    >>> [round(end, 2) for end in over_runs([Quantity(99.0), Quantity(100.0), Quantity(101.0)]).ci95 or ()]
-    [97.52, 102.48]
-    """
-    if len(found) == 1:
-        return found[0]
-    values = [each.value for each in found if each.value is not None]
-    lacking = next((each for each in found if each.why or each.value is None), None)
-    mean = math.fsum(values) / len(values) if values else None
-    if lacking is not None or mean is None:
-        lows = [each.ci95[0] for each in found if each.ci95 and each.ci95[0] is not None]
-        least = (min(lows), None) if len(lows) == len(found) else None
-        why, way_out = (lacking.why, lacking.way_out) if lacking else ("it was not measured", "")
-        return Quantity(mean, least, why or "it was not measured", way_out)
-    own = math.fsum(max(_error(each), FLOOR * abs(mean)) ** 2 for each in found) / len(found)
-    variance = max(float(np.var(values, ddof=1)), own)
-    half = t_quantile(0.975, len(found) - 1) * math.sqrt(variance / len(found))
-    return Quantity(mean, (mean - half, mean + half))
-
-
-def _error(found: Quantity) -> float:
-    """One standard error by the figure's own interval; 0 where that has none."""
-    low, high = found.ci95 or (None, None)
-    return (high - low) / 2 / Z95 if low is not None and high is not None else 0.0
-
-
 def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool) -> Quantity:
     """A figure of one run, at a load or of the whole run."""
     if at is None:
@@ -198,7 +167,7 @@ def _of_run(wanted: Subject, of: Measured, at: float | None, *, open_loop: bool)
     sound = [level for level in levels if usable(level, purpose)]
     if not sound:
         return _void(levels)
-    return over_runs([figures.of_level(level, wanted.figure) for level in sound])
+    return within_run([figures.of_level(level, wanted.figure) for level in sound])
 
 
 def quantity(wanted: Subject, of: Measured) -> Quantity:
@@ -264,7 +233,7 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     judge = sound or [pair for pair in pairs if usable(pair[1], Purpose.MISS)]
     if not judge:
         return _unresolved(made, _void([level for _, level in pairs]))
-    value = over_runs([figures.of_level(level, wanted.figure) for _, level in judge]).value
+    value = mean([figures.of_level(level, wanted.figure) for _, level in judge])
     made = msgspec.structs.replace(made, value=value)
     found = [_attained(each, level, limit) for each, level in judge]
     known = [each for each in found if each is not None]
@@ -326,11 +295,11 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
     sides: list[list[dict[float, tuple[float, float]]]] = []
     for side in (under.baseline, under.runs):
         found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in side]
-        lacking = next((each for own in found for each in own if not each.value or each.value < 0), None)
-        if lacking is not None:
-            whose = "the baseline: " if side is under.baseline else ""
+        lacking = next((each for own in found for each in own if each.why or not each.value or each.value < 0), None)
+        if lacking is not None:  # a figure with a reason is at most a best estimate: its ratio has no end above
+            whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)
             why = lacking.why or ("there is no ratio to 0" if lacking.value == 0 else "it was not measured")
-            return _unresolved(made, Quantity(lacking.value, None, f"{whose}{why}", lacking.way_out))
+            return _unresolved(made, Quantity(value, None, f"{whose}{why}", lacking.way_out))
         sides.append([{float(i): _in_logarithms(each) for i, each in enumerate(own)} for own in found])
     samples = [ratio.over_loads(side, list(side[0])) if len(loads) > 1 else ratio.at_load(side, 0) for side in sides]
     means = [math.exp(math.fsum(sample.values) / len(sample.values)) for sample in samples]
@@ -353,7 +322,7 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
 def _in_logarithms(found: Quantity) -> tuple[float, float]:
     """ln of a figure above 0, and its own relative error."""
     value = found.value or math.nan
-    return math.log(value), _error(found) / value
+    return math.log(value), error(found) / value
 
 
 def _of_checks(made: Decision, side: Sequence[Measured]) -> Decision:

@@ -16,7 +16,6 @@ from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
-from harness.errors import HarnessError
 from harness.results.result import Result
 from harness.summary import LevelSummary, Summary
 
@@ -38,7 +37,7 @@ def read(place: str) -> list[Measured]:
     manifest, summary, result = runs.opened(place)
     found = runs.of_folder("", place, manifest, summary)
     if not found:
-        raise HarnessError("no level of it is finished", place=place, way_out="give the run more time")
+        raise runs.unfinished(place)
     repeats = sorted({level.repeat for level in summary.levels})
     parts = [summary] if len(found) == 1 else [_repeat(summary, repeat) for repeat in repeats]
     return [Measured(run=run, summary=part, result=result) for run, part in zip(found, parts, strict=True)]

@@ -24,6 +24,7 @@ from harness.decide.compare.runs import Load, Run
 from harness.decide.compare.turnover import Turnover
 from harness.errors import HarnessError
 from harness.summary import Curve, Value
+from harness.work import Unit
 
 FORMAT = 1
 Outcome: TypeAlias = Literal["faster", "turns_over", "no_difference", "too_few_repeats", "no_common_load", "refused"]
@@ -38,7 +39,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 class LevelRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stacks at one load; output tok/s, geometric means of their runs."""
+    """Two stacks at one load; throughput in each stack's unit, geometric means of their runs."""
 
     concurrency: float
     a_tokens_per_s: float
@@ -76,6 +77,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     places: list[str]
     runs: int
+    unit: str = Unit.OUTPUT_TOKENS.value  # a Unit: what throughput counts
     curve: Curve
     spots: list[Spot]
     loads: list[Load]  # of all runs, one after the other
@@ -85,6 +87,11 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     first_answer_s: float | None = None  # likewise
     simulated: bool = False
     lacks: list[str] = []
+
+    @property
+    def counts(self) -> Unit:
+        """Its unit; output tokens where a later version counts what this one does not know."""
+        return Unit(self.unit) if self.unit in list(Unit) else Unit.OUTPUT_TOKENS
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,6 +308,7 @@ def _stack(runs: Sequence[Run], fitted: Curve) -> Stack:
         label=runs[0].label,
         places=[run.place for run in runs],
         runs=len(runs),
+        unit=runs[0].facts.unit or Unit.OUTPUT_TOKENS.value,
         curve=fitted,
         spots=[
             Spot(*map(float, each)) for each in zip(pooled.N, pooled.X, pooled.sigma * pooled.widening, strict=True)

@@ -37,6 +37,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 _SAME: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (
     ("workload", lambda facts: facts.workload),
+    ("unit", lambda facts: facts.unit),
     ("GPU", lambda facts: facts.gpu),
     ("GPU count", lambda facts: facts.gpus),
     ("power limit", lambda facts: facts.power_limit),

@@ -13,6 +13,7 @@ import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
+from harness.errors import HarnessError
 from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, Roof
 from harness.predict import rules
@@ -22,6 +23,7 @@ from harness.results.foreign.measured import ForeignResult
 from harness.results.result import Result, read_summary, run_manifest
 from harness.scenario import workload_digest
 from harness.summary import Assumptions, Estimate, LevelSummary, Summary
+from harness.work import Unit
 
 KNEE = "knee"
 _LEAST, _MOST = 1e-6, 1e12  # requests in flight, tokens per second: no level has less or more
@@ -32,6 +34,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     measured_by: str
     workload: str | None = None
+    unit: str | None = None  # a Unit: what throughput counts
     model: str | None = None
     parameters: float | None = None
     gpu: str | None = None
@@ -90,7 +93,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()
 
     def throughput(self) -> dict[float, tuple[float, float]]:
-        """ln of output tok/s and its own relative error, by concurrency; levels measured again are pooled."""
+        """ln of throughput and its own relative error, by concurrency; levels measured again are pooled."""
         if not self.points:
             return {}
         found = pool(self.points)
@@ -108,9 +111,17 @@ def opened(place: str) -> tuple[Manifest, Summary, Result | None]:
 
 
 def read_folder(place: str) -> list[Run]:
-    """The runs of a result folder, without a label."""
+    """The runs of a result folder, without a label; HarnessError where none has a finished level."""
     manifest, summary, _ = opened(place)
-    return of_folder("", place, manifest, summary)
+    found = of_folder("", place, manifest, summary)
+    if not found:
+        raise unfinished(place)
+    return found
+
+
+def unfinished(place: str) -> HarnessError:
+    """What a folder is refused with that has nothing to compare."""
+    return HarnessError("no level of it is finished", place=place, way_out="give the run more time")
 
 
 def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> list[Run]:
@@ -197,6 +208,7 @@ def _of_file(label: str, place: str, found: ForeignResult) -> Run:
         place=place,
         facts=Facts(
             measured_by=found.source,
+            unit=Unit.OUTPUT_TOKENS.value,
             model=found.model,
             gpu=found.gpu,
             gpus=None if found.gpus is None else str(found.gpus),
@@ -240,6 +252,7 @@ def _facts(manifest: Manifest, summary: Summary) -> Facts:
     return Facts(
         measured_by=f"{KNEE}, format {summary.format}{simulated}",
         workload=workload_digest(manifest.scenario),
+        unit=summary.unit,
         model=short(model).lower() if model else None,
         parameters=assumed.parameters if assumed else None,
         gpu=manifest.machine.cpu if on_host and manifest.machine else _card(manifest),

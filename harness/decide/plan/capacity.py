@@ -1,7 +1,8 @@
 """What one replica was measured to do at each load: all that a plan knows of a server.
 
 Levels that are invalid are left out, repeats are pooled as for the curve. A run on several replicas is divided by their
-number. Where the requests were taken out of a folder, an SLO is judged by the stored percentiles.
+number. Where the requests were taken out of a folder, an SLO is judged by the stored percentiles; where classes have
+limits of their own by the attainments that were stored.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from harness.analysis import slo
 from harness.analysis.points import Point, pool
@@ -27,6 +30,7 @@ from harness.results.result import Result, read_summary, run_manifest
 from harness.summary import LevelSummary, Prediction, Spread, Summary, Value
 from harness.work import Unit
 
+ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
 _WIDEST = 50.0  # of half an interval, in ln X: nothing is known
 
 
@@ -54,7 +58,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     open_loop: bool
     unit: str  # a Unit
-    slo: list[str]  # limits, as they are written
+    slo: list[str]  # limits, as they are written; those of a class with its name
     slo_by: str  # requests | percentiles: what decided it
     slo_load: float | None  # the highest load that meets the SLO
     slo_missed: float | None  # the lowest that misses it
@@ -79,13 +83,15 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(place: str, limits: Mapping[str, float] | None = None) -> Capacity:
-    """Of a result folder; `limits` in place of the SLO that the run had, seconds by name."""
+    """Of a result folder; `limits` in place of the SLO that the run and its classes had, seconds by name."""
     folder = Path(place)
     if (folder / SUMMARY).exists() and not has_requests(folder):
         return of_summary(place, run_manifest(folder), read_summary(folder), limits, by="percentiles")
     run = Result.open(folder)
     if limits is not None:
-        spec = msgspec.structs.replace(run.manifest.scenario, slo=dict(limits))
+        spec = run.manifest.scenario
+        bare = [msgspec.structs.replace(each, slo={}) for each in spec.class_ or ()]
+        spec = msgspec.structs.replace(spec, slo=dict(limits), class_=bare or spec.class_)
         run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, scenario=spec))
     good = [record.bytes_received for record in run.records if not record.error]
     received = sum(good) / len(good) if good else None
@@ -105,7 +111,10 @@ def of_summary(
     levels = planned(summary)
     if not levels:
         raise HarnessError("no level of it is valid", place=place, way_out="measure it anew")
-    wanted = slo.limits(manifest.scenario.slo if limits is None else limits)
+    wanted = _limits(manifest, limits)
+    judged = "requests" if any(of_class for of_class, _ in wanted) else by
+    if judged != by:
+        _must_say(levels, wanted, place)
     replicas = len(manifest.urls or ()) or 1
     if summary.unit not in list(Unit):
         raise HarnessError("it counts what this version does not know", place=place, way_out="use a newer version")
@@ -115,7 +124,7 @@ def of_summary(
         raise HarnessError("the work of a request is not known", place=place, way_out="measure it anew")
     pooled = pool([_point(level) for level in levels])
     rows = zip(pooled.C, pooled.X, pooled.sigma * pooled.widening, strict=True)
-    outcomes = {float(load): _outcome([s for s in levels if s.load == load], wanted, by) for load in pooled.C}
+    outcomes = {float(load): _outcome([s for s in levels if s.load == load], wanted, judged) for load in pooled.C}
     loads = [
         _load([s for s in levels if s.load == load], float(X), float(sigma), work, replicas, outcomes[float(load)])
         for load, X, sigma in rows
@@ -127,8 +136,8 @@ def of_summary(
         simulated=summary.simulated,
         open_loop=any(level.rate is not None for level in levels),
         unit=unit.value,
-        slo=[str(limit) for limit in wanted],
-        slo_by=by,
+        slo=[_words(of_class, limit) for of_class, limit in wanted],
+        slo_by=judged,
         slo_load=met and met / replicas,
         slo_missed=missed and missed / replicas,
         rises=curve is None or not curve.plateau_reached,
@@ -183,13 +192,38 @@ def _point(level: LevelSummary) -> Point:
     return Point(float(level.load or 0), level.in_flight, X, level.output_tokens_per_s_se, assumed=assumed)
 
 
-def _outcome(levels: Sequence[LevelSummary], limits: Sequence[slo.SloLimit], by: str) -> str | None:
+def _limits(manifest: Manifest, limits: Mapping[str, float] | None) -> list[ClassLimit]:
+    """Every limit that a load has to meet; where all classes have limits of their own, nobody has the run's."""
+    if limits is not None:
+        return [(UNSET, limit) for limit in slo.limits(limits)]
+    spec = manifest.scenario
+    classes = spec.class_ or ()
+    of_run = [] if classes and all(each.slo for each in classes) else slo.limits(spec.slo)
+    of_classes = [(each.name, limit) for each in classes for limit in slo.limits(each.slo)]
+    return [*((UNSET, limit) for limit in of_run), *of_classes]
+
+
+def _must_say(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], place: str) -> None:
+    """Refuse stored levels that do not say of each limit whether it is met."""
+    for level in levels:
+        known = {(each.class_, each.limit) for each in level.slo if each.outcome in list(Outcome)}
+        for of_class, limit in wanted:
+            if (of_class, str(limit)) not in known:
+                fact = f"the level at {level.load:g} does not say whether it meets {_words(of_class, limit)}"
+                raise HarnessError(fact, place=place, way_out="bring its requests back, or give limits: --slo")
+
+
+def _words(of_class: str | UnsetType, limit: slo.SloLimit) -> str:
+    return f"{limit} of {of_class}" if of_class else str(limit)
+
+
+def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: str) -> str | None:
     """How a load stands to the SLO: by its requests, or by the percentiles that were stored of them."""
-    if not limits:
+    if not wanted:
         return None
     if by == "requests":
         return slo.outcome([each for level in levels for each in level.slo]).value
-    met = all(measured.met(level, limit) for level in levels for limit in limits)
+    met = all(measured.met(level, limit) for level in levels for _, limit in wanted)
     return (Outcome.MET if met else Outcome.MISSED).value
 
 

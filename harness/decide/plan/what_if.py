@@ -54,7 +54,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     unit: str  # a Unit
     per_s: str
     load_unit: str
-    own_slo: bool  # the run has limits: `knee plan` takes them where it has no others
+    own_slo: bool  # the run or a class of it has limits: `knee plan` takes them where it has no others
     utilization: float = UTILIZATION
     month_h: float = MONTH_H
     enough: float = operating.MOST_OF_IT  # of the highest throughput: the knee, where there are no limits
@@ -101,7 +101,7 @@ def of_run(manifest: Manifest, summary: Summary) -> WhatIf | None:
         unit=found.unit,
         per_s=found.counts.per_s,
         load_unit=summary.load_unit,
-        own_slo=bool(manifest.scenario.slo),
+        own_slo=bool(manifest.scenario.slo) or any(each.slo for each in manifest.scenario.class_ or ()),
     )
 
 
