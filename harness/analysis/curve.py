@@ -177,8 +177,8 @@ def _without_corner(
     """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
 
     Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
-    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse. Such a
-    bend looks like a corner in the last gap, so some draws have one there: a line up to the last throughput.
+    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse, and
+    where there are too few levels for one, where a line reaches the last throughput. Such a bend looks like a corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
     one, all_ = (
@@ -195,7 +195,7 @@ def _without_corner(
     for name, x in (("plateau", corner), ("hinge", np.minimum(corner * N[-2] / levels.X[-2], N[-1]))):
         all_[name] = np.array(all_[name])
         all_[name][some] = x
-    if one["most95"][0] > N[-1]:
+    if one["most95"][0] > N[-1] or len(best.fits) <= CAPPED:
         capped = _derived(best.fits[CAPPED], N) if len(best.fits) > CAPPED else _line_to_the_last(levels)
         return one | {name: capped[name] for name in saturated}, all_
     return one | {name: one[of] for name, of in saturated.items()}, all_

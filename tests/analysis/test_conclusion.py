@@ -127,6 +127,7 @@ def test_three_levels_that_rise_are_beyond_and_one_is_nothing() -> None:
         ([1, 8, 64], [50, 400, 402], 8.04, [12, 20]),  # a hyperbola's asymptote is 529
         ([1, 4, 8], [95.4, 382, 381], 3.99, [6, 10]),
         ([1, 8, 64], [50, 400, 800], 16.0, [24, 40]),
+        ([1, 4, 16], [96.0, 189.0, 189.0], 4.0, [6, 10]),  # a hyperbola has 95 % of its asymptote at 16
     ],
 )
 def test_of_three_levels_the_plateau_is_what_the_last_gave(

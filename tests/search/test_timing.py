@@ -97,6 +97,22 @@ def test_a_window_begins_when_every_slot_has_begun() -> None:
     assert late[0][1] == pytest.approx(3.0, abs=0.06)
 
 
+def test_after_a_higher_level_the_requests_that_waited_behind_it_are_over_before_the_window() -> None:
+    """Also where time is short and nothing warms up: these waited for others, and say nothing of this level."""
+
+    def known(time_s: float, in_flight: int) -> Now:
+        return now(time_s, ended=int(2 * max(0.0, time_s - 1.0) / 0.5), in_flight=in_flight)
+
+    short = Budget(scenario.build({"ramp": {"max_seconds": 3}}, place="test").ramp)
+    for higher, begins in ((6, 1.5), (2, 0.05)):
+        timing = LevelTiming(task(2, role=Role.REFINEMENT, max_seconds=3), 0.5, 3.0)
+        assert timing.pace.warm_up == 0
+        steps = (known(i * STEP_S, higher if i * STEP_S < 1.0 else 2) for i in range(1, 80))
+        first = next(each for each in steps if timing.step(msgspec.structs.replace(each, budget=short)))
+        assert timing.phase is Phase.WINDOW
+        assert first.time_s == pytest.approx(begins, abs=0.06)
+
+
 def test_an_open_level_warms_up_for_two_request_times_but_not_for_ever() -> None:
     fast = LevelTiming(task(None, rate=8.0, level_seconds=5.0), 0.5, None)
     assert course(fast)[0][1] == pytest.approx(1.0, abs=0.06)
