@@ -176,9 +176,10 @@ def _without_corner(
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The figures of a hyperbola that is as good as flat where the levels end, as of a hinge and a plateau.
 
-    Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of what
-    it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse, and
-    where there are too few levels for one, where a line reaches the last throughput. Such a bend looks like a corner in the last gap, so some draws have one there: a line up to the last throughput.
+    Where all levels are alike the hinge is at the first one or below. Else it is where the hyperbola has 95 % of
+    what it tends to; where that lies beyond the levels, the hinge of the capped hyperbola, which fits hardly worse,
+    and where there are too few levels for one, where a line reaches the last throughput. Such a bend looks like a
+    corner in the last gap, so some draws have one there: a line up to the last throughput.
     """
     N = levels.N
     one, all_ = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ from harness.summary import (
     Phases,
     Prediction,
     RampStep,
+    Settle,
     Summary,
     WorkloadSummary,
     is_decided,
@@ -55,7 +57,7 @@ def summarise(run: Result) -> Summary:
     of_ramp = [s for s in levels if s.input_tokens_asked is None]
     # A closed loop always has a curve; an open loop has none over concurrency.
     fit = curve.fit(curve.points_of(of_ramp)) if _has_slots(run) else None
-    fitted = _with_times(fit.curve, run) if fit else None
+    fitted = _with_times(_below_failures(_with_prediction(fit.curve, run), of_ramp), run) if fit else None
     knees = msgspec.structs.replace(
         fit.knees if fit else Knees(), slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
@@ -106,8 +108,36 @@ def _has_slots(run: Result) -> bool:
     return not (ramp.level_rates or ramp.search_rate or any(level.rate is not None for level in run.levels))
 
 
+def _with_prediction(fitted: Curve, run: Result) -> Curve:
+    """The curve; where it still rises, with where the prediction puts the hinge."""
+    prediction = run.manifest.prediction
+    hinge = prediction.hinge_concurrency if prediction else None
+    if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
+        return msgspec.structs.replace(fitted, expected_concurrency=hinge, expected_by="prediction")
+    return fitted
+
+
+def _below_failures(fitted: Curve, levels: Sequence[LevelSummary]) -> Curve:
+    """The curve; where it still rises, and requests fail above its last level, with its knee looked for below that."""
+    last = fitted.at_least_concurrency
+    failing = [
+        level.concurrency
+        for level in levels
+        if level.concurrency is not None and Code.ERRORS_ABOVE_1_PERCENT in invalid_by(level)
+    ]
+    fails = min((C for C in failing if last is not None and last < C), default=None)
+    if fitted.state != BEYOND or last is None or fails is None:
+        return fitted
+    middle = round(math.sqrt(last * fails))
+    settle = Settle([middle] if last < middle < fails else [fails])
+    expected = fitted.expected_concurrency
+    if expected is None or expected < fails:
+        return msgspec.structs.replace(fitted, settle=settle)
+    return msgspec.structs.replace(fitted, settle=settle, expected_concurrency=None, expected_by=None)
+
+
 def _with_times(fitted: Curve, run: Result) -> Curve:
-    """The curve, with how long the levels that would settle it take and where the prediction puts the hinge."""
+    """The curve, with how long the levels that would settle it take."""
     if fitted.settle is not None:
         spans = sorted(
             (level.concurrency, level.end_s - level.begin_s)
@@ -118,10 +148,6 @@ def _with_times(fitted: Curve, run: Result) -> Curve:
             C, seconds = zip(*spans, strict=True)
             each = [float(np.interp(x, C, seconds)) * max(1.0, x / C[-1]) for x in fitted.settle.levels]
             fitted = msgspec.structs.replace(fitted, settle=msgspec.structs.replace(fitted.settle, seconds=sum(each)))
-    prediction = run.manifest.prediction
-    hinge = prediction.hinge_concurrency if prediction else None
-    if fitted.state == BEYOND and hinge and hinge > (fitted.at_least_concurrency or 0):
-        fitted = msgspec.structs.replace(fitted, expected_concurrency=hinge, expected_by="prediction")
     return fitted
 
 

@@ -17,7 +17,7 @@ from harness.results.result import Result
 from harness.results.spool import Spool, header
 from harness.summary import Attainment, ClientView, Knees, LevelSummary, RampStep, Summary, Value, Verdict
 from tests.builders import summaries
-from tests.builders.records import steady
+from tests.builders.records import request, steady
 from tests.results.test_store import record
 
 BAD = Verdict("client_limited", "invalid", "it was")
@@ -109,6 +109,25 @@ def test_only_finished_levels_are_summarised_and_the_rest_is_said(tmp_path: Path
     assert "1 of the 2 levels begun are finished" in verdict.message
     # 3 tokens a request, one request a second: 20 s hold 60 tokens, but for the two edges.
     assert got.levels[0].output_tokens_per_s.mean == pytest.approx(3.0, rel=0.05)
+
+
+def test_where_requests_fail_above_the_last_level_the_knee_is_looked_for_below(tmp_path: Path) -> None:
+    """Throughput rises in proportion up to 4 in flight, and a quota refuses requests at 16."""
+    levels, records = [], []
+    for index, C in enumerate((1, 2, 4, 16)):
+        levels.append(Level(index, C, 0, 40.0 * index, 40.0 * index + 5, 40.0 * index + 35, 40.0 * index + 39))
+        starts = [40.0 * index + slot / C + k for slot in range(C) for k in range(38)]
+        for i, start in enumerate(starts):
+            error = "http_429" if C == 16 and i % 4 == 0 else ""
+            arrivals = [] if error else [start + 0.2 + 0.1 * k for k in range(9)]
+            named = {"request_id": f"{C}-{i}", "level": index, "concurrency": C}
+            records.append(request(start, arrivals, done=start + 1.0, error=error, **named))
+    curve = folder(tmp_path, levels, records=records).curve
+    assert curve is not None
+    assert (curve.state, curve.at_least_concurrency) == ("beyond", 4)
+    assert curve.settle is not None
+    assert curve.settle.levels == [8]
+    assert curve.expected_concurrency is None
 
 
 def test_cost_is_the_price_of_all_gpus_over_the_best_rate(tmp_path: Path) -> None:
