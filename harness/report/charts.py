@@ -24,7 +24,7 @@ from harness.report.format import flat, half_width, interval, load_of, ms, numbe
 from harness.report.headline import hinge_of, is_open, limited, of_ramp, plateau_of, sentence, state, unit_of
 from harness.report.remarks import worst
 from harness.report.subject import simulated_words, subject
-from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary
+from harness.summary import BEYOND, PROVISIONAL, LevelSummary, PredictedLevel, Spread, Summary, Value, is_decided
 from harness.units import LIMITS, duration
 from harness.work import Unit
 
@@ -350,16 +350,11 @@ def _knees(summary: Summary) -> list[Guide]:
     """The curve's own knee and plateau, with their intervals, and the knee of the limits."""
     if is_open(summary):
         rate = summary.knees.slo_rate
-        words = f"knee {number(rate.value)} requests/s, by the limits" if rate and rate.value is not None else ""
-        return (
-            [Guide(at=rate.value, tone="limit", line="solid", label=words)] if rate and rate.value is not None else []
-        )
+        return [_by_limits(rate, " requests/s")] if rate and rate.value is not None else []
     found, slo, plateau = summary.curve, summary.knees.slo, plateau_of(summary.curve)
     out = _hinge(summary)
     if slo and slo.value is not None:
-        out.append(
-            Guide(at=slo.value, tone="limit", line="solid", label=f"knee {number(slo.value)}, by the limits", low=True)
-        )
+        out.append(msgspec.structs.replace(_by_limits(slo), low=True))
     if found and state(found) == BEYOND and summary.levels:
         last = found.at_least_concurrency or max(level.concurrency or 0 for level in summary.levels)
         out.append(Guide(at=math.inf, tone="knee", label=f"{_own_knee(summary)} above {number(last)} →"))
@@ -369,6 +364,13 @@ def _knees(summary: Summary) -> list[Guide]:
         at, ends = plateau.value, plateau.ci95
         out.append(Guide(at=at, axis="y", tone="knee", line="dashed", ci95=ends, label=label, detail=words))
     return out
+
+
+def _by_limits(knee: Value, unit: str = "") -> Guide:
+    """The highest load that meets the limits, dashed where too few requests decide it."""
+    sure = is_decided(knee)
+    label = f"knee {'' if sure else 'about '}{number(knee.value)}{unit}, by the limits"
+    return Guide(at=knee.value or 0.0, tone="limit", line="solid" if sure else "dashed", label=label)
 
 
 def _hinge(summary: Summary) -> list[Guide]:

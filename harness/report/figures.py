@@ -8,7 +8,7 @@ from harness.report.format import confidence, joined, load_of, ms, number
 from harness.report.headline import headline, hinge_of, is_open, limited, of_ramp, plateau_of, state, unit_of
 from harness.report.operating_point import highest_up_to
 from harness.report.repeats import mean_of, of_loads
-from harness.summary import PROVISIONAL, LevelSummary, Summary, Value
+from harness.summary import PROVISIONAL, LevelSummary, Summary, Value, is_decided
 
 
 def figures(summary: Summary) -> list[Fact]:
@@ -42,7 +42,8 @@ def _knee_fact(summary: Summary) -> Fact | None:
     if knee is None or not (is_open(summary) or limited(summary)):
         return _fact("Knee", knee, unit, _provisional(summary)) if knee else None
     missed = knee.ci95[1] if knee.ci95 else None
-    detail = "the limits are met there" + ("" if missed is None else f", and missed at {number(missed)}")
+    met = "the limits are met there" if is_decided(knee) else "provisional: too few requests to decide the limits"
+    detail = met + ("" if missed is None else f", and missed at {number(missed)}")
     return Fact("Knee", f"{number(knee.value)} {unit}", detail)
 
 

@@ -316,6 +316,24 @@ def test_with_limits_the_knee_is_that_of_the_slo() -> None:
     assert [outcome(f"knee >= {N}", [measured(made)]).outcome for N in (8, 10, 13)] == ["met", "unresolved", "missed"]
 
 
+@pytest.mark.parametrize(
+    ("slo", "outcomes", "why"),
+    [
+        (Value(8.0, (None, 12.0)), ("unresolved", "unresolved", "missed"), "provisional: too few requests to decide"),
+        (Value(8.0, (8.0, None)), ("met", "unresolved", "unresolved"), "no load misses the SLO"),
+    ],
+)
+def test_a_knee_of_limits_that_is_open_at_one_end_decides_nothing_there(
+    slo: Value, outcomes: tuple[str, ...], why: str
+) -> None:
+    side = [measured(msgspec.structs.replace(summaries.full(), knees=Knees(slo=slo)))] * 2
+    found = [outcome(f"knee >= {N}", side[:1]) for N in (8, 10, 13)]
+    assert [each.outcome for each in found] == list(outcomes)
+    ratio = outcome("knee >= 0.9*baseline", side, side)
+    assert ratio.outcome == "unresolved"
+    assert why in ratio.why
+
+
 def test_a_level_that_was_not_measured_is_named_with_those_that_were() -> None:
     found = outcome("ttft_p99@7 < 2s")
     assert found.why == "new has no level 7"

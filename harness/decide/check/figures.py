@@ -33,6 +33,7 @@ from harness.summary import (
     Spread,
     Summary,
     Value,
+    is_decided,
 )
 
 CHECKS = ("phases", "p99_ttft", "kv_cache", "long_context_tail", "node_loss")
@@ -136,12 +137,22 @@ def knee(summary: Summary) -> Quantity:
     """The knee unqualified: by the limits where the run has some, else the hinge."""
     open_loop = any(level.rate is not None for level in summary.levels)
     if any(level.slo for level in summary.levels) or summary.knees.slo or summary.knees.slo_rate:
-        found = summary.knees.slo_rate if open_loop else summary.knees.slo
-        return Quantity(found.value, found.ci95) if found else Quantity(None, None, "no level is shown to meet the SLO")
+        return _by_limits(summary.knees.slo_rate if open_loop else summary.knees.slo, "load")
     if open_loop:
         return Quantity(None, None, "requests were sent at fixed rates", "give the run limits: --slo")
     least = summary.curve.at_least_concurrency if summary.curve and summary.curve.state == BEYOND else None
     return _fitted(summary, _hinge, least)
+
+
+def _by_limits(found: Value | None, load: str) -> Quantity:
+    """The highest load that meets the limits: at least that where none misses them, open where none is decided."""
+    if found is None:
+        return Quantity(None, None, f"no {load} is shown to meet the SLO")
+    if not is_decided(found):
+        return Quantity(found.value, found.ci95, "provisional: too few requests to decide", "hold the levels longer")
+    missed = found.ci95[1] if found.ci95 else None
+    why = f"no {load} misses the SLO" if missed is None else ""
+    return Quantity(found.value, found.ci95, why, f"measure a higher {load}" if why else "")
 
 
 def _hinge(curve: Curve, knees: Knees) -> Value | None:
@@ -201,8 +212,7 @@ def _single_stream(summary: Summary) -> Quantity:
 
 
 def _rate_knee(summary: Summary) -> Quantity:
-    found = summary.knees.slo_rate
-    return Quantity(found.value, found.ci95) if found else Quantity(None, None, "no rate is shown to meet the SLO")
+    return _by_limits(summary.knees.slo_rate, "rate")
 
 
 def _cost(name: str) -> Callable[[Summary], Quantity]:

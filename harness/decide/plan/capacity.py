@@ -27,7 +27,7 @@ from harness.judgement import Gravity, Outcome
 from harness.manifest import Manifest
 from harness.results.folder import SUMMARY, has_requests
 from harness.results.result import Result, read_summary, run_manifest
-from harness.summary import LevelSummary, Prediction, Spread, Summary, Value
+from harness.summary import LevelSummary, Prediction, Spread, Summary, Value, is_decided
 from harness.work import Unit
 
 ClassLimit: TypeAlias = tuple[str | UnsetType, slo.SloLimit]  # UNSET: of all requests without limits of their own
@@ -232,7 +232,9 @@ def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -
     missed = min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
     if by == "requests":
         knee = summary.knees.slo or summary.knees.slo_rate
-        return (knee.value, knee.ci95[1] if knee.ci95 else None) if knee else (None, missed)
+        return (
+            (knee.value if is_decided(knee) else None, knee.ci95[1] if knee.ci95 else None) if knee else (None, missed)
+        )
     below = math.inf if missed is None else missed
     met = [load for load, outcome in outcomes.items() if outcome == Outcome.MET and load < below]
     return max(met, default=None), missed
