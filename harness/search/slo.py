@@ -68,6 +68,8 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
         first = _round(search.first_rate or 1.0)
         return measure_rate(first, Reason.ONE_IN_FLIGHT if search.first_rate else Reason.FIRST_RATE)
     edge = edge_so_far(measured)
+    if edge.met is None and edge.missed is None:
+        return end(End.SLO, edge=Part.NO_SLO.words())
     found = _in_words(edge, "requests per second")
     role = Role.SLO
     if edge.again is not None:
