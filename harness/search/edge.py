@@ -95,9 +95,8 @@ def judged(repeats: Sequence[MeasuredLevel]) -> Judged:
     if limits and failed < len(sound):
         pooled = [slo.pooled(each) for each in limits.values()]
         outcome = slo.outcome(pooled)
-        return Judged(
-            outcome, outcome if outcome != Outcome.UNRESOLVED else slo.leaning(pooled), times, _decidable(pooled)
-        )
+        leans = slo.leaning(pooled) if outcome == Outcome.UNRESOLVED else outcome
+        return Judged(outcome, leans, times, _decidable(pooled, times))
     majority = _majority([Outcome.MISSED.value] * failed + [m.slo or Outcome.MET for m in sound])
     return Judged(majority, majority, times, True)
 
@@ -106,10 +105,15 @@ def _failed(m: MeasuredLevel) -> bool:
     return m.unstable or m.error_rate > ERRORS
 
 
-def _decidable(pooled: Sequence[Attainment]) -> bool:
-    """Whether a few times the fewest samples there can be decide every limit that is not decided."""
-    wanted = [(slo.enough_independent(each), each.needed) for each in pooled if each.outcome == Outcome.UNRESOLVED]
-    return all(n is not None and n <= _ENDLESS * slo.fewest(needed) for n, needed in wanted)
+def _decidable(pooled: Sequence[Attainment], times: int) -> bool:
+    """Whether a few times the fewest samples there can be decide every limit that is open, and come in time.
+
+    A load that was measured for longer already, and still has far too few, takes so long that it stays open.
+    """
+    open_ = [each for each in pooled if each.outcome == Outcome.UNRESOLVED]
+    wanted = [(slo.enough_independent(each), slo.fewest(each.needed), each.n) for each in open_]
+    soon = times == 1 or all(n * REPEATS / times >= fewest for _, fewest, n in wanted)
+    return soon and all(enough is not None and enough <= _ENDLESS * fewest for enough, fewest, _ in wanted)
 
 
 def _majority(outcomes: Sequence[str]) -> str:

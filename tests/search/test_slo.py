@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness import scenario
+from harness.analysis.stats import wilson
 from harness.report.headline import sentence
-from harness.search.edge import Judged, edge_of
+from harness.search.edge import Judged, edge_of, judged
+from harness.search.measured import MeasuredLevel
 from harness.sim import profile as profiles
-from harness.summary import Summary, is_decided
+from harness.summary import Attainment, Summary, is_decided
 from tests.builders import virtual_run
 
 pytestmark = pytest.mark.slow
@@ -70,6 +73,21 @@ def test_limits_of_a_class_alone_are_searched_too(tmp_path: Path) -> None:
     assert summary.knees.slo is not None
     assert summary.knees.slo.ci95 is not None
     assert 8 <= (summary.knees.slo.value or 0) < (summary.knees.slo.ci95[1] or 0) <= 12
+
+
+def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open() -> None:
+    def level(n: int) -> MeasuredLevel:
+        share = Attainment("ttft_p99=2s", 0.99, n, n, 1.0, wilson(n, n), "unresolved")
+        return msgspec.structs.replace(plain, attainments=(share,))
+
+    plain = MeasuredLevel(
+        concurrency=2, rate=None, in_flight=2.0, output_tokens_per_s=10.0, se=None, error_rate=0.0, seconds=60.0,
+        requests=12, request_s=10.0, valid=True, in_flight_ok=True, ttft_p99_s=None, slo="unresolved",
+    )  # fmt: skip
+    assert judged([level(12)]) == Judged("unresolved", "met", 1, True)
+    assert judged([level(12), level(300)]).decidable
+    assert not judged([level(12), level(120)]).decidable
+    assert judged([level(12), level(400)]).outcome == "met"
 
 
 def test_a_load_that_stays_open_is_decided_only_next_to_the_edge() -> None:
