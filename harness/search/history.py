@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import collections
-from array import array
+
+import numpy as np
+
+from harness.analysis.table import Floats, Ints
 
 MOST_POINTS = 1 << 14  # 14 minutes of a report every 50 ms; of a longer level every second one is kept, and so on
 _LATEST = 64  # points, three seconds
 
 
 class History:
-    """When a count was what, `times` and `counts`; of the thinned points the last is the latest."""
+    """When a count was what, `times` and `counts`; of the thinned points the last is the latest.
+
+    The memory for all points is taken at once, so that a level takes as much after hours as at first.
+    """
 
     def __init__(self) -> None:
-        self.times = array("d")  # shape [points]
-        self.counts = array("q")
+        self._times = np.full(MOST_POINTS + 1, np.nan)
+        self._counts = np.full(MOST_POINTS + 1, -1)
+        self._points = 0
         self._latest: collections.deque[tuple[float, int]] = collections.deque(maxlen=_LATEST)
         self._every, self._since = 1, 0  # of how many points one is kept, and how many came since the last of them
+
+    @property
+    def times(self) -> Floats:
+        """Seconds, shape [points]."""
+        return self._times[: self._points]
+
+    @property
+    def counts(self) -> Ints:
+        """The count at each of them, shape [points]."""
+        return self._counts[: self._points]
+
+    @property
+    def latest(self) -> tuple[float, int] | None:
+        """The last point."""
+        return self._latest[-1] if self._latest else None
 
     def add(self, time_s: float, count: int) -> None:
         """Take the count at a later time."""
         self._latest.append((time_s, count))
-        if self._since:  # the last one is not to be kept
-            self.times[-1], self.counts[-1] = time_s, count
-        else:
-            self.times.append(time_s)
-            self.counts.append(count)
+        self._points += not self._since  # else the last one is not to be kept
+        self._times[self._points - 1], self._counts[self._points - 1] = time_s, count
         self._since = (self._since + 1) % self._every
-        if len(self.times) > MOST_POINTS:
-            self.times, self.counts = self.times[::2], self.counts[::2]
-            self._every, self._since = 2 * self._every, 0
+        if self._points > MOST_POINTS:
+            kept = -(-self._points // 2)
+            self._times[:kept], self._counts[:kept] = self.times[::2].copy(), self.counts[::2].copy()
+            self._points, self._every, self._since = kept, 2 * self._every, 0
 
     def per_s(self, span_s: float) -> float:
         """By how much it rose a second over the last seconds; 0 where these have no two points."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness import traffic
 from harness.analysis import window
-from harness.analysis.table import Floats
+from harness.analysis.table import Floats, Ints
 from harness.record import Level, LevelNote
 from harness.roles import Role
 from harness.scenario import Scenario
@@ -157,7 +157,7 @@ class LevelTiming:
     @property
     def silent_s(self) -> float:
         """How long no token has come."""
-        return self._tokens.times[-1] - self._token_s if self._tokens.times else 0.0
+        return self._tokens.latest[0] - self._token_s if self._tokens.latest else 0.0
 
     def tokens_per_s(self, span_s: float) -> float:
         """Token-carrying chunks per second over the last seconds of this level."""
@@ -165,7 +165,7 @@ class LevelTiming:
 
     def step(self, now: Now) -> bool:
         """Take what is known now; True where a moment of the level has come, which `level` then has."""
-        if self._tokens.counts and now.tokens > self._tokens.counts[-1]:
+        if self._tokens.latest and now.tokens > self._tokens.latest[1]:
             self._token_s = max(now.time_s, self._token_s)
         self._tokens.add(now.time_s, now.tokens)
         if self._task.moments is not None:
@@ -365,13 +365,15 @@ class LevelTiming:
     def _is_precise(self, now: Now) -> bool:
         """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
         requested = self._task.scenario.ramp.precision
-        times, counts = np.array(self._tokens.times), np.array(self._tokens.counts, dtype=np.float64)
+        times, counts = self._tokens.times, self._tokens.counts.astype(np.float64)
         wanted = precision.DEFAULT if requested is None else requested
         request_s = now.request_s + self._task.rest_s
         return precision.check(times, counts, self._start_s, now.time_s, request_s, wanted).precise
 
 
-def binned(times: Sequence[float], counts: Sequence[int], start: float, end: float, width: float) -> Floats:
+def binned(
+    times: Sequence[float] | Floats, counts: Sequence[int] | Ints, start: float, end: float, width: float
+) -> Floats:
     """What a running count rose by in each whole bin of [start, end), shape [bins].
 
     >>> binned([0.0, 2.0], [10, 30], 0.0, 2.0, 0.5)
