@@ -105,7 +105,7 @@ def decision(scenario: Scenario, request_s: float, requests_per_s: float, second
     A few more, since one of them may miss, and for as long as shows whether misses come together. It takes at most
     half of the time left.
     """
-    wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else 0.0
+    wanted = _SPARE * _samples(scenario) / requests_per_s if requests_per_s else math.inf
     most = LONGEST_DECISION_S if seconds_left is None else min(LONGEST_DECISION_S, seconds_left / 2)
     least = max(_CLUMPS * request_s, RATE_S if scenario.ramp.search_rate else 0.0)
     return fixed(min(max(wanted, least), most), request_s)
@@ -125,9 +125,11 @@ def soaks(scenario: Scenario, role: Role) -> bool:
 
 
 def of_level(
-    scenario: Scenario, role: Role, request_s: float, seconds_left: float | None, requests_per_s: float
+    scenario: Scenario, role: Role, request_s: float, seconds_left: float | None, requests_per_s: float = 0.0
 ) -> Pace:
     """How long a level lasts, by the ramp's options, the level's role, the time of a request and how many are sent.
+
+    0 requests per second: how many is not known, and a level that decides an SLO lasts as long as it can.
 
     Where the rate varies over time the window is of whole periods, in which it has its mean.
     """

@@ -31,7 +31,7 @@ def moments(scenario: Scenario, index: int) -> Moments:
     >>> moments(Scenario(ramp=Ramp(levels=[1, 2], level_seconds=10.0)), 1)
     Moments(begin_s=30.0, window_start_s=40.0, window_end_s=50.0, end_s=59.0)
     """
-    window_s = pace.of_level(scenario, Role.FIXED, 0.0, None, 0.0).window_s
+    window_s = pace.of_level(scenario, Role.FIXED, 0.0, None).window_s
     assert window_s is not None, "harness.shard refuses levels without a length"
     begin_s = 3 * window_s * index
     ready_s = min(_READY_S, _READY_SHARE * window_s)
