@@ -11,6 +11,7 @@ import ast
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from harness.observe import server
 from harness.predict import catalog, quantisation
 from harness.report import markdown
 from harness.results import levelmap
+from harness.stacks import command
 from harness.workload.dataset import json_array, json_object
 
 HARNESS = Path(__file__).parents[2] / "harness"
@@ -84,6 +86,7 @@ TABLE = (
         "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
+    Expression("stacks/command.py", "[^a-z0-9_-]", partial(command._NOT_IN_A_PROJECT.sub, "-"), times("."), _a),
     Expression("dialects/refusals.py", "unsupported|not", refusals._REFUSED.search, times("un"), _words),
     Expression(
         "dialects/refusals.py", r'rf"\b{name}', lambda text: refusals.refused_field(text, frozenset()),
