@@ -232,9 +232,9 @@ def _boundary(summary: Summary, outcomes: Mapping[float, str | None], by: str) -
     missed = min((load for load, outcome in outcomes.items() if outcome == Outcome.MISSED), default=None)
     if by == "requests":
         knee = summary.knees.slo or summary.knees.slo_rate
-        return (
-            (knee.value if is_decided(knee) else None, knee.ci95[1] if knee.ci95 else None) if knee else (None, missed)
-        )
+        if knee is None:
+            return None, missed
+        return knee.value if is_decided(knee) else None, knee.ci95[1] if knee.ci95 else None
     below = math.inf if missed is None else missed
     met = [load for load, outcome in outcomes.items() if outcome == Outcome.MET and load < below]
     return max(met, default=None), missed

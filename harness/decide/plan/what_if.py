@@ -101,7 +101,7 @@ def of_run(manifest: Manifest, summary: Summary) -> WhatIf | None:
         unit=found.unit,
         per_s=found.counts.per_s,
         load_unit=summary.load_unit,
-        own_slo=bool(manifest.scenario.slo) or any(each.slo for each in manifest.scenario.class_ or ()),
+        own_slo=manifest.scenario.has_limits,
     )
 
 
