@@ -65,7 +65,7 @@ def _of_fit(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> 
     family = int(best.chosen.family[0])
     if family == HYPERBOLA and not flat(levels, best.chosen):
         slope, half = last_elasticity(levels, best.sigma[0])  # levels that scatter about the curve tell less of a rise
-        if slope - half > 0 or _rises_beside_its_neighbours(levels):
+        if slope - half > 0 or _rises_beyond_scatter(levels):
             return _beyond(levels, best, slope)
         reasons = [f"it is open whether throughput still rises at the last levels ({_change(slope, half)})"]
         bend = float(best.fits[CAPPED].hinge[0]) if len(best.fits) > CAPPED else corner_in_the_last_gap(levels)
@@ -123,7 +123,7 @@ def _last(levels: PooledLevels) -> Ints:
     return np.arange(max(0, near[0] - 1), len(N)) if N[-1] / N[near[0]] < _APART else near
 
 
-def _rises_beside_its_neighbours(levels: PooledLevels) -> bool:
+def _rises_beyond_scatter(levels: PooledLevels) -> bool:
     """Whether the last levels rise by more than levels scatter about their neighbours, whatever the family lacks."""
     slope, half = _elasticity(levels, _last(levels), scatter_of_neighbours(levels) / levels.widening)
     return slope - half > 0

@@ -23,6 +23,7 @@ _REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
 _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
+_SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
 _KNOWN = 0.5  # of the time in flight in a short window, whose requests' ends must be known
 
 
@@ -81,14 +82,11 @@ def truncation(counts: npt.ArrayLike) -> Truncation:
     return Truncation(cut, settled=cut < n // 2, checked=True)
 
 
-_SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
-
-
 class Trend(msgspec.Struct, frozen=True):
     """How the number in flight moves over a window: requests per second, and whether it rises beyond doubt."""
 
     slope: float
-    rising: bool  # the lower end of the slope's 95 % interval is above 0, and the slope more than chance does
+    rising: bool  # the lower end of its 95 % interval is above 0, and it is no small share of the requests due
 
 
 def trend(table: Table, start: float, end: float, period_s: float | None = None) -> Trend | None:

@@ -273,9 +273,7 @@ class _Requests:
         if status in (400, 413, 422):
             field = refusals.refused_field(message, self.drop | frozenset(scenario.target.extra_body))
             if field is None:
-                raise _RefusedError(
-                    server_words(status, message), place=place, way_out=_way_out_of_400(self._plan.scenario)
-                )
+                raise _RefusedError(server_words(status, message), place=place, way_out=_way_out_of_400(scenario))
             self.drop |= {field}
             self.notes.append(f"the server refuses {field}: {_INSTEAD.get(field, 'left out')}")
             return

@@ -58,7 +58,7 @@ _BRIEF = {
     Code.MEMORY_GROWS: "the server's memory grows over the window{}: --verbose",
     Code.DRIFT: "repeats differ more than by chance{}: other load?",
     Code.DIP_CONFIRMED: "throughput falls past the knee{}",
-    Code.THROUGHPUT_COLLAPSES: "throughput collapses past the knee: keep the load below",
+    Code.THROUGHPUT_COLLAPSES: "throughput collapses past the knee: keep the load below it",
     Code.DIP_UNCONFIRMED: "throughput may fall past the knee: measure more there",
     Code.PLATEAU_NOT_REACHED: "the plateau is not reached",
     Code.KNEE_NOT_IDENTIFIABLE: "too few levels for a knee",
