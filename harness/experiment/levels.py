@@ -16,7 +16,7 @@ import msgspec
 from harness import traffic
 from harness.analysis.level import Facts, summarise_level
 from harness.analysis.verdicts.client import CPU
-from harness.experiment import client, telemetry
+from harness.experiment import telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
@@ -329,8 +329,7 @@ class Levels:
         """Record how late reads were in a window that has just ended."""
         start, end = timing.level.window_start_s, timing.level.window_end_s
         if timing.phase is Phase.COOLDOWN and start is not None and end is not None:
-            inside = [p for p in self.live.reports.since(start) if p.level == timing.level.index]
-            self.live.add_samples(client.read_delay(inside, end, self._tick_ns * 1e-9))
+            self.live.add_samples(self.live.read_delays.between(start, end, self._tick_ns * 1e-9))
 
     async def _reports(self, workers: Workers, level: Level) -> AsyncIterator[Progress]:
         """The workers' reports of this level, added up."""

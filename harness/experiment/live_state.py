@@ -42,7 +42,7 @@ class LiveState:
         self.level: Level | None = None  # the running one
         # Where the spool stood as this level began, and as the one before did.
         self._level_at = self._before_at = spool.position
-        self.reports = client.Reports()  # of the level
+        self.read_delays = client.ReadDelays()  # of the level
         self.answered, self.usage = 0, Usage()  # of this session, as far as records have come
         # Of the level's last requests, whether each failed.
         self.outcomes: collections.deque[bool] = collections.deque(maxlen=outcomes_watched(0))
@@ -65,7 +65,7 @@ class LiveState:
     def begin(self, level: Level, requests_at_once: float) -> None:
         """Begin a level."""
         self._before_at, self._level_at = self._level_at, self._spool.position
-        self.reports = client.Reports()
+        self.read_delays = client.ReadDelays()
         self.outcomes = collections.deque(maxlen=outcomes_watched(requests_at_once))
         self.moment(level)
 
@@ -108,7 +108,8 @@ class LiveState:
 
     def progress(self, progress: Progress) -> None:
         """Take one worker's report."""
-        self.reports.add(progress)
+        if self.level is not None and progress.level == self.level.index:
+            self.read_delays.add(progress)
         self._latest[progress.worker] = progress
         self._record_pauses(progress)
         if progress.quota:

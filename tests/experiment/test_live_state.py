@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.experiment import client
 from harness.experiment.live_state import LiveState
+from harness.load.loop import LATE_BINS
 from harness.load.messages import Progress
 from harness.record import Level, Sample
 from harness.results import frames
@@ -82,38 +83,44 @@ def test_what_the_level_s_last_requests_came_to_is_known_of_its_own_only(tmp_pat
     assert (live.usage.input_tokens, live.usage.output_tokens) == (40, 1)
 
 
-def report(i: int, worker: int = 0) -> Progress:
+def report(i: int, worker: int = 0, bin_: int = 0) -> Progress:
     """The i-th of a worker; every fourth has its read delays, as a worker sends them."""
-    late, waited_s = ((1, 2), 0.01 * i) if i % 4 == 0 else ((), None)
+    has_late = i % 4 == 0
+    late = tuple(100 * (j == bin_) for j in range(LATE_BINS)) if has_late else ()
     return Progress(
         time_s=0.05 * i, level=0, in_flight=1, ended=i, failed=0, waiting=0, tokens=i, oldest_sent_s=None,
-        begun_in_run=i, cpu_s=0.0, reads=10 * i, unstamped=i, late=late, worker=worker, waited_s=waited_s,
+        begun_in_run=i, cpu_s=0.0, reads=25 * i, unstamped=i, late=late, worker=worker,
+        waited_s=0.01 * i if has_late else None,
     )  # fmt: skip
 
 
-def test_a_long_level_s_reports_are_added_up_and_say_the_same() -> None:
-    reports = [report(i, worker) for i in range(401) for worker in (0, 1)]
-    kept = client.Reports()
-    for each in reports:
-        kept.add(each)
-    fewer = kept.since(0.0)
-    assert len(fewer) < len(reports) / 1.5
-    for worker in (0, 1):
-        assert sum(p.late[1] for p in fewer if p.late and p.worker == worker) == 202
-    assert client.read_delay(fewer, 20.0, 0.0) == client.read_delay(reports, 20.0, 0.0)
-
-
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 1000, 5000, 20_001])
-def test_spans_of_reports_are_few_alike_and_without_a_gap(count: int) -> None:
-    kept = client.Reports()
+@pytest.mark.parametrize("count", [40, 256, 1000, 5000, 20_001])
+def test_the_read_delays_of_a_window_are_its_own_in_a_level_of_any_length(count: int) -> None:
+    """A worker that was late in the first half of a level only, and one in the second half only."""
+    kept, half = client.ReadDelays(), count // 2
     for i in range(count):
-        kept.add(report(i))
-    found = kept.since(0.0)
-    assert len(found) < client.MOST_REPORTS
-    assert sum(p.late[1] for p in found if p.late) == 2 * len(range(0, count, 4))
-    if count > 1000:
-        assert len(found) >= client.MOST_REPORTS / 2
-        gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(found[:-1])]
-        assert max(gaps) < 2.1 * min(gaps)
-    half = kept.since(0.05 * count / 2)
-    assert sum(p.late[1] for p in half if p.late) == pytest.approx(count / 4, abs=max(2.0, count / 100))
+        kept.add(report(i, 0, bin_=500 if i < half else 0))
+        kept.add(report(i, 1, bin_=500 if i >= half else 0))
+    later = {s.metric: s.value for s in kept.between(0.05 * half * 1.05, 99.0, tick_s=0.0)}
+    bin_s = 131.072e-6
+    assert later["0/read_delay_p99_s"] == pytest.approx(bin_s), "the first half's delays are not the window's"
+    assert later["1/read_delay_p99_s"] == pytest.approx(501 * bin_s)
+    whole = {s.metric: s.value for s in kept.between(0.0, 99.0, tick_s=0.0)}
+    for worker in "01":
+        assert whole[f"{worker}/read_delay_p99_s"] == pytest.approx(501 * bin_s)
+        for found in (later, whole):
+            assert found[f"{worker}/waited_fraction"] == pytest.approx(0.2)
+            assert found[f"{worker}/unstamped_fraction"] == pytest.approx(0.04)
+
+
+def test_a_level_s_read_delays_are_not_those_of_another_level(tmp_path: Path) -> None:
+    live = live_state(tmp_path)
+    live.begin(Level(0, 1, 0, 0.0), 1)
+    for i in range(40):
+        live.progress(report(i, bin_=500))
+    live.begin(Level(1, 2, 0, 2.0), 2)
+    live.progress(report(40, bin_=500))  # a worker that has not begun the new level yet
+    for i in range(41, 80):
+        live.progress(msgspec.structs.replace(report(i), level=1))
+    found = {s.metric: s.value for s in live.read_delays.between(2.0, 4.0, tick_s=0.0)}
+    assert found["0/read_delay_p99_s"] == pytest.approx(131.072e-6)

@@ -52,6 +52,13 @@ def report(time_s: float, *, cpu: float = 0.0, late: dict[int, int] | None = Non
     return Progress(time_s, 0, 4, 0, 0, 0, 0, None, 0, cpu, 0, 0, histogram)
 
 
+def read_delay(reports: list[Progress], end_s: float) -> list[Sample]:
+    delays = client.ReadDelays()
+    for each in reports:
+        delays.add(each)
+    return delays.between(0.0, end_s, tick_s=0.001)
+
+
 def test_the_client_s_cpu_share_is_its_time_over_the_span() -> None:
     got = {s.metric: s.value for s in client.samples(report(1.0, cpu=0.5), report(3.0, cpu=1.5))}
     assert got["0/cpu_fraction"] == pytest.approx(0.5)
@@ -74,11 +81,11 @@ def test_the_client_is_as_short_of_time_as_its_busiest_worker() -> None:
 
 def test_a_worker_without_a_processor_and_a_host_without_time_are_sampled() -> None:
     reports = [msgspec.structs.replace(report(t, late={0: 10}), waited_s=w) for t, w in ((1.0, 0.2), (3.0, 0.8))]
-    samples = {s.metric: s.value for s in client.read_delay(reports, 3.0, tick_s=0.001)}
+    samples = {s.metric: s.value for s in read_delay(reports, 3.0)}
     assert samples["0/waited_fraction"] == pytest.approx(0.3)
     figures = {"cpu0_fraction": 0.9, "cpu1_fraction": 0.2, "steal_fraction": 0.1, "load1": 3.0}
     host = [Sample(2.0, "host", name, value) for name, value in figures.items()]
-    got = telemetry.client_view([*client.read_delay(reports, 3.0, tick_s=0.001), *host], (1.0, 3.0))
+    got = telemetry.client_view([*read_delay(reports, 3.0), *host], (1.0, 3.0))
     assert (got.waited_fraction, got.steal_fraction) == (pytest.approx(0.3), 0.1)
     assert (got.idle_processors, got.throttled_fraction) == (pytest.approx(0.9), None)
 
@@ -86,10 +93,10 @@ def test_a_worker_without_a_processor_and_a_host_without_time_are_sampled() -> N
 def test_stamps_of_the_clock_have_the_mean_delay_of_their_reads() -> None:
     half = {0: 50, 100: 50}
     reports = [msgspec.structs.replace(report(t, late=half), reads=n, unstamped=n) for t, n in ((1.0, 0), (2.0, 200))]
-    samples = client.read_delay(reports, 2.0, tick_s=0.001)
+    samples = read_delay(reports, 2.0)
     assert telemetry.client_view(samples, (1.0, 2.0)).timestamp_source == "user"
     assert telemetry.stamp_delay(samples, (1.0, 2.0)) == pytest.approx((100.5 * 131.072e-6 - 0.001) / 2)
-    stamped = client.read_delay([msgspec.structs.replace(r, unstamped=0) for r in reports], 2.0, tick_s=0.001)
+    stamped = read_delay([msgspec.structs.replace(r, unstamped=0) for r in reports], 2.0)
     assert telemetry.client_view(stamped, (1.0, 2.0)).timestamp_source == "kernel"
     assert telemetry.stamp_delay(stamped, (1.0, 2.0)) == 0.0
 
@@ -114,8 +121,8 @@ def test_a_container_knows_how_long_it_was_throttled_by_its_limit(
 def test_read_delay_is_the_99th_percentile_beyond_the_planned_wait() -> None:
     # 1,000 reads at once (bin 0: up to 131 µs), 20 of them 100 bins late: p99 lies there.
     reports = [report(1.0, late={0: 980}), report(1.2), report(1.4, late={100: 20})]
-    (sample,) = client.read_delay(reports, 1.4, tick_s=0.001)
+    (sample,) = read_delay(reports, 1.4)
     assert sample.value == pytest.approx(101 * 131.072e-6 - 0.001)
-    (on_time,) = client.read_delay([report(1.0, late={0: 1000})], 1.0, tick_s=0.001)
+    (on_time,) = read_delay([report(1.0, late={0: 1000})], 1.0)
     assert on_time.value == 0.0
-    assert client.read_delay([report(1.0)], 1.0, tick_s=0.001) == []
+    assert read_delay([report(1.0)], 1.0) == []
