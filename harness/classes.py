@@ -43,7 +43,7 @@ class ClassSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     priority: int | None = None  # as the server orders it; None: not sent
     slo: dict[str, float] = {}  # limits as [slo] has them; empty: the run's
     cancel: Cancel | None = None
-    structured: bool = False  # whether an answer must keep a given form
+    structured: bool = False  # whether an answer must be a JSON object: `response_format` is sent
 
 
 def length(text: str, place: str) -> int | str:

@@ -15,7 +15,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Requests from a file, in its order, and again from the first. What is below the line a run fills in."""
 
     path: str  # a file of one of the formats of `workload.dataset`, or a result folder
-    format: str | None = None  # None: known by its contents
+    format: str | None = None  # of the file; None: recognised by its contents
     skip_broken: bool = False  # leave broken rows out, and count them
     sessions: bool = False  # a session's rows are sent one after the other; else each row by itself
     history: Literal["live", "scripted"] = "live"  # of a session: the server's own answers, or the recorded ones

@@ -16,10 +16,10 @@ _REPEATS = bound("a first answer is compared with at least one more, at most 100
 class QualitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Canaries: requests with fixed prompts and temperature 0, in place of a share of the load's own."""
 
-    file: str | None = None  # JSONL of prompts (`workload.canary_file`); None: those that come with Knee
-    share: Annotated[float, _SHARE] = MOST_SHARE  # of the requests
-    repeats: Annotated[int, _REPEATS] = 3  # times that each is asked before the load, one request in flight
-    output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # of an answer, at most
+    file: str | None = None  # path of a JSONL file of prompts; None: those that come with Knee
+    share: Annotated[float, _SHARE] = MOST_SHARE  # share of the requests that are canaries
+    repeats: Annotated[int, _REPEATS] = 3  # how often each is asked before the load, one request in flight
+    output_tokens: Annotated[int, above_0("give 1 or more")] = 64  # tokens of an answer, at most
 
 
 def check(*, decodes: bool, tasks: bool, probe: bool, must: Must) -> None:

@@ -42,23 +42,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is set alike, or on purpose not alike, on every stack; None is the server's own default."""
 
-    tp: Natural | None = None
-    gpus: Natural | None = None
-    dtype: str | None = None
-    kv_dtype: str | None = None
-    max_num_seqs: Natural | None = None
-    max_model_len: Natural | None = None
-    prefix_caching: Literal["on", "off"] | None = None
+    tp: Natural | None = None  # GPUs that share each layer: tensor parallelism
+    gpus: Natural | None = None  # of the whole server
+    dtype: str | None = None  # of the weights and activations
+    kv_dtype: str | None = None  # of the KV cache
+    max_num_seqs: Natural | None = None  # requests that run at once, at most
+    max_model_len: Natural | None = None  # tokens of a prompt and its answer, at most
+    prefix_caching: Literal["on", "off"] | None = None  # whether the server keeps what prompts begin with
 
 
 class StackSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One `[[stack]]`: a recipe, by the name of a shipped one or by its path, and what is its own."""
 
-    recipe: str
+    recipe: str  # the name of one that comes with Knee, or the path of one's own
     name: str = ""  # of its result folders; "": the recipe's
-    model: str = ""  # folder or file; "": the one of the whole campaign
+    model: str = ""  # a folder or file of its own; "": the one of the whole campaign
     args: list[str] = []  # further words of the command
-    start: Literal["staggered", "burst", "batch"] | None = None  # of a level's slots; None: as the scenario has it
+    start: Literal["staggered", "burst", "batch"] | None = None  # how slots begin; None: as the scenario has it
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +76,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     efficiency on 8 GPUs.
     """
 
-    id: str
-    of: str
-    over: str
-    times: Annotated[float, above_0("leave it out")] = 1.0
+    id: str  # of the quote
+    of: str  # name of the stack above the line of the ratio
+    over: str  # name of the stack below it
+    times: Annotated[float, above_0("leave it out")] = 1.0  # what the ratio is multiplied by before it is compared
 
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):

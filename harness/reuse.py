@@ -33,9 +33,9 @@ Pause = Annotated[float, _PAUSE] | str  # seconds
 class PrefixSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What prompts begin with, in front of their own tokens."""
 
-    tokens: Annotated[int, above_0("give 1 or more")]  # of each prefix
-    pool: Annotated[int, above_0("give 1 or more")] = 1  # different ones
-    share: Annotated[float, _SHARE] = 1.0  # of the requests that have one
+    tokens: Annotated[int, above_0("give 1 or more")]  # length of each prefix
+    pool: Annotated[int, above_0("give 1 or more")] = 1  # number of different prefixes
+    share: Annotated[float, _SHARE] = 1.0  # share of the requests that begin with a prefix
     zipf: Annotated[float, _ZIPF] = 0.0  # the k-th of the pool is drawn in proportion to 1/k^zipf
 
 
@@ -52,8 +52,8 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One kind of request of a task; its lengths stand in place of the workload's."""
 
-    name: str  # for `after`
-    after: list[str] = []  # nodes that it waits for; it goes on with the conversation of the first
+    name: str  # by which `after` of other requests refers to it
+    after: list[str] = []  # the requests that it waits for; it goes on with the conversation of the first
     input_tokens: Length | None = None  # of its own message
     output_tokens: Length | None = None  # of its answer
     pause: Pause = 0.0  # from the end of the last that it waits for: a tool's time

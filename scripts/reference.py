@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness import classes, dataset, reuse, scenario
+from harness import classes, dataset, quality, recipe, reuse, scenario
 from harness.cli import familiar, verb
 from harness.cli.grouped import Option
 from harness.judgement import Code
@@ -26,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 DEFINITIONS = ROOT / "docs" / "definitions.md"
 
+_CLASS = (
+    'One kind of request among others. `models = ["a", "b"]` in place of `model` makes a class for each of them; '
+    "`zipf` (default 0: all alike) says how much more often the first ones are asked."
+)
 TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("target", scenario.Target, "The endpoint."),
     ("workload", scenario.WorkloadSpec, "What is asked. [workloads.md](workloads.md) shows each table in use."),
@@ -33,12 +37,19 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("workload.prefix", reuse.PrefixSpec, "What prompts begin with."),
     ("workload.session", reuse.SessionSpec, "Users who take turns."),
     ("[workload.node]", reuse.NodeSpec, "One request of an agent's task."),
-    ("[class]", classes.ClassSpec, "One kind of request among others."),
+    ("[class]", classes.ClassSpec, _CLASS),
     ("class.cancel", classes.Cancel, "Users of a class who give up."),
     ("ramp", scenario.Ramp, "The load and its bounds."),
+    (
+        "quality",
+        quality.QualitySpec,
+        "Canaries and questions (`--canaries`, `--questions`): [quality.md](quality.md).",
+    ),
     ("hardware", scenario.Hardware, "What serves, for the prediction and the cost."),
     ("sweep", scenario.Sweep, "A knee for every combination: a level map."),
     ("sim", scenario.Sim, 'The simulated endpoint, `url = "sim:"`.'),
+    ("[stack]", recipe.StackSpec, "One server of a campaign, `knee stacks run`: [stacks.md](stacks.md)."),
+    ("[claim]", recipe.Claim, "A quoted ratio that a campaign measures again: [stacks.md](stacks.md)."),
 ]
 # Options of fields with another name, and fields that a run writes for itself.
 _NAMED = {"rates": "--rate", "search_rate": "--rate", "urls": "--url", "headers": "--header", "exporters": "--exporter"}
@@ -92,8 +103,8 @@ def _scenario() -> list[str]:
     lines = [
         "## Scenario",
         "",
-        "`knee run FILE.toml` reads it, `--print-scenario` prints it. An option lies over its key. Times are seconds",
-        'or texts like `"500ms"`. Counts may be `"1.5k"`. A dash: no default, or no option.',
+        "`knee run FILE.toml` reads it, `--print-scenario` prints it. If both are given, an option wins over its key.",
+        'Times are seconds or texts like `"500ms"`. Counts may be `"1.5k"`. A dash: no default, or no option.',
         "",
         '`name = "run"` names the result folder. `[slo]` holds limits by name, like `ttft_p99 = "2s"` (`--slo`).',
         "",
@@ -157,10 +168,11 @@ def _default(field: typing.Any) -> str:
 
 def _comments(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
     """(field, the comment at the end of its line), without what is said of Python's own values."""
-    module = Path(str(sys.modules[kind.__module__].__file__)).read_text()
-    body = module.partition(f"class {kind.__name__}(")[2].partition("\n\n\n")[0]
-    for name, comment in re.findall(r"^    (\w+): .*?  # (.*)$", body, re.MULTILINE):
-        yield name, re.sub(r"^(None|UNSET): |[;,] (None|UNSET|\"\"): .*$", "", comment)
+    for each in (base for base in kind.__mro__ if base.__module__.startswith("harness.")):
+        module = Path(str(sys.modules[each.__module__].__file__)).read_text()
+        body = module.partition(f"class {each.__name__}(")[2].partition("\n\n\n")[0]
+        for name, comment in re.findall(r"^    (\w+): .*?  # (.*)$", body, re.MULTILINE):
+            yield name, re.sub(r"^(None|UNSET): |[;,] (None|UNSET|\"\"): .*$", "", comment)
 
 
 # ---- other tools --------------------------------------------------------------------------------------------
@@ -175,6 +187,9 @@ def _familiar() -> list[str]:
         "These are taken as they are typed for vllm bench, SGLang, GuideLLM, AIPerf, LLMPerf, k6, wrk and hey.",
         "",
         *_table(("option", "the same"), same),
+        "`--max-concurrency N` has another meaning here than in `vllm bench serve`: a search goes up to N in flight.",
+        "To keep N in flight, write `--levels N`.",
+        "",
         "These have no equal. The error says what to type.",
         "",
         *_table(("of other tools", "here"), other),

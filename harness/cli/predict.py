@@ -47,7 +47,11 @@ _ELSEWHERE = "give a place to write to by --plot"
 )
 @under(
     "Answer",
-    option("--slo", metavar="NAME=TIME,…", help="Limits, like ttft_p99=2s,itl=50ms, compared with the means."),
+    option(
+        "--slo",
+        metavar="NAME=TIME,…",
+        help="Limits, like ttft_p99=2s,itl=50ms: of p99; _p50, _p75 and tpot of the mean.",
+    ),
     option("--price", type=float, metavar="USD", help="Per GPU and hour."),
     option("--rank", type=click.Choice(["cost", "speed"]), default="cost", help="Order of --gpu all; default cost."),
     option("--prefill-gpus", type=int, metavar="N", help="GPUs that only prefill; with --decode-gpus."),
