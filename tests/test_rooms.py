@@ -24,7 +24,8 @@ ROOMS = (
 )  # fmt: skip
 GROUND = {
     "bounds", "classes", "dataset", "decoding", "distribution", "errors", "files", "fleet", "images",
-    "interpreter", "judgement", "manifest", "precedence", "quality", "ready", "recipe", "record", "reuse", "roles",
+    "interpreter", "judgement", "manifest", "precedence", "progress", "quality", "ready", "recipe", "record", "reuse",
+    "roles",
     "scenario", "secrecy", "server_metrics", "shard", "summary", "terminal", "traffic", "units", "version",
     "work",
 }  # fmt: skip

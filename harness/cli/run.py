@@ -125,9 +125,9 @@ def _command() -> str:
 def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
     """One run and its result; its exit status."""
     from harness.experiment import run as experiment
-    from harness.report.live import Progress
+    from harness.report.live import LiveView
 
-    with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
+    with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
             outcome = experiment.resume(flags["resume"], resolved, view, _command(), agreed=agreed)
         else:
@@ -145,7 +145,7 @@ def _measure(resolved: Scenario, agreed: Agreed, flags: dict[str, Any]) -> int:
 def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan: Planner | None = None) -> Swept:
     """The cells of a plan, else of a level map, and their result."""
     from harness.experiment import cells, sweep
-    from harness.report.live import Progress
+    from harness.report.live import LiveView
 
     plots = not flags["no_plots"]
 
@@ -154,7 +154,7 @@ def measure_map(resolved: Scenario, agreed: Agreed, flags: dict[str, Any], plan:
         if plots:
             output.write_plots(cell.folder, document, cell.summary)
 
-    with Progress(console(stderr=True), quiet=flags["quiet"]) as view:
+    with LiveView(console(stderr=True), quiet=flags["quiet"]) as view:
         if flags["resume"] is not None:
             begin = partial(sweep.resume, flags["resume"])
         else:

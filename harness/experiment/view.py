@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from harness.progress import LevelProgress
 from harness.summary import LevelSummary
 
 
@@ -14,17 +15,7 @@ class View(Protocol):
 
     def level_started(self, level: str, index: int, total: int | None = None, reason: str = "") -> None: ...
 
-    def update(
-        self,
-        phase: str,
-        elapsed_s: float,
-        expected_s: float | None,
-        in_flight: float | None,
-        output_tokens_per_s: float | None,
-        errors: int,
-        ttft_s: float | None = None,
-        left_s: float | None = None,
-    ) -> None: ...
+    def update(self, now: LevelProgress) -> None: ...
 
     def level_finished(self, level: LevelSummary) -> None: ...
 

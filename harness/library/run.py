@@ -128,7 +128,7 @@ def _prepared(
     from harness.experiment import consent
     from harness.experiment import run as experiment
     from harness.experiment.signals import Signals
-    from harness.report.live import Progress
+    from harness.report.live import LiveView
     from harness.results.folder import SUMMARY
 
     resolved = laid_over(scenario, url, options)
@@ -147,7 +147,7 @@ def _prepared(
     folder = None if out is None else str(out)
 
     def begin() -> Outcome:
-        with Progress(quiet=not progress) as view:
+        with LiveView(quiet=not progress) as view:
             outcome = experiment.run(resolved, folder, view, "harness.run", agreed=agreed, signals=signals)
         files.write_json(outcome.folder / SUMMARY, outcome.summary)
         return outcome

@@ -31,6 +31,7 @@ from harness.load.messages import (
     Plan,
     Prepare,
     Progress,
+    Rest,
     Stop,
     encode,
 )
@@ -108,6 +109,8 @@ class Driver:
                     await self._prepare(command)
                 elif isinstance(command, Origin):
                     self._origin_ns = command.ns
+                elif isinstance(command, Rest):
+                    self._level = None
                 else:
                     await self._begin_level(command, group)
             self._level = None
@@ -324,7 +327,7 @@ class Driver:
     def _progress(self, paused_s: float, *, with_late: bool) -> Progress:
         selector, origin = self._selector, self._origin_ns
         flying = next((running.exchange.sent_ns or running.scheduled_ns for running in self._in_flight.values()), 0)
-        oldest = flying if self._level is None or self._level.rate is None else self._oldest_due()
+        oldest = flying if self._level is not None and self._level.rate is None else self._oldest_due()
         late: tuple[int, ...] = ()
         seen: dict[str, float] = {}
         if with_late:

@@ -94,11 +94,15 @@ class Origin(msgspec.Struct, frozen=True, tag="origin", tag_field="kind"):
     ns: int
 
 
+class Rest(msgspec.Struct, frozen=True, tag="rest", tag_field="kind"):
+    """Begin no more requests until the next level; those that are in flight, or due, go on."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
     """Cut what is in flight, send the last batch, end."""
 
 
-Command = Prepare | BeginLevel | Origin | Stop
+Command = Prepare | BeginLevel | Origin | Rest | Stop
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):

@@ -26,6 +26,7 @@ from harness.load.messages import (
     Plan,
     Prepare,
     Progress,
+    Rest,
     Stop,
     decode_message,
     on_clock,
@@ -213,6 +214,11 @@ class Workers:
         for worker, plan in zip(self._workers, self._plans, strict=True):
             begun = msgspec.structs.replace(level, slots=slots[plan.worker], at_ns=at_ns)
             worker.link.send(on_clock(begun, worker.link.clock_offset_ns))
+
+    def rest(self) -> None:
+        """Begin no more requests until the next level; the progress of a worker that rests is of level -1."""
+        for worker in self._workers:
+            worker.link.send(Rest())
 
     async def next_progress(self) -> Progress:
         """The sum of all workers' progress, once each has sent new; HarnessError when one of them is gone."""

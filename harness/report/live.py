@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.judgement import Gravity
+from harness.progress import LevelProgress
 from harness.report.format import MISSING, half_width, ms, number, plain
 from harness.summary import LevelSummary
 from harness.terminal import console as to_terminal
@@ -27,7 +28,7 @@ _EVERY_S = 5.0  # between two lines of a level where they cannot be redrawn
 _INDENT = " " * 7
 
 
-class Progress:
+class LiveView:
     """The progress of every level on a console (default stderr); nothing at all if `quiet`.
 
     Used as a context manager around the ramp: `level_started`, any number of `update`, `level_finished`, and `note`
@@ -44,10 +45,10 @@ class Progress:
         self.unit = "tok/s"  # of throughput
         self.noted: set[str] = set()  # every note that was printed
         self._level = ""
-        self._last: tuple[float | None, float | None] = (None, None)
+        self._last: LevelProgress | None = None  # of the level
         self._printed_s = clock()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> LiveView:
         if not self._quiet and self._console.is_terminal and not self._console.is_dumb_terminal:
             # stdout is data, so it is not redirected; drawn by hand, so nothing runs in between.
             self._live = Live(
@@ -70,37 +71,28 @@ class Progress:
             self._print(Text(f"{_INDENT}{plain(reason)}", "dim"))
         place = f"{index + 1}/{total}" if total else f"{index + 1}"
         self._level = f"{place:>5}  {level:<9}"
-        self._last = (None, None)
+        self._last = None
         self._printed_s = self._clock()
         self._draw(Text.assemble((self._level, "bold"), ("  starting", "dim")))
 
-    def update(
-        self,
-        phase: str,
-        elapsed_s: float,
-        expected_s: float | None,
-        in_flight: float | None,
-        output_tokens_per_s: float | None,
-        errors: int,
-        ttft_s: float | None = None,
-        left_s: float | None = None,
-    ) -> None:
-        """Show the phase (warm-up, window, cooldown), its time, how the level runs, and the time left of the run.
+    def update(self, now: LevelProgress) -> None:
+        """Show the phase, its time, how the level runs, and the time left of the run.
 
         On a terminal the lines are redrawn; elsewhere a new one is printed every few seconds.
         """
-        self._last = (in_flight, output_tokens_per_s)
+        self._last = now
         if self._quiet or not (self._live or self._clock() - self._printed_s >= _EVERY_S):
             return
-        elapsed = f"{elapsed_s:.1f}/{expected_s:.0f} s" if expected_s else f"{elapsed_s:.1f} s"
+        expected_s = now.expected_s
+        elapsed = f"{now.elapsed_s:.1f}/{expected_s:.0f} s" if expected_s else f"{now.elapsed_s:.1f} s"
         bar: list[str | tuple[str, str]] = []
         if self._live and self._console.width >= _BAR_FROM:
-            done = round(_BAR * min(1.0, elapsed_s / expected_s)) if expected_s else 0
+            done = round(_BAR * min(1.0, now.elapsed_s / expected_s)) if expected_s else 0
             bar = [("━" * done, "cyan"), ("━" * (_BAR - done), "bright_black"), " "]
-        left = "" if left_s is None else f"  {span(left_s)} left"
-        when = Text.assemble((self._level, "bold"), f"  {phase:<8} ", *bar, f"{elapsed}{left}")
-        first = f"TTFT {_ms(ttft_s)}" if ttft_s is not None else ""
-        how = _figures(output_tokens_per_s, in_flight, first, errors, unit=self.unit)
+        left = "" if now.left_s is None else f"  {span(now.left_s)} left"
+        when = Text.assemble((self._level, "bold"), f"  {now.phase:<8} ", *bar, f"{elapsed}{left}")
+        first = f"TTFT {_ms(now.ttft_s)}" if now.ttft_s is not None else ""
+        how = _figures(now.output_tokens_per_s, now.in_flight, first, now.errors, unit=self.unit)
         text = self._joined(when, how)
         if self._live:
             self._draw(text)
@@ -113,14 +105,14 @@ class Progress:
 
         if self._quiet:
             return
-        tokens, half = level.throughput.mean, half_width(level.throughput.ci95)
+        in_flight, tokens, half = level.in_flight, level.throughput.mean, half_width(level.throughput.ci95)
         latency = f"TTFT p50 {_ms(level.ttft_s.p50)}  ITL {_ms(level.itl_s.mean)}"
         if level.unit:
             latency = f"latency p50 {_ms(level.e2e_s.p50)}"
-        last_in_flight, last_tokens = self._last
-        in_flight = last_in_flight if level.in_flight is None else level.in_flight
-        now = last_tokens if tokens is None else tokens
-        how = _figures(now, in_flight, latency, level.errors, half, unit=self.unit)
+        if self._last is not None:
+            in_flight = self._last.in_flight if in_flight is None else in_flight
+            tokens = self._last.output_tokens_per_s if tokens is None else tokens
+        how = _figures(tokens, in_flight, latency, level.errors, half, unit=self.unit)
         mark = worst(level)
         if mark in (Gravity.INVALID, Gravity.DOUBT):
             how.append(f"  {SIGNS[mark]} {mark}", "red" if mark == Gravity.INVALID else "yellow")

@@ -38,6 +38,7 @@ from harness.predict.batching import Step, StepMachine
 from harness.predict.sequence import SimulatedRequest
 from harness.predict.simulate import closed_loop
 from harness.predict.step import MeanLengths
+from harness.progress import LevelProgress
 from harness.record import arrivals_of
 from harness.results import spool
 from harness.results.result import Result
@@ -246,7 +247,7 @@ class _Quiet:
 
     def level_started(self, *_: Any) -> None: ...
 
-    def update(self, *_: Any, **__: Any) -> None: ...
+    def update(self, now: LevelProgress) -> None: ...
 
     def level_finished(self, *_: Any) -> None: ...
 

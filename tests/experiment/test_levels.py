@@ -19,6 +19,7 @@ from harness.experiment.levels import Levels, RampInputs
 from harness.load.messages import BeginLevel, Progress
 from harness.load.transport import Target
 from harness.manifest import Manifest, read
+from harness.progress import LevelProgress
 from harness.record import Level, Record
 from harness.results import frames
 from harness.results.folder import MANIFEST
@@ -43,7 +44,7 @@ LAUNCH = Launch(
 class Quiet:
     def level_started(self, *_: Any) -> None: ...
 
-    def update(self, *_: Any, **__: Any) -> None: ...
+    def update(self, now: LevelProgress) -> None: ...
 
     def level_finished(self, *_: Any) -> None: ...
 
@@ -521,8 +522,8 @@ def test_fixed_levels_that_an_earlier_session_finished_are_not_still_to_come(
     left: list[float | None] = []
 
     class Shown(Quiet):
-        def update(self, *args: Any, **named: Any) -> None:
-            left.append(named["left_s"])
+        def update(self, now: LevelProgress) -> None:
+            left.append(now.left_s)
 
     three = tuple(earlier_level(i, C, 20.0) for i, C in enumerate((1, 2, 4)))
     ramp = {"levels": [1, 2, 4, 8], "max_seconds": 120, "precision": 0.0005}

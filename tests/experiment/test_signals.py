@@ -11,7 +11,7 @@ import pytest
 
 from harness.experiment.run import run
 from harness.experiment.signals import Signals
-from harness.report.live import Progress
+from harness.report.live import LiveView
 from harness.scenario import Scenario, Target
 
 
@@ -52,7 +52,7 @@ def test_a_run_that_is_interrupted_before_its_load_says_so_and_leaves_nothing(
 ) -> None:
     signals, folder = Signals(handled=False), tmp_path / "run"
     signals.interrupt()
-    with pytest.raises(SystemExit) as ended, Progress() as view:
+    with pytest.raises(SystemExit) as ended, LiveView() as view:
         run(Scenario(target=Target(url="http://127.0.0.1:9")), str(folder), view, "knee run", signals=signals)
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted before the load began: no level was measured\n"

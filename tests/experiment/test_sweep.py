@@ -19,6 +19,7 @@ from harness.experiment.cells import Cell
 from harness.experiment.run import Outcome
 from harness.experiment.sweep import Swept
 from harness.manifest import Manifest
+from harness.progress import LevelProgress
 from harness.results import folder as folders
 from harness.results import levelmap
 from harness.results.levelmap import INPUT, OUTPUT, SEQS, SERVER, Axis, MeasuredCell
@@ -43,7 +44,7 @@ class Silent:
         if self.started in self.at:
             os.kill(os.getpid(), self.at[self.started])
 
-    def update(self, *figures: Any, **more: Any) -> None: ...
+    def update(self, now: LevelProgress) -> None: ...
 
     def level_finished(self, *figures: Any, **more: Any) -> None: ...
 

@@ -19,7 +19,7 @@ from harness.cli import cli
 from harness.distribution import parse
 from harness.errors import HarnessError
 from harness.load.driver import Driver
-from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Stop
+from harness.load.messages import BeginLevel, Command, Plan, Prepare, Progress, Rest, Stop
 from harness.load.transport import Exchange, Target
 from harness.predict import stepped
 from harness.record import Record, arrivals_of
@@ -323,6 +323,18 @@ def test_a_request_that_is_sent_in_the_turn_in_which_the_load_ends_has_its_recor
     assert server.sent_at[-1] == pytest.approx(2.0)
     assert len(records) == len(server.sent_at)
     assert {r.error for r in records} == {"cancelled"}
+
+
+def test_between_levels_an_open_loop_can_rest_until_what_it_has_sent_is_over() -> None:
+    server = FakeServer(takes=1.0)
+    script: list[tuple[float, Command]] = [(0.0, on_schedule(0, 8.0)), (2.06, Rest()), (6.0, Stop())]
+    records, reports = drive(script, server, max_in_flight=4)
+    assert len(records) == 17, "those that were due are sent, though only 4 a second can be"
+    assert {r.error for r in records} == {""}
+    resting = [p for p in reports if p.time_s > 2.1]
+    assert {p.level for p in resting} == {-1}
+    assert all(p.oldest_sent_s is not None for p in resting if p.time_s < 4.9), "one waits for its place, or flies"
+    assert all(p.oldest_sent_s is None for p in resting if p.time_s > 5.1)
 
 
 def test_an_open_loop_whose_request_cannot_be_built_ends_the_worker() -> None:

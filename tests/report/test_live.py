@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.report.live import Progress
+from harness.progress import LevelProgress
+from harness.report.live import LiveView
 from harness.summary import Estimate
 from tests.builders.summaries import EMPTY, full, level
 
@@ -22,16 +23,20 @@ def plain() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=100), out
 
 
+def at(phase: str, elapsed_s: float, expected_s: float | None, **figures: Any) -> LevelProgress:
+    return LevelProgress(phase=phase, elapsed_s=elapsed_s, expected_s=expected_s, **figures)
+
+
 def run(console: Console, *, quiet: bool = False) -> None:
     """Two levels, each with one update a phase; the second's summary lacks its figures."""
-    with Progress(console, quiet=quiet) as progress:
+    with LiveView(console, quiet=quiet) as progress:
         progress.level_started("C = 1", 0, 2)
         for phase in ("warm-up", "window", "cooldown"):
-            progress.update(phase, 1.5, 3.0, 1.0, 120.0, 0)
+            progress.update(at(phase, 1.5, 3.0, in_flight=1.0, output_tokens_per_s=120.0))
         progress.level_finished(full().levels[0])
         progress.note("the server answers slowly")
         progress.level_started("C = 1,024", 1, 2)
-        progress.update("window", 4.0, None, 1023.2, 12345.0, 2)
+        progress.update(at("window", 4.0, None, in_flight=1023.2, output_tokens_per_s=12345.0, errors=2))
         progress.level_finished(level(1024, **BARE, errors=2))
 
 
@@ -73,7 +78,7 @@ def test_the_cursor_comes_back_after_an_interrupt() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, legacy_windows=False)
     try:
-        with Progress(console) as progress:
+        with LiveView(console) as progress:
             progress.level_started("C = 1", 0)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -89,9 +94,9 @@ def test_quiet_says_nothing_even_on_a_terminal() -> None:
 
 def test_missing_figures_are_dashes() -> None:
     console, out = plain()
-    with Progress(console) as progress:
+    with LiveView(console) as progress:
         progress.level_started("C = 4", 2)
-        progress.update("warm-up", 0.1, None, None, None, 0)
+        progress.update(at("warm-up", 0.1, None))
         progress.level_finished(level(4, **BARE))
         progress.level_started("C = 8", 3)
         progress.level_finished(level(8))
@@ -113,12 +118,13 @@ class Clock:
 def test_a_file_gets_a_line_of_news_every_five_seconds() -> None:
     console, out = plain()
     clock = Clock()
-    with Progress(console, clock=clock) as progress:
+    with LiveView(console, clock=clock) as progress:
         progress.note("4 levels, about 2 min, about $0.30\nCtrl-C ends the run and keeps what is measured")
         progress.level_started("C = 16", 2, 4)
         for tenth in range(121):
             clock.now = tenth / 10
-            progress.update("window", clock.now, 20.0, 16.0, 1853.4, 0, ttft_s=0.12, left_s=95.0 - clock.now)
+            figures = {"in_flight": 16.0, "output_tokens_per_s": 1853.4, "ttft_s": 0.12}
+            progress.update(at("window", clock.now, 20.0, **figures, left_s=95.0 - clock.now))
         progress.note("no answer for 5 s: 16 requests wait")
         progress.level_finished(level(16, **BARE))
     assert out.getvalue().splitlines() == [
@@ -134,10 +140,11 @@ def test_a_file_gets_a_line_of_news_every_five_seconds() -> None:
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 140])
 def test_a_terminal_shows_everything_whole_from_60_columns_on(width: int) -> None:
     out = io.StringIO()
-    with Progress(Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)) as it:
+    with LiveView(Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)) as it:
         it.level_started("C = 1,024", 11, 14)
         before = len(out.getvalue())
-        it.update("cooldown", 110.2, 120.0, 1024.0, 12345.0, 12, ttft_s=1.234, left_s=755.0)
+        figures = {"in_flight": 1024.0, "output_tokens_per_s": 12345.0, "errors": 12, "ttft_s": 1.234, "left_s": 755.0}
+        it.update(at("cooldown", 110.2, 120.0, **figures))
         drawn = out.getvalue()[before:]
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", drawn).splitlines()
     assert "…" not in drawn

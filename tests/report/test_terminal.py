@@ -19,7 +19,7 @@ from harness.manifest import Manifest
 from harness.report import format as fmt
 from harness.report import headline, level_table, operating_point, remarks, repeats, run_report, terminal
 from harness.report.document import Column, Document, Fact, Section
-from harness.report.live import Progress
+from harness.report.live import LiveView
 from harness.summary import Estimate, GpuView, Knees, Summary, Value, Verdict
 from tests.builders.summaries import (
     MANIFEST,
@@ -210,7 +210,7 @@ def test_a_note_that_was_printed_before_the_load_is_not_printed_again() -> None:
     assert printed(summary, 100).count("never calibrated") == 1
     assert printed(summary, 100, verbose=True).count("calibrated") == 1
     out = io.StringIO()
-    progress = Progress(Console(file=out, width=100))
+    progress = LiveView(Console(file=out, width=100))
     progress.note(note.message)
     assert out.getvalue().count("never calibrated") == 1
     assert "never calibrated" not in printed(summary, 100, noted=progress.noted)
