@@ -144,7 +144,7 @@ def _beyond(levels: PooledLevels, best: Solved, slope: float) -> Conclusion:
 
 
 def _settle(levels: PooledLevels, hinge: float) -> Settle:
-    """Two levels past the hinge; where both were measured, these and the one nearest the hinge again.
+    """Two levels past the hinge; where both were measured, higher ones while there are too few, else these again.
 
     Where throughput is flat from the first level on, its rise is below it, and no level further up shows it.
     """
@@ -152,6 +152,9 @@ def _settle(levels: PooledLevels, hinge: float) -> Settle:
     if 1 < C <= levels.C[0]:
         return Settle(_new(levels, [C / 4, C / 2]))
     up = _new(levels, [_UP[0] * C, _UP[1] * C])
+    if not up and len(levels.C) < LEVELS:
+        last = float(levels.C[-1])
+        up = _new(levels, [last + 1, 2 * last])
     if up:
         return Settle(up)
     beyond = levels.C[past(levels.N, hinge)]
@@ -160,8 +163,9 @@ def _settle(levels: PooledLevels, hinge: float) -> Settle:
 
 
 def _new(levels: PooledLevels, wanted: list[float]) -> list[int]:
-    """Those that no measured level lies within a tenth of."""
-    return sorted({max(1, round(C)) for C in wanted if not (np.abs(levels.C / C - 1) < 0.1).any()})
+    """Those, as whole numbers, that no measured level lies within a tenth of."""
+    whole = {max(1, round(C)) for C in wanted}
+    return sorted(C for C in whole if not (np.abs(levels.C / C - 1) < 0.1).any())
 
 
 def _not_reached(levels: PooledLevels, best: Solved, draws: Curves, *, dip: bool) -> list[str]:

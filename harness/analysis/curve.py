@@ -141,19 +141,22 @@ def _below(fall: Collapse, found: Fit) -> Fit:
     X, below, at = fall.levels.X, len(fall.below.X), fall.levels.C
     low = below + int(np.argmin(X[below:]))
     fell = throughput_collapses(float(X.max()), float(at[np.argmax(X)]), float(X[low]), float(at[low]), fall.at)
-    knees = {"plateau95": found.knees.plateau95, "half_point": found.knees.half_point}
-    bounded = {name: collapse.up_to(knee, fall.at) for name, knee in knees.items() if knee is not None}
+    others = {"plateau95": found.knees.plateau95, "half_point": found.knees.half_point}
+    bounded = {name: collapse.up_to(each, fall.at) for name, each in others.items() if each is not None}
+    knee = curve.hinge_concurrency
     draws = found.draws and collapse.bounded_draws(found.draws, fall, rises=found.curve.state == BEYOND)
     return Fit(
         msgspec.structs.replace(curve, verdicts=[*few, fell]),
-        msgspec.structs.replace(found.knees, hinge=curve.hinge_concurrency, **bounded),
+        msgspec.structs.replace(
+            found.knees, hinge=knee, peak=knee if found.knees.peak is not None else None, **bounded
+        ),
         draws,
     )
 
 
 def _verdicts(levels: PooledLevels, found: Conclusion, depth: Value, unconfirmed: list[str]) -> list[Verdict]:
     n = len(levels.N)
-    few = [knee_not_identifiable(n)] if n < conclusion.LEVELS else []
+    few = [knee_not_identifiable(n, conclusion.LEVELS)] if n < conclusion.LEVELS else []
     dip = [dip_unconfirmed(depth.value, unconfirmed)] if unconfirmed else []
     rises = [plateau_not_reached(found.reasons, float(levels.N[-1]))] if found.state != FOUND else []
     return few + dip + rises
@@ -231,9 +234,8 @@ def _cornered(N: Floats, solved: Solved) -> Solved:
         return solved
     chosen, score, last = solved.chosen, solved.score, N[-1]
     with np.errstate(divide="ignore"):
-        bend = (
-            conclusion.HALF_POINTS * chosen.a / chosen.b
-        )  # at the first level or below: all levels are alike, and none bends
+        bend = conclusion.HALF_POINTS * chosen.a / chosen.b
+    # With the bend at the first level or below it all levels are alike, and none bends.
     flat = (chosen.family == HYPERBOLA) & (bend < last) & (bend > N[0])
     charged = criterion(np.zeros((1, 2)), np.array(COEFFICIENTS[: CAPPED + 1]), len(N))[0]
     worse = score[:, CAPPED] - score[:, HYPERBOLA] > charged[CAPPED] - charged[HYPERBOLA]
@@ -376,6 +378,6 @@ def _unfitted(levels: PooledLevels) -> Fit:
         dip=None,
         weights={},
         parameters={},
-        verdicts=[knee_not_identifiable(n)],
+        verdicts=[knee_not_identifiable(n, conclusion.LEVELS)],
     )
     return Fit(curve, Knees(hinge=curve.hinge_concurrency if bends else None))

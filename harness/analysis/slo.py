@@ -99,10 +99,14 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
     spans = spans[spans > 0]  # nan is not
     request_s = float(spans.mean()) if len(spans) else 0.0
     of_requests = metrics.figures(table, level, stalled=any(limit.figure == "icl" for limit in limits))
-    arrival, gap = _gaps(table, good) if any(limit.of_gaps for limit in limits) else (np.zeros(0), np.zeros(0))
     chunks = int(table.chunks[good].sum())
-    chunked = chunks > 0 and float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
-    chunked = chunked or table.lumped[good].sum() > LUMPED * chunks
+    lumps = bool(table.lumped[good].sum() > LUMPED * chunks)
+    chunked = lumps or float(placed_tokens(table)[good].sum()) > TOKENS_PER_CHUNK * chunks
+    arrival, gap = np.zeros(0), np.zeros(0)
+    if any(limit.of_gaps for limit in limits):
+        arrival, gap = _gaps(table, good)
+        if lumps:  # what the server sends at once is one chunk, and has no gap within
+            arrival, gap = arrival[gap > 0], gap[gap > 0]
 
     def requests(limit: SloLimit) -> Attainment:
         figure = of_requests[limit.figure]
@@ -179,7 +183,7 @@ def _judged(limit: str, needed: float, met: int, n: int, effect: float) -> Attai
     return Attainment(limit, needed, met, n, met / n, ci95, outcome)
 
 
-def _independent(a: Attainment) -> float:
+def independent(a: Attainment) -> float:
     """Independent samples that an attainment's interval was made for: at an end e of it, (p - e)² = z² e(1 - e)/n."""
     assert a.ci95 is not None
     p = a.met / a.n
@@ -196,9 +200,9 @@ def enough(attainment: Attainment) -> int | None:
     381
     """
     a = attainment
-    if a.ci95 is None or (independent := enough_independent(a)) is None:
+    if a.ci95 is None or (wanted := enough_independent(a)) is None:
         return None
-    return math.ceil(independent * a.n / _independent(a) - 1e-6)
+    return math.ceil(wanted * a.n / independent(a) - 1e-6)
 
 
 def enough_independent(attainment: Attainment) -> float | None:
@@ -245,8 +249,32 @@ def pooled(repeats: Sequence[Attainment]) -> Attainment:
     if not known:
         return repeats[0]
     n = sum(each.n for each in known)
-    effect = n / sum(_independent(each) for each in known)
+    effect = n / sum(independent(each) for each in known)
     return _judged(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One load by all of its repeats."""
+
+    outcome: Outcome
+    leans: Outcome  # the same where it is decided, else where its share lies; unresolved where it says nothing
+    pooled: tuple[Attainment, ...]  # of each limit, where they decide
+
+
+def judged(repeats: Sequence[Sequence[Attainment]], failed: int) -> Judged:
+    """One load by the attainments of its sound repeats, pooled, and the number of repeats that overload made a miss.
+
+    Most of them decide: as many misses as sound repeats leave it unresolved.
+    """
+    limits: dict[object, list[Attainment]] = defaultdict(list)
+    for each in (each for attainments in repeats for each in attainments):
+        limits[each.class_, each.limit].append(each)
+    if not limits or failed >= len(repeats):
+        most = Outcome.MISSED if failed > len(repeats) else Outcome.UNRESOLVED
+        return Judged(most, most, ())
+    together = tuple(pooled(each) for each in limits.values())
+    found = outcome(together)
+    return Judged(found, leaning(together) if found == Outcome.UNRESOLVED else found, together)
 
 
 def knee(levels: Sequence[LevelSummary]) -> Value | None:
@@ -254,8 +282,8 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
     The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
     were not measured. Where no level is known to have met it, the largest that leans to it, with an interval that has
-    no lower end; None where none does. Repeats are pooled. Invalid levels are left out, except that one which errors
-    or too few in flight make invalid can still miss.
+    no lower end; None where none does. Repeats are judged together. Invalid levels are left out, except that one which
+    errors or too few in flight make invalid can still miss.
     """
     return _boundary(levels, lambda level: level.concurrency if level.rate is None else None)
 
@@ -266,26 +294,24 @@ def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
 
 
 def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], float | None]) -> Value | None:
-    counts: dict[float, dict[object, list[Attainment]]] = defaultdict(lambda: defaultdict(list))
-    overloaded = set()
+    sound: dict[float, list[Sequence[Attainment]]] = defaultdict(list)
+    failed: dict[float, int] = defaultdict(int)
     for level in levels:
         at = load(level)
         if at is None or level.input_tokens_asked is not None:
             continue
         misses = Code.UNSTABLE in invalid_by(level) or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
-            for each in level.slo:
-                counts[at][each.class_, each.limit].append(each)
+            sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):
-            overloaded.add(at)
-    judged = {at: [pooled(each) for each in by_limit.values()] for at, by_limit in counts.items()}
-    outcomes = {at: outcome(each) for at, each in judged.items()}
-    missed = min(overloaded | {at for at, each in outcomes.items() if each == Outcome.MISSED}, default=math.inf)
+            failed[at] += 1
+    found = {at: judged(sound[at], failed[at]) for at in {*sound, *failed}}
+    missed = min((at for at, each in found.items() if each.outcome == Outcome.MISSED), default=math.inf)
     end = float(missed) if missed < math.inf else None
-    met = max((at for at, each in outcomes.items() if each == Outcome.MET and at < missed), default=None)
+    met = max((at for at, each in found.items() if each.outcome == Outcome.MET and at < missed), default=None)
     if met is not None:
         return Value(float(met), (float(met), end))
-    leans = {at: leaning(each) for at, each in judged.items() if at < missed}
-    lowest = min((at for at, each in leans.items() if each == Outcome.MISSED), default=math.inf)
-    likely = max((at for at, each in leans.items() if each == Outcome.MET and at < lowest), default=None)
+    below = {at: each.leans for at, each in found.items() if at < missed}
+    lowest = min((at for at, leans in below.items() if leans == Outcome.MISSED), default=math.inf)
+    likely = max((at for at, leans in below.items() if leans == Outcome.MET and at < lowest), default=None)
     return None if likely is None else Value(float(likely), (None, end))

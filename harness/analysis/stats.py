@@ -1,6 +1,6 @@
 """Intervals with the coverage that they state: Student's t, Wilson, percentiles by sample count, batch means.
 
-Written out because numpy has none of them. Left out: the bootstrap over time blocks, which belongs to SLOs.
+Written out because numpy has none of them.
 """
 
 from __future__ import annotations

@@ -42,12 +42,16 @@ def usable(level: LevelSummary, for_: Purpose) -> bool:
                                                                         worker_paused: the client ended the ramp,
                                                                         and the gap has to name it
     MISS    a load at which the SLO is missed                           in_flight_low, errors_above_1_percent,
-                                                                        unstable: overload is a miss too
+                                                                        unstable: overload is a miss too; with
+                                                                        unstable, schedule_not_kept
     ======  ==========================================================  ============================================
 
     Cost at the fastest level, drift between repeats and the signs of a dip are read off all levels, usable or not.
     """
-    return invalid_by(level) <= _EXCUSED[for_]
+    found, excused = invalid_by(level), _EXCUSED[for_]
+    if for_ is Purpose.MISS and Code.UNSTABLE in found:  # the requests that could not be sent would wait as well
+        excused = excused | {Code.SCHEDULE_NOT_KEPT}
+    return found <= excused
 
 
 def invalid_by(level: LevelSummary) -> set[str]:

@@ -19,7 +19,7 @@ from harness.record import Level
 _FEWEST_BINS = 20  # below this the transient is not searched for
 _FEWEST_PARTS = 5  # of a window, below which a line through them has no meaning
 _LITTLE_APART = 0.05
-_REQUESTS_A_SLOT = 20
+REQUESTS_A_SLOT = 20
 _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one more or less is within its error
 _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
@@ -235,5 +235,5 @@ def little(table: Table, level: Level, start: float, end: float) -> Little:
         by_law,
         apart,
         mismatch=apart > _LITTLE_APART and apart > 2 * C / requests,
-        enough=requests >= _REQUESTS_A_SLOT * C,
+        enough=requests >= REQUESTS_A_SLOT * C,
     )

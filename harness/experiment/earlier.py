@@ -63,10 +63,15 @@ class Earlier(msgspec.Struct, frozen=True):
         return [level_step(level) for level, _ in self._counting(repeat)]
 
     def all_steps(
-        self, scenario: Scenario, predicted_hinge: float | None = None, probes: Collection[int] = ()
+        self,
+        scenario: Scenario,
+        predicted_hinge: float | None = None,
+        probes: Collection[int] = (),
+        rest_s: float = 0.0,
     ) -> list[RampStep] | None:
         """All decisions of the ramp, ends included, if every repeat is at its end by the ramp alone; else None."""
-        search = Search.of(scenario, Budget(scenario.ramp, Spent()), predicted_hinge=predicted_hinge)
+        budget = Budget(scenario.ramp, Spent())
+        search = Search.of(scenario, budget, predicted_hinge=predicted_hinge, rest_s=rest_s)
         out = []
         for repeat in range(scenario.ramp.repeat):
             end = ramp.next_level(self.measured(repeat), search)

@@ -136,6 +136,7 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
     from harness.experiment import manifest as describing
     from harness.experiment.earlier import Earlier
     from harness.experiment.levels import RampInputs
+    from harness.workload import tasks
 
     folder = Path(path)
     with folders.claimed(folder):
@@ -150,7 +151,9 @@ def resume(path: str, scenario: Scenario, view: View, command: str, *, agreed: A
             sessions = [ended if each is manifest.loaded[-1] else each for each in manifest.sessions]
             manifest = msgspec.structs.replace(manifest, sessions=sessions)
         earlier, inputs = Earlier.of(run, 0.0), RampInputs.of(manifest)
-        steps = earlier.all_steps(scenario, inputs.predicted_hinge, inputs.probes)
+        dataset = scenario.workload.dataset  # the pauses of its sessions are in a file that is not read yet
+        rest_s = 0.0 if dataset and dataset.sessions else tasks.rest_s(scenario)
+        steps = earlier.all_steps(scenario, inputs.predicted_hinge, inputs.probes, rest_s)
         if steps is not None:  # it died after its last level
             view.note("all levels are measured: only the result files were missing")
             spool.Spool(folder).close()

@@ -2,14 +2,14 @@
 
 Every load is judged by all of its repeats together. One that has too few requests to be decided still leans: towards
 met where the share within each limit is what is needed, else towards missed. That is enough to find the edge by, and
-the loads next to it are then measured for long enough to decide them, where that can be done. In concurrency or in
-requests per second. Left out: what "met" is (`analysis.slo`), and which load is tried next (`search.slo`).
+the loads next to it are then measured for long enough to decide them. Where the one below the edge stays open, the next
+lower one is, so that there is a load that is known to meet the SLO. In concurrency or in requests per second. Left out:
+what "met" is (`analysis.slo`), and which load is tried next (`search.slo`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -41,7 +41,7 @@ class Edge(msgspec.Struct, frozen=True):
     missed: float | None  # the smallest above it that does not, be it that nothing is known of it
     unresolved: bool  # that one is not decided
     again: float | None  # to be measured once more before anything else
-    undecided: float | None  # next to the edge, to be measured for long enough once the edge is found
+    undecided: float | None  # to be measured for long enough once the edge is found: next to it, else the next lower
 
 
 def edge_of(judged: Mapping[float, Judged]) -> Edge:
@@ -64,9 +64,11 @@ def edge_of(judged: Mapping[float, Judged]) -> Edge:
     met = max((x for x in loads if judged[x].leans == Outcome.MET and x < lowest), default=None)
     missed = min((x for x in loads if judged[x].leans != Outcome.MET and x > (met or 0)), default=None)
     silent = missed is not None and judged[missed].leans == Outcome.UNRESOLVED and judged[missed].times < REPEATS
+    surely_met = max((x for x in loads if judged[x].outcome == Outcome.MET and x < lowest), default=0.0)
+    lower = [x for x in reversed(loads) if surely_met < x < (met or 0)]
     undecided = [
         x
-        for x in (met, missed)
+        for x in (met, missed, *lower)
         if x is not None
         and judged[x].outcome == Outcome.UNRESOLVED != judged[x].leans
         and judged[x].decidable
@@ -82,41 +84,31 @@ def edge_of(judged: Mapping[float, Judged]) -> Edge:
 
 
 def judged(repeats: Sequence[MeasuredLevel]) -> Judged:
-    """One load by all of its repeats; those that failed or were unstable missed, invalid ones say nothing.
-
-    Attainments are pooled. Without any, most of the outcomes decide.
-    """
-    failed = sum(_failed(m) for m in repeats)
-    sound = [m for m in repeats if m.valid and not _failed(m)]
-    limits: dict[object, list[Attainment]] = defaultdict(list)
-    for each in (each for m in sound for each in m.attainments):
-        limits[each.class_, each.limit].append(each)
-    times = len(repeats)
-    if limits and failed < len(sound):
-        pooled = [slo.pooled(each) for each in limits.values()]
-        outcome = slo.outcome(pooled)
-        leans = slo.leaning(pooled) if outcome == Outcome.UNRESOLVED else outcome
-        return Judged(outcome, leans, times, _decidable(pooled, times))
-    majority = _majority([Outcome.MISSED.value] * failed + [m.slo or Outcome.MET for m in sound])
-    return Judged(majority, majority, times, True)
+    """One load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
+    sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
+    found = slo.judged(sound, sum(map(_failed, repeats)))
+    return Judged(found.outcome, found.leans, len(repeats), _decidable(found.pooled, len(repeats)))
 
 
 def _failed(m: MeasuredLevel) -> bool:
-    return m.unstable or m.error_rate > ERRORS
+    low = m.valid and not m.in_flight_ok  # fewer than asked for: they can show a miss, and not that the load meets it
+    return m.unstable or m.error_rate > ERRORS or (low and m.slo == Outcome.MISSED)
 
 
 def _decidable(pooled: Sequence[Attainment], times: int) -> bool:
-    """Whether a few times the fewest samples there can be decide every limit that is open, and come in time.
+    """Whether a few times the fewest samples there can be decide every limit that is open, and come in time."""
+    return all(_comes(each, times) for each in pooled if each.outcome == Outcome.UNRESOLVED)
 
-    A load that was measured for longer already, and still has far too few, takes so long that it stays open.
+
+def _comes(open_: Attainment, times: int) -> bool:
+    """Whether enough samples come with as many repeats as a load is measured.
+
+    With too few samples to tell how they clump, it is known only of a load that was measured for longer already, and
+    still has far too few: it takes so long that it stays open.
     """
-    open_ = [each for each in pooled if each.outcome == Outcome.UNRESOLVED]
-    wanted = [(slo.enough_independent(each), slo.fewest(each.needed), each.n) for each in open_]
-    soon = times == 1 or all(n * REPEATS / times >= fewest for _, fewest, n in wanted)
-    return soon and all(enough is not None and enough <= _ENDLESS * fewest for enough, fewest, _ in wanted)
-
-
-def _majority(outcomes: Sequence[str]) -> str:
-    """What most of the repeats that came to anything did."""
-    met, missed = outcomes.count(Outcome.MET), outcomes.count(Outcome.MISSED)
-    return Outcome.UNRESOLVED if met == missed else Outcome.MET if met > missed else Outcome.MISSED
+    enough, fewest = slo.enough_independent(open_), slo.fewest(open_.needed)
+    if enough is None or enough > _ENDLESS * fewest:
+        return False
+    if open_.n >= fewest:
+        return slo.independent(open_) * REPEATS / times >= enough
+    return times == 1 or open_.n * REPEATS / times >= fewest

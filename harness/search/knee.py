@@ -15,7 +15,7 @@ from harness.analysis.table import Floats
 from harness.search.decision import Part, interval_width
 from harness.search.state import State
 
-PAST = 1.15  # a level that shall count as past the hinge (curve: 1.1) is chosen with some margin
+PAST = 1.15  # a level that shall count as past the hinge (`hyperbolas.PAST`: 1.1) is chosen with some margin
 FAR = 4.0  # a hinge at infinity counts as so many times the last level
 
 _DRAWS = 100  # enough to choose a level by; the report makes its own

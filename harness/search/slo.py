@@ -80,7 +80,7 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
     elif edge.met is None:
         rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
     elif edge.missed <= CLOSE * edge.met:
-        if edge.undecided is None:
+        if edge.undecided is None or search.quick:
             return end(End.FOUND, found=found)
         rate, why, role = edge.undecided, Reason.SLO_UNDECIDED, Role.SLO_DECISION
     else:

@@ -189,7 +189,7 @@ class LevelTiming:
         else:  # a single stream that did not warm up is measured over a whole request, its prompt included
             whole = self._e2e_s if self._is_single_request else 0.0
             self._fixed_s = max(again.window_s, whole)
-            self._wait(now, self._fixed_s)
+            self._wait(self._fixed_s)
         return True
 
     def _is_warm(self, now: Now) -> bool:
@@ -248,10 +248,10 @@ class LevelTiming:
         if found.settled:
             self._settled = True
             self._start_s = max(self._start_s, self.level.begin_s + found.cut * width)
-            self._wait(now, self._fixed_s)
+            self._wait(self._fixed_s)
         elif not self._extended:
             self._extended = True
-            self._wait(now, 2 * self._fixed_s)
+            self._wait(2 * self._fixed_s)
         else:
             self._notes.append(LevelNote.NOT_SETTLED)
             return True
@@ -284,11 +284,11 @@ class LevelTiming:
         """Wait for the next length at which precision is checked, by the level's own request time as it is now."""
         request_s += self._task.rest_s
         self._lengths = check_lengths(request_s, self._task.longest(request_s, now.budget))
-        self._wait(now, self._lengths[min(self._checks, len(self._lengths) - 1)])
+        self._wait(self._lengths[min(self._checks, len(self._lengths) - 1)])
 
-    def _wait(self, now: Now, length_s: float) -> None:
+    def _wait(self, length_s: float) -> None:
         self._length_s = self.expected_s = length_s
-        self.since_s = now.time_s
+        self.since_s = self._start_s
 
     def _cool_down(self, now: Now) -> bool:
         """Go on until the last request that began in the window has ended, and its record has come."""

@@ -33,6 +33,7 @@ def test_a_plateau_that_was_found_stays_found() -> None:
     assert found.curve.state == "found"
     assert found.curve.hinge_concurrency.value == pytest.approx(15.2, rel=0.02)
     assert found.curve.parameters["collapse"] == 128
+    assert found.knees.peak == found.knees.hinge
     assert [v.message for v in found.curve.verdicts] == [
         "throughput collapses past the knee, from 1310 at 32 in flight to 130 at 128; "
         "knee and plateau are those of the levels below 128"

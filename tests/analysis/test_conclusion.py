@@ -227,3 +227,11 @@ def test_the_examples_in_the_docstrings_hold() -> None:
     found = doctest.testmod(conclusion)
     assert found.attempted
     assert found.failed == 0
+
+
+def test_levels_that_would_settle_it_are_others_than_those_measured() -> None:
+    for levels in ([1, 2], [1, 2, 3], [1, 2, 4]):
+        settle = fit(csv(levels, [100.0] * len(levels))).curve.settle
+        assert settle is not None
+        assert settle.levels
+        assert not set(settle.levels) & set(levels), levels

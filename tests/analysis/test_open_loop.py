@@ -84,6 +84,7 @@ def test_above_the_sustainable_rate_there_are_rates_and_no_latencies() -> None:
     assert s.offered_requests_per_s == pytest.approx(2.0)
     assert s.requests_per_s.mean == pytest.approx(1.0, abs=0.05)
     assert "little_mismatch" not in codes(s)
+    assert not {"too_few_samples", "window_too_short"} & set(codes(s)), "80 requests began, and all succeeded"
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:

@@ -131,6 +131,15 @@ def test_gaps_of_chunks_are_no_gaps_of_tokens() -> None:
     assert judge(chunked, "itl", 0.04).outcome == "missed"
 
 
+def test_what_a_server_sends_at_once_has_no_gap_within() -> None:
+    """Ten lumps of four events, one every 0.4 s: three quarters of the gaps are 0."""
+    lumps = [request(at, [at + 0.4 * (i // 4) for i in range(40)]) for at in np.arange(0.0, 4.0, 0.1)]
+    table = Table.of(lumps)
+    table = msgspec.structs.replace(table, lumped=np.full(len(lumps), 30))
+    [got] = slo.attainments(slo.limits({"icl_p50": 0.1}), table, WINDOW)
+    assert (got.met, got.outcome) == (0, "missed")
+
+
 def test_a_level_without_samples_is_unresolved() -> None:
     for name in ("ttft_p99", "itl_p99"):
         assert judge([], name, 1.0).outcome == "unresolved"
@@ -339,6 +348,13 @@ def test_invalid_levels_are_left_out_but_overload_is_a_miss() -> None:
     assert slo.knee([level(1, MET), level(8, MET, invalid="errors_above_1_percent")]) == Value(1.0, (1.0, None))
     unstable = [level(2.5, MET, rate=True), level(5.0, MET, rate=True, invalid="unstable")]
     assert slo.rate_knee(unstable) == Value(2.5, (2.5, 5.0))
+
+
+def test_most_repeats_of_a_load_decide_it() -> None:
+    lost = level(8, MISSED, invalid="errors_above_1_percent")
+    assert slo.knee([level(8, MET), level(8, MET), lost]) == Value(8.0, (8.0, None))
+    assert slo.knee([level(1, MET), level(8, MET), lost]) == Value(1.0, (1.0, None)), "one of each leaves it open"
+    assert slo.knee([level(1, MET), level(8, MET), lost, lost]) == Value(1.0, (1.0, 8.0))
 
 
 def test_levels_of_a_probe_with_prompts_of_their_own_say_nothing() -> None:

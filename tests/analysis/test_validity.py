@@ -23,6 +23,7 @@ OTHERS = [Code.LITTLE_MISMATCH, Code.SCHEDULE_NOT_KEPT, Code.STALLED, Code.MACHI
         *(([code], set()) for code in OTHERS),
         ([Code.CLIENT_LIMITED, Code.IN_FLIGHT_LOW], {Purpose.TOP}),
         ([Code.CLIENT_LIMITED, Code.UNSTABLE], set()),
+        ([Code.SCHEDULE_NOT_KEPT, Code.UNSTABLE], {Purpose.MISS}),
     ],
 )
 def test_a_level_may_be_used_where_every_verdict_that_voids_it_is_excused(

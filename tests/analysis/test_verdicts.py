@@ -317,7 +317,7 @@ def test_a_plateau_that_was_not_reached_gives_its_reasons() -> None:
 
 
 def test_a_hinge_needs_six_levels_and_says_how_many_there_were() -> None:
-    found = curve.knee_not_identifiable(5)
+    found = curve.knee_not_identifiable(5, 6)
     assert found.level == "note"
     assert "5 distinct valid levels" in found.message
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.points import points_of
+from harness.analysis.stats import wilson
 from harness.record import Level
 from harness.roles import Role
 from harness.search import first_pass
@@ -19,7 +20,7 @@ from harness.search.measured import measured as of_summary
 from harness.search.ramp import SLO_LEVELS, next_level
 from harness.search.refinement import MOST as REFINEMENTS
 from harness.search.state import Search, ceiling
-from harness.summary import SessionSummary
+from harness.summary import Attainment, SessionSummary
 from tests.builders import summaries
 from tests.builders.summaries import EMPTY
 
@@ -42,13 +43,23 @@ def measured(C: int | None, X: float, **other: object) -> MeasuredLevel:
         error_rate=0.0, seconds=23 * request_s, requests=23 * (C or 1), request_s=request_s, valid=True,
         in_flight_ok=True, ttft_p99_s=0.1, slo=None,
     )  # fmt: skip
-    return msgspec.structs.replace(plain, **other)
+    return judged_by_its_requests(msgspec.structs.replace(plain, **other))
+
+
+def judged_by_its_requests(level: MeasuredLevel) -> MeasuredLevel:
+    """The level with an attainment that comes to its outcome; an unresolved one leans to neither side."""
+    if level.slo is None:
+        return level
+    met = {"met": 999, "missed": 0, "unresolved": 0}[level.slo]
+    n = 0 if level.slo == "unresolved" else 999
+    share = Attainment("ttft_p99=2s", 0.99, met, n, met / n if n else None, wilson(met, n), level.slo)
+    return msgspec.structs.replace(level, attainments=(share,))
 
 
 def climbed(*rates: float, **last: object) -> list[MeasuredLevel]:
     """Levels 1, 2, 4, … of these throughputs; the last one with something of its own."""
     levels = [measured(2**i, X) for i, X in enumerate(rates)]
-    return levels[:-1] + [msgspec.structs.replace(h, **last) for h in levels[-1:]]
+    return levels[:-1] + [judged_by_its_requests(msgspec.structs.replace(h, **last)) for h in levels[-1:]]
 
 
 def server(C: int, hinge: float = 20.0, bend: float = 0.2) -> float:

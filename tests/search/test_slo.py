@@ -59,6 +59,14 @@ def test_a_rate_that_too_few_requests_leave_open_is_doubled_and_not_halved(tmp_p
     assert 18 < (knee.value or 0) < (knee.ci95[1] or 0) < 31  # which 16 seats could do at most, half a second a request
 
 
+def test_a_rate_is_not_charged_with_the_queue_of_a_higher_one(tmp_path: Path) -> None:
+    """16 seats of 0.5 s serve 31 a second; at twice that hundreds of requests wait when the level ends."""
+    knee = searched(tmp_path, {"ttft_p99": 2.0}, search_rate=True, max_seconds=900).knees.slo_rate
+    assert knee is not None
+    assert knee.ci95 is not None
+    assert 25 < (knee.value or 0) < 31 < (knee.ci95[1] or 0) < 34
+
+
 def test_limits_of_a_class_alone_are_searched_too(tmp_path: Path) -> None:
     tree = {
         "workload": {"seed": 3},
@@ -90,7 +98,20 @@ def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open()
     assert judged([level(12), level(400)]).outcome == "met"
 
 
-def test_a_load_that_stays_open_is_decided_only_next_to_the_edge() -> None:
+def test_a_level_with_fewer_in_flight_than_asked_for_can_miss_the_slo_and_not_meet_it() -> None:
+    """As in the report: the ramp and the report find the same knee."""
+    shares = {"met": Attainment("ttft_p99=2s", 0.99, 999, 999, 1.0, wilson(999, 999), "met"),
+              "missed": Attainment("ttft_p99=2s", 0.99, 0, 999, 0.0, wilson(0, 999), "missed")}  # fmt: skip
+    for outcome, share in shares.items():
+        low = MeasuredLevel(
+            concurrency=16, rate=None, in_flight=12.0, output_tokens_per_s=10.0, se=None, error_rate=0.0, seconds=60.0,
+            requests=999, request_s=1.0, valid=True, in_flight_ok=False, ttft_p99_s=None, slo=outcome,
+            attainments=(share,),
+        )  # fmt: skip
+        assert judged([low]).outcome == ("missed" if outcome == "missed" else "unresolved")
+
+
+def test_the_loads_next_to_the_edge_are_decided_and_the_next_lower_one_where_these_stay_open() -> None:
     met, likely, missed = (
         Judged("met", "met", 1, True),
         Judged("unresolved", "met", 1, True),
@@ -99,4 +120,5 @@ def test_a_load_that_stays_open_is_decided_only_next_to_the_edge() -> None:
     assert edge_of({1: likely, 2: likely, 3: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: missed}).undecided is None
     often = Judged("unresolved", "met", 3, True)
-    assert edge_of({1: likely, 2: often, 3: missed}).undecided is None
+    assert edge_of({1: likely, 2: likely, 3: often, 4: missed}).undecided == 2
+    assert edge_of({1: likely, 2: met, 3: often, 4: missed}).undecided is None

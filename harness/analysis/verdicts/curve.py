@@ -24,10 +24,10 @@ def plateau_not_reached(reasons: Sequence[str], last: float) -> Verdict:
     )
 
 
-def knee_not_identifiable(levels: int) -> Verdict:
+def knee_not_identifiable(levels: int, needed: int) -> Verdict:
     return note(
         Code.KNEE_NOT_IDENTIFIABLE,
-        f"knee not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least 6 are needed",
+        f"knee not identifiable: {levels} distinct valid level{'s' * (levels != 1)}, at least {needed} are needed",
         "measure more levels, some of them around the bend",
     )
 

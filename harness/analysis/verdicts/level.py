@@ -42,7 +42,7 @@ def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Eviden
         window.cut_short(s, level.notes),
         server.gpu_throttled(s),
         server.engines_imbalanced(s),
-        window.window_too_short(s),
+        None if rising else window.window_too_short(s),
         window.fit_error_assumed(s),
         tokens.unplaced_tokens(s, seen.usage_tokens),
         tokens.output_length_off(s, conditions.output_tokens),
@@ -54,7 +54,7 @@ def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Eviden
         seen.late_reads,
         window.too_few_steps(s, seen.gaps),
         server.gpu_power_capped(s),
-        window.too_few_samples(s),
+        None if rising else window.too_few_samples(s),
         window.transient_unchecked(s, level.notes),
     ]
     return sorted(filter(None, found), key=rank)

@@ -22,9 +22,10 @@ def errors_above_1_percent(s: LevelSummary) -> Verdict | None:
     if s.error_rate is None or s.error_rate <= ERROR_RATE:
         return None
     kinds = ", ".join(f"{kind} {n}" for kind, n in s.errors_by_type.items())
+    whole = round(s.errors / s.error_rate)  # without those that were cut or given up
     return invalid(
         Code.ERRORS_ABOVE_1_PERCENT,
-        f"{s.errors} of {s.requests} requests failed ({s.error_rate:.1%}): {kinds}",
+        f"{s.errors} of {whole} requests failed ({s.error_rate:.1%}): {kinds}",
         "find out what the server refuses; its throughput here is not that of the requested load",
         s.load,
     )

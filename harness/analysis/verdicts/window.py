@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.analysis.stats import SAMPLES, half_width
 from harness.analysis.verdicts.server import ERROR_RATE
-from harness.analysis.window import Little
+from harness.analysis.window import REQUESTS_A_SLOT, Little
 from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.record import LevelNote
 from harness.summary import LevelSummary
@@ -65,7 +65,7 @@ def little_mismatch(s: LevelSummary, little: Little) -> Verdict | None:
     if not little.enough:
         return note(
             Code.LITTLE_MISMATCH,
-            message + f", with fewer than {_REQUEST_TIMES} requests a slot",
+            message + f", with fewer than {REQUESTS_A_SLOT} requests a slot",
             "hold the level longer before reading much into it",
             s.load,
         )
