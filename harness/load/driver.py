@@ -333,8 +333,7 @@ class Driver:
         if with_late:
             seen, self._quota = self._quota, {}
         if with_late and selector is not None:
-            late = tuple(selector.late)
-            selector.late = [0] * len(late)
+            late = selector.take_late()
         return Progress(
             time_s=(self._clock() - origin) * 1e-9,
             level=self._level.index if self._level is not None else -1,

@@ -211,6 +211,16 @@ class HotSelector(selectors.BaseSelector):
         self.unstamped += 1
         self.late[min(LATE_BINS - 1, max(0, stamp - self._polled + self.span) >> LATE_SHIFT)] += 1
 
+    def take_late(self) -> tuple[int, ...]:
+        """The read-delay histogram since this was last called, without the last bins, which are empty.
+
+        The list stays the same one: a new one five times a second would scatter the heap of a long run.
+        """
+        length = next((i for i in range(LATE_BINS, 0, -1) if self.late[i - 1]), 0)
+        taken = tuple(self.late[:length])
+        self.late[:length] = [0] * length
+        return taken
+
     def decode_until(self, wake: int) -> None:
         """Decode until it is time to wake; far behind, an eighth of the queue whatever the time, or all of it."""
         queue = self.decode_queue

@@ -120,7 +120,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
     cpu_s: float  # of this process, since it began
     reads: int
     unstamped: int
-    late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second
+    late: tuple[int, ...] = ()  # read-delay histogram since the last one sent, five times a second; trimmed
     worker: int = 0
     prepared: int = 0  # number of the last Prepare that was carried out
     took_s: float = 0.0  # from BeginLevel.at_ns to the beginning of the level

@@ -116,6 +116,9 @@ def test_without_a_stamp_lateness_is_counted_from_the_previous_poll() -> None:
     assert 10_000_000 >> LATE_SHIFT <= bin_ <= 30_000_000 >> LATE_SHIFT
     selector.unstamped_read(now())
     assert (selector.reads, selector.unstamped, sum(selector.late)) == (2, 2, 2)
+    taken = selector.take_late()
+    assert (sum(taken), taken[-1] > 0, sum(selector.late)) == (2, True, 0)
+    assert selector.take_late() == ()
     selector.close()
     os.close(reader.fd)
     os.close(reader.other)
