@@ -96,7 +96,7 @@ def measured_level(C: int, X: float, sigma: float, request_s: float, window: flo
     """A level of which nothing is wrong; `sigma` relative, `window` in request times."""
     times = WARM_UP + window + COOLDOWN
     return MeasuredLevel(
-        concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X, se=sigma * X, error_rate=0.0,
+        concurrency=C, rate=None, in_flight=float(C), throughput=X, se=sigma * X, error_rate=0.0,
         seconds=times * request_s, requests=round(times * C), request_s=request_s, valid=True, in_flight_ok=True,
         ttft_p99_s=None, slo=None,
     )  # fmt: skip
@@ -134,10 +134,7 @@ def fixed(measure: Measure, levels: Sequence[int], rng: np.random.Generator) -> 
 
 def points(levels: Sequence[MeasuredLevel]) -> list[Point]:
     """The levels as the fit takes them."""
-    return [
-        Point(float(h.concurrency or 0), h.in_flight, h.output_tokens_per_s, h.se, h.valid, h.in_flight_ok)
-        for h in levels
-    ]
+    return [Point(float(h.concurrency or 0), h.in_flight, h.throughput, h.se, h.valid, h.in_flight_ok) for h in levels]
 
 
 # ---- the step machine -----------------------------------------------------------------------------------

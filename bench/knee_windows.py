@@ -402,7 +402,7 @@ def measured_level(
 
 def _as_measured(level: WindowSample, seconds: float) -> MeasuredLevel:
     return MeasuredLevel(
-        concurrency=level.concurrency, rate=None, in_flight=float(level.concurrency), output_tokens_per_s=level.X,
+        concurrency=level.concurrency, rate=None, in_flight=float(level.concurrency), throughput=level.X,
         se=level.se, error_rate=0.0, seconds=seconds, requests=round(level.requests * seconds / level.window_s),
         request_s=level.request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None, assumed=level.assumed,
     )  # fmt: skip

@@ -65,8 +65,8 @@ def level_summary(
     if made.cached_input_fraction is None and server is not None:
         made = msgspec.structs.replace(made, cached_input_fraction=server.prefix_hit_fraction)
 
-    trend = window.trend(table, start, end, conditions.traffic.period_s) if level.rate is not None else None
-    if trend is not None and trend.rising:
+    backlog = window.backlog(table, start, end, conditions.traffic.period_s) if level.rate is not None else None
+    if backlog is not None and backlog.rising:
         made = _without_steady_state(made)
     known = (client.cpu_fraction, client.read_delay_p99_s, client.merged_fraction, client.ceiling_fraction)
     if client.late_fraction is not None or any(value is not None for value in known):
@@ -74,7 +74,7 @@ def level_summary(
         made = msgspec.structs.replace(made, client=msgspec.structs.replace(client, limited=limited))
     seen = Evidence(
         little=requests.little,
-        trend=trend,
+        backlog=backlog,
         drift=rates.drift,
         late_reads=late_reads(made),
         events_at_once=chunks.at_once,

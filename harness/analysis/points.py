@@ -37,7 +37,7 @@ class Point(msgspec.Struct, frozen=True):
 
     concurrency: float
     in_flight: float | None
-    output_tokens_per_s: float
+    throughput: float  # of the run's unit, per second
     se: float | None = None  # None: nothing is known of it; it is assumed to be 2 %
     valid: bool = True
     in_flight_ok: bool = True
@@ -126,13 +126,13 @@ def pool(points: Sequence[Point]) -> PooledLevels:
     them beyond their errors is counted at every level, at one that was measured once too.
     """
     valid = sorted(
-        (p for p in points if p.valid and p.output_tokens_per_s > 0 and p.concurrency > 0), key=lambda p: p.concurrency
+        (p for p in points if p.valid and p.throughput > 0 and p.concurrency > 0), key=lambda p: p.concurrency
     )
     C, at, times = np.unique([p.concurrency for p in valid], return_inverse=True, return_counts=True)
     N = np.array([p.in_flight or p.concurrency for p in valid])
-    X = np.array([p.output_tokens_per_s for p in valid])
+    X = np.array([p.throughput for p in valid])
     guessed = np.array([p.assumed or p.se is None for p in valid], dtype=np.bool_)
-    sigma = np.maximum(np.array([ASSUMED * p.output_tokens_per_s if p.se is None else p.se for p in valid]) / X, FLOOR)
+    sigma = np.maximum(np.array([ASSUMED * p.throughput if p.se is None else p.se for p in valid]) / X, FLOOR)
     scale, freedom = error_scale(N, N / X, sigma, guessed)
     sigma = np.where(guessed, np.maximum(scale * sigma, FLOOR), sigma)
     drift = between(np.log(X), sigma, at)

@@ -82,14 +82,14 @@ def truncation(counts: npt.ArrayLike) -> Truncation:
     return Truncation(cut, settled=cut < n // 2, checked=True)
 
 
-class Trend(msgspec.Struct, frozen=True):
+class Backlog(msgspec.Struct, frozen=True):
     """How the number in flight moves over a window: requests per second, and whether it rises beyond doubt."""
 
     slope: float
     rising: bool  # the lower end of its 95 % interval is above 0, and it is no small share of the requests due
 
 
-def trend(table: Table, start: float, end: float, period_s: float | None = None) -> Trend | None:
+def backlog(table: Table, start: float, end: float, period_s: float | None = None) -> Backlog | None:
     """The slope of N(t), requests that are due and not over, over [start, end); None where nothing was in flight.
 
     A line through the means of four to ten parts of the window, each of two request times if there is room, with
@@ -115,7 +115,7 @@ def trend(table: Table, start: float, end: float, period_s: float | None = None)
     rise, error = slope((edges[:-1] + edges[1:]) / 2, N)
     due = np.count_nonzero((table.scheduled >= start) & (table.scheduled < end)) / (end - start)
     rising = rise - t_quantile(0.975, len(N) - 2) * error > 0
-    return Trend(rise, rising=bool(rising and rise >= _SUSTAINED * due))
+    return Backlog(rise, rising=bool(rising and rise >= _SUSTAINED * due))
 
 
 def _parts(start: float, end: float, least: float) -> Floats:

@@ -99,7 +99,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 concurrency=step.concurrency,
                 rate=step.rate,
                 in_flight=N,
-                output_tokens_per_s=N * (output_tokens or 1.0) / e2e_s,
+                throughput=N * (output_tokens or 1.0) / e2e_s,
                 se=None,
                 error_rate=0.0,
                 seconds=1.0,

@@ -97,9 +97,9 @@ def _best_so_far(measured: Sequence[MeasuredLevel]) -> int | None:
     valid = [m for m in measured if m.counts]
     if len(valid) <= _FLAT_LEVELS:
         return None
-    best = max(valid[:-_FLAT_LEVELS], key=lambda m: m.output_tokens_per_s)
+    best = max(valid[:-_FLAT_LEVELS], key=lambda m: m.throughput)
     past = [m for m in valid[-_FLAT_LEVELS:] if m.users > best.users]
-    gained = any(m.output_tokens_per_s > (1 + FLAT) * best.output_tokens_per_s for m in past)
+    gained = any(m.throughput > (1 + FLAT) * best.throughput for m in past)
     return best.users if len(past) == _FLAT_LEVELS and not gained else None
 
 
@@ -111,6 +111,6 @@ def _few_levels(measured: Sequence[MeasuredLevel], search: Search) -> bool:
 
 def _elasticity(a: MeasuredLevel, b: MeasuredLevel) -> float:
     """dlnX/dlnC between two levels."""
-    if a.output_tokens_per_s <= 0 or b.output_tokens_per_s <= 0 or a.concurrency == b.concurrency:
+    if a.throughput <= 0 or b.throughput <= 0 or a.concurrency == b.concurrency:
         return math.inf
-    return math.log(b.output_tokens_per_s / a.output_tokens_per_s) / math.log(b.users / a.users)
+    return math.log(b.throughput / a.throughput) / math.log(b.users / a.users)

@@ -24,7 +24,7 @@ _DRAWS = 100  # enough to choose a level by; the report makes its own
 def fit(state: State) -> curve.Fit:
     """The curve through the levels so far; it has draws where there are enough of them."""
     points = [
-        curve.Point(m.users, m.in_flight, m.output_tokens_per_s, m.se, m.counts, m.in_flight_ok, m.assumed)
+        curve.Point(m.users, m.in_flight, m.throughput, m.se, m.counts, m.in_flight_ok, m.assumed)
         for m in state.measured
     ]
     return curve.fit(points, seed=state.search.seed, draws=_DRAWS)

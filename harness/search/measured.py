@@ -21,7 +21,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None
     rate: float | None
     in_flight: float | None  # requests, or sessions where slots hold these
-    output_tokens_per_s: float
+    throughput: float  # of the run's unit, per second
     se: float | None  # one standard error, tok/s
     assumed: bool = False  # `se` is a weight: the window was too short to measure it
     error_rate: float
@@ -51,7 +51,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> bool:
         """Whether the level is a point of the curve."""
-        return self.valid and self.error_rate <= ERRORS and self.output_tokens_per_s > 0
+        return self.valid and self.error_rate <= ERRORS and self.throughput > 0
 
     @property
     def failure(self) -> str:
@@ -72,7 +72,7 @@ def measured(summary: LevelSummary, level: Level) -> MeasuredLevel:
         concurrency=level.concurrency,
         rate=level.rate,
         in_flight=summary.in_slots,
-        output_tokens_per_s=summary.throughput.mean or 0.0,
+        throughput=summary.throughput.mean or 0.0,
         se=summary.output_tokens_per_s_se,
         assumed=summary.output_tokens_per_s_se_assumed,
         error_rate=summary.error_rate or 0.0,

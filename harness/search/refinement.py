@@ -106,7 +106,7 @@ def _fill(state: State) -> Decision | None:
         return state.measure(between, Reason.FEW_LEVELS, levels=len(state.times))
     about = state.search.predicted_hinge
     if about is None or not 1 <= about <= last:
-        X = {m.users: m.output_tokens_per_s for m in state.valid}
+        X = {m.users: m.throughput for m in state.valid}
         about = next((C for C in sorted(X) if X[C] >= 0.95 * max(X.values())), last)
     new = [C for C in range(1, min(2 * last, state.top) + 1) if C not in state.times and state.worthwhile(C)]
     near = min(new, key=lambda C: abs(math.log(C / about)), default=None)
@@ -140,7 +140,7 @@ def _falls(state: State, past: Sequence[int]) -> bool:
     """Whether the highest level lies below those before it, by twice its error."""
     high = [m for m in state.valid if m.concurrency == past[-1]]
     rest = [m for m in state.valid if m.concurrency in past[:-1]]
-    X, before = (sum(m.output_tokens_per_s for m in some) / len(some) for some in (high, rest))
+    X, before = (sum(m.throughput for m in some) / len(some) for some in (high, rest))
     error = state.typical_error * math.sqrt(1 / len(high) + 1 / len(rest))
     return 1 - X / before > max(2 * error, _FALL)
 

@@ -24,7 +24,7 @@ def by_concurrency(state: State, at_most: int) -> Decision:
     edge = edge_so_far(state.measured)
     if edge.met is None and edge.missed is None:
         return end(End.SLO, edge=Part.NO_SLO.words())
-    found = _in_words(edge, state.search.unit)
+    found = _in_words(edge, state.search.counted)
     if state.refined >= at_most:
         return end(End.SLO, edge=found)
     if edge.again is not None and edge.again <= state.top:

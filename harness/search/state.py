@@ -32,7 +32,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int
     search_rate: bool  # open loop: the largest rate that meets the SLO, or without one that stays stable
     slo: bool
-    unit: str = "in flight"  # what a concurrency counts, in sentences
+    counted: str = "in flight"  # what a concurrency counts, in sentences
     max_ttft_s: float | None
     predicted_hinge: float | None  # only where refinement starts; never data, never an end
     seed: int
@@ -66,7 +66,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrency=spec.max_concurrency,
             search_rate=spec.search_rate,
             slo=scenario.has_limits,
-            unit="sessions" if scenario.has_tasks else "in flight",
+            counted="sessions" if scenario.has_tasks else "in flight",
             max_ttft_s=spec.max_ttft,
             predicted_hinge=predicted_hinge,
             seed=scenario.workload.seed or 0,
@@ -167,7 +167,7 @@ class State(msgspec.Struct, frozen=True):
     @property
     def typical_error(self) -> float:
         """Relative error that a level has here."""
-        errors = [m.se / m.output_tokens_per_s for m in self.valid if m.se]
+        errors = [m.se / m.throughput for m in self.valid if m.se]
         return max(float(np.median(errors)), FLOOR) if errors else _ASSUMED
 
 

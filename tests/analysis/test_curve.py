@@ -126,13 +126,13 @@ def test_five_levels_are_too_few_for_a_found_hinge_and_say_so() -> None:
 
 def test_invalid_levels_are_left_out_of_the_fit() -> None:
     points = measured(GRIDS["powers of two"], 0.01, 0.0001, 48.0)
-    bad = [Point(p.concurrency, p.in_flight, p.output_tokens_per_s / 3, p.se, valid=False) for p in points[-1:]]
+    bad = [Point(p.concurrency, p.in_flight, p.throughput / 3, p.se, valid=False) for p in points[-1:]]
     assert hinge(fit(points[:-1] + bad)) == pytest.approx(48.0, rel=1e-3)
 
 
 def test_fewer_in_flight_past_the_hinge_voids_the_plateau_but_not_the_fit() -> None:
     points = measured(GRIDS["powers of two"], 0.01, 0.0001, 48.0)
-    low = [Point(p.concurrency, p.in_flight, p.output_tokens_per_s, p.se, in_flight_ok=False) for p in points[-1:]]
+    low = [Point(p.concurrency, p.in_flight, p.throughput, p.se, in_flight_ok=False) for p in points[-1:]]
     found = fit(points[:-1] + low)
     assert hinge(found) == pytest.approx(48.0, rel=1e-3)
     assert not found.curve.plateau_reached
@@ -140,7 +140,7 @@ def test_fewer_in_flight_past_the_hinge_voids_the_plateau_but_not_the_fit() -> N
 
 def test_knees_are_given_in_concurrency_where_fewer_are_in_flight() -> None:
     points = [
-        Point(2 * p.concurrency, p.in_flight, p.output_tokens_per_s, p.se)
+        Point(2 * p.concurrency, p.in_flight, p.throughput, p.se)
         for p in measured(GRIDS["powers of two"], 0.01, 0.0001, 48.0)
     ]
     assert hinge(fit(points)) == pytest.approx(96.0, rel=1e-3)
@@ -187,7 +187,7 @@ def test_a_level_without_an_error_among_others_has_an_assumed_one() -> None:
 
 def test_levels_without_errors_are_fitted_from_their_scatter() -> None:
     points = [
-        Point(p.concurrency, None, p.output_tokens_per_s) for p in measured(GRIDS["tens"], 0.01, 0.0001, 48.0, 0.01)
+        Point(p.concurrency, None, p.throughput) for p in measured(GRIDS["tens"], 0.01, 0.0001, 48.0, 0.01)
     ]
     found = fit(points)
     assert hinge(found) == pytest.approx(48.0, rel=0.1)
@@ -348,7 +348,7 @@ def test_draws_are_whole_curves() -> None:
 def test_units_of_load_and_of_output_change_nothing_but_themselves(scale: float, speed: float, seed: int) -> None:
     points = measured(DOUBLING, 0.01, 0.0001, 48.0, 0.02, seed)
     other = [
-        Point(p.concurrency * scale, (p.in_flight or 0) * scale, p.output_tokens_per_s * speed, (p.se or 0) * speed)
+        Point(p.concurrency * scale, (p.in_flight or 0) * scale, p.throughput * speed, (p.se or 0) * speed)
         for p in points
     ]
     one, two = fit(points, draws=20).curve, fit(other, draws=20).curve
@@ -437,6 +437,6 @@ def test_published_curves_fit_and_are_reproduced() -> None:
             assert len(points) < 5
             continue
         N = np.array([p.concurrency for p in points])
-        X = np.array([p.output_tokens_per_s for p in points])
+        X = np.array([p.throughput for p in points])
         rms = float(np.sqrt(np.median((throughput(found.curve, N) / X - 1) ** 2)))
         assert rms < 0.06, name

@@ -14,7 +14,7 @@ from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.table import Table
 from harness.analysis.verdicts.client import NEAR, TOO_NEAR
-from harness.analysis.window import trend
+from harness.analysis.window import backlog
 from harness.record import Level, Record
 from harness.summary import LevelSummary
 from harness.traffic import parse
@@ -102,7 +102,7 @@ def test_a_steady_open_loop_is_rarely_called_unstable(window: float) -> None:
     for seed in range(200):
         service = random.Random(1000 + seed)
         records = [sent(t, takes=service.expovariate(1.0)) for t in poisson(8.0, window + 12.0, seed)]
-        found = trend(Table.of(records), 10.0, 10.0 + window)
+        found = backlog(Table.of(records), 10.0, 10.0 + window)
         assert found is not None
         rising += found.rising
     assert rising <= 14, "2.5 % are expected by chance; 7 % would be beyond it"
@@ -116,13 +116,13 @@ def at_rate(kind: str, rate: float, end: float, **changes: Any) -> list[Record]:
 def test_a_rate_that_varies_is_no_queue_that_grows() -> None:
     # 5 are in flight until 60 s and 35 from then on: a rise within a period only.
     table = Table.of(at_rate("series(0s:5,20s:35,gaps=constant)", 20.0, 300.0))
-    within, over = trend(table, 50.0, 65.0), trend(table, 50.0, 250.0, 40.0)
+    within, over = backlog(table, 50.0, 65.0), backlog(table, 50.0, 250.0, 40.0)
     assert within is not None
     assert within.rising
     assert over is not None
     assert not over.rising
     assert abs(over.slope) < 0.01
-    assert trend(table, 50.0, 170.0, 40.0) is None, "three periods"
+    assert backlog(table, 50.0, 170.0, 40.0) is None, "three periods"
 
 
 def test_a_queue_that_grows_from_period_to_period_is_one() -> None:
@@ -130,7 +130,7 @@ def test_a_queue_that_grows_from_period_to_period_is_one() -> None:
     records = [
         sent(r.scheduled_s, takes=0.01 * r.scheduled_s) for r in at_rate("wave(period=5s,low=1,high=9)", 5.0, 120.0)
     ]
-    found = trend(Table.of(records), 20.0, 100.0, 5.0)
+    found = backlog(Table.of(records), 20.0, 100.0, 5.0)
     assert found is not None
     assert found.rising
     assert found.slope == pytest.approx(0.05, rel=0.2)
@@ -162,7 +162,7 @@ def test_a_trace_is_held_against_its_own_times_and_not_against_its_mean_rate() -
 
 
 def test_nothing_in_flight_has_no_trend() -> None:
-    assert trend(Table.of([sent(0.0)]), 10.0, 20.0) is None
+    assert backlog(Table.of([sent(0.0)]), 10.0, 20.0) is None
 
 
 def test_open_levels_are_no_points_of_the_curve() -> None:

@@ -114,7 +114,7 @@ def test_slots_that_rest_by_request_are_not_counted_on() -> None:
     level = Level(0, 4, 0, 0.0, 1.0, 2.0, 3.0)
     little = Little(1.0, 1.0, 0.0, mismatch=False, enough=True)
     seen = Evidence(
-        little=little, trend=None, drift=None, late_reads=None, events_at_once=None, gaps=0, median_lag_s=None,
+        little=little, backlog=None, drift=None, late_reads=None, events_at_once=None, gaps=0, median_lag_s=None,
         usage_tokens=0.0,
     )  # fmt: skip
     codes = [

@@ -66,8 +66,8 @@ def test_a_level_errs_as_much_as_it_says_and_less_in_a_longer_window():
     for window, sigma in ((22.0, 0.03), (198.0, 0.01), (1e6, 0.005)):  # 9 times as long: a third; then the floor
         hold, rng = knee_truths.noisy(EXACT, 0.03, window), np.random.default_rng(1)
         levels = [hold(96, rng) for _ in range(2000)]
-        assert np.std([h.output_tokens_per_s for h in levels]) == pytest.approx(sigma * 2400, rel=0.05)
-        assert levels[0].se == pytest.approx(sigma * levels[0].output_tokens_per_s)
+        assert np.std([h.throughput for h in levels]) == pytest.approx(sigma * 2400, rel=0.05)
+        assert levels[0].se == pytest.approx(sigma * levels[0].throughput)
 
 
 def test_a_level_lasts_its_warm_up_window_and_cooldown_in_request_times():
@@ -185,9 +185,9 @@ def test_a_window_of_a_trace_says_what_the_whole_trace_does():
     whole = knee_truths.whole("lognormal", 4000, 16)
     rng = np.random.default_rng(0)
     levels = [knee_truths.windowed("lognormal", 4000, 16, rng) for _ in range(50)]
-    assert np.mean([h.output_tokens_per_s for h in levels]) == pytest.approx(whole.output_tokens_per_s, rel=0.02)
+    assert np.mean([h.throughput for h in levels]) == pytest.approx(whole.throughput, rel=0.02)
     assert {h.in_flight for h in levels} == {16.0}
-    assert all(h.se is not None and h.se >= 0.005 * h.output_tokens_per_s for h in levels)
+    assert all(h.se is not None and h.se >= 0.005 * h.throughput for h in levels)
     assert max(h.seconds for h in levels) < whole.seconds
 
 

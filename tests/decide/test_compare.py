@@ -381,7 +381,7 @@ def test_a_folder_s_facts_are_its_manifest_s() -> None:
     assert (found.start_to_ready_s, found.input_tokens, found.output_tokens) == (41.5, 1000.0, 200.0)
     assert len(found.points) == len(summaries.LEVELS) - 1, "the invalid level is left out"
     top = next(each for each in found.loads if each.load == 32)
-    rate = found.points[7].output_tokens_per_s
+    rate = found.points[7].throughput
     assert top.usd_per_million == pytest.approx(2.0 / (rate * 3600) * 1e6)
 
 
@@ -410,7 +410,7 @@ def test_a_level_that_comes_again_in_other_tools_files_is_a_repeat() -> None:
         return ForeignResult(source="vllm bench serve", levels=[level], lacks=("no error",))
 
     found = of_files("x", [("a", file(1, 100)), ("b", file(2, 190)), ("c", file(1, 102)), ("d", file(2, 188))])
-    assert [(each.place, [point.output_tokens_per_s for point in each.points]) for each in found] == [
+    assert [(each.place, [point.throughput for point in each.points]) for each in found] == [
         ("a, b", [100, 190]),
         ("c, d", [102, 188]),
     ]

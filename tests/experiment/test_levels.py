@@ -508,7 +508,7 @@ def test_budgets_are_the_run_s_not_the_sitting_s(tmp_path: Path, monkeypatch: py
 def earlier_level(index: int, concurrency: int, seconds: float) -> tuple[Level, MeasuredLevel]:
     level = Level(index, concurrency, 0, 100.0 * index, 100.0 * index, 100.0 * index + seconds, 100.0 * index + seconds)
     found = MeasuredLevel(
-        concurrency=concurrency, rate=None, in_flight=float(concurrency), output_tokens_per_s=100.0, se=1.0,
+        concurrency=concurrency, rate=None, in_flight=float(concurrency), throughput=100.0, se=1.0,
         error_rate=0.0, seconds=seconds, requests=100, request_s=0.5, valid=True, in_flight_ok=True, ttft_p99_s=None,
         slo=None,
     )  # fmt: skip

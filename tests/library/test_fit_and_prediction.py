@@ -41,7 +41,7 @@ def test_pairs_and_a_csv_of_them_give_the_same_curve(tmp_path: Path) -> None:
 
 def test_a_third_figure_is_the_standard_error() -> None:
     (point,) = [fitting._point(row) for row in [(4, 380.0, 2.5)]]
-    assert (point.concurrency, point.output_tokens_per_s, point.se) == (4.0, 380.0, 2.5)
+    assert (point.concurrency, point.throughput, point.se) == (4.0, 380.0, 2.5)
 
 
 @pytest.mark.parametrize("row", [(1,), (1, 2, 3, 4), (0, 10), (1, float("nan")), (1, float("inf"))])

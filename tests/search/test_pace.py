@@ -82,13 +82,13 @@ def run(
         se = max(0.005, noise) if measured else max(0.02, 1 / math.sqrt(max(1.0, X * window / TOKENS)))
         levels.append(
             MeasuredLevel(
-                concurrency=C, rate=None, in_flight=float(C), output_tokens_per_s=X * math.exp(rng.normal(0, noise)),
+                concurrency=C, rate=None, in_flight=float(C), throughput=X * math.exp(rng.normal(0, noise)),
                 se=se * X, assumed=not measured, error_rate=0.0, seconds=lasts, requests=int(X * lasts / TOKENS),
                 request_s=request_s, valid=True, in_flight_ok=True, ttft_p99_s=None, slo=None,
             )
         )  # fmt: skip
         found = curve.fit(
-            [curve.Point(h.users, h.in_flight, h.output_tokens_per_s, h.se, assumed=h.assumed) for h in levels],
+            [curve.Point(h.users, h.in_flight, h.throughput, h.se, assumed=h.assumed) for h in levels],
             draws=200,
         )
         first.setdefault(found.curve.state, now)
@@ -168,7 +168,7 @@ def test_past_the_levels_a_request_takes_as_long_as_throughput_makes_it() -> Non
     def seen(*rates: float) -> float:
         levels = [
             MeasuredLevel(
-                concurrency=4**i, rate=None, in_flight=None, output_tokens_per_s=X, se=None, error_rate=0.0,
+                concurrency=4**i, rate=None, in_flight=None, throughput=X, se=None, error_rate=0.0,
                 seconds=1.0, requests=1, request_s=4**i * TOKENS / X, valid=True, in_flight_ok=True, ttft_p99_s=None,
                 slo=None,
             )

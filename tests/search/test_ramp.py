@@ -39,7 +39,7 @@ def measured(C: int | None, X: float, **other: object) -> MeasuredLevel:
     """A level of which nothing is wrong: 128 tokens a request, 23 request times."""
     request_s = (C or 1) * 128 / X
     plain = MeasuredLevel(
-        concurrency=C, rate=None, in_flight=None if C is None else float(C), output_tokens_per_s=X, se=0.01 * X,
+        concurrency=C, rate=None, in_flight=None if C is None else float(C), throughput=X, se=0.01 * X,
         error_rate=0.0, seconds=23 * request_s, requests=23 * (C or 1), request_s=request_s, valid=True,
         in_flight_ok=True, ttft_p99_s=0.1, slo=None,
     )  # fmt: skip

@@ -89,7 +89,7 @@ def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open()
         return msgspec.structs.replace(plain, attainments=(share,))
 
     plain = MeasuredLevel(
-        concurrency=2, rate=None, in_flight=2.0, output_tokens_per_s=10.0, se=None, error_rate=0.0, seconds=60.0,
+        concurrency=2, rate=None, in_flight=2.0, throughput=10.0, se=None, error_rate=0.0, seconds=60.0,
         requests=12, request_s=10.0, valid=True, in_flight_ok=True, ttft_p99_s=None, slo="unresolved",
     )  # fmt: skip
     assert judged([level(12)]) == Judged("unresolved", "met", 1, True)
@@ -104,7 +104,7 @@ def test_a_level_with_fewer_in_flight_than_asked_for_can_miss_the_slo_and_not_me
               "missed": Attainment("ttft_p99=2s", 0.99, 0, 999, 0.0, wilson(0, 999), "missed")}  # fmt: skip
     for outcome, share in shares.items():
         low = MeasuredLevel(
-            concurrency=16, rate=None, in_flight=12.0, output_tokens_per_s=10.0, se=None, error_rate=0.0, seconds=60.0,
+            concurrency=16, rate=None, in_flight=12.0, throughput=10.0, se=None, error_rate=0.0, seconds=60.0,
             requests=999, request_s=1.0, valid=True, in_flight_ok=False, ttft_p99_s=None, slo=outcome,
             attainments=(share,),
         )  # fmt: skip

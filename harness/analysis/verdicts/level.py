@@ -6,7 +6,7 @@ import msgspec
 
 from harness.analysis.conditions import Conditions
 from harness.analysis.verdicts import client, server, tokens, window
-from harness.analysis.window import Little, Trend
+from harness.analysis.window import Backlog, Little
 from harness.judgement import Verdict, rank
 from harness.record import Level
 from harness.summary import LevelSummary
@@ -16,7 +16,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a level's records that its summary does not contain."""
 
     little: Little
-    trend: Trend | None  # open loop: of what is in flight
+    backlog: Backlog | None  # of an open loop
     drift: float | None  # share of its mean by which throughput moved over the window; None where that is chance
     late_reads: Verdict | None
     events_at_once: float | None  # that the server sends; None: one
@@ -27,14 +27,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_level(s: LevelSummary, level: Level, conditions: Conditions, seen: Evidence) -> list[Verdict]:
     """Every verdict on one level, the gravest first."""
-    rising = seen.trend is not None and seen.trend.rising
+    rising = seen.backlog is not None and seen.backlog.rising
     found = [
         server.errors_above_1_percent(s),
         client.client_limited(s, s.client),
         client.client_busy(s, s.client, conditions.ceiling_is_lower_bound),
         None if conditions.pauses else client.in_flight_low(s),
         client.schedule_not_kept(s, level, conditions.traffic, seen.median_lag_s),
-        server.unstable(s, seen.trend),
+        server.unstable(s, seen.backlog),
         None if rising else window.little_mismatch(s, seen.little),
         server.stalled(s, level.notes),
         window.not_settled(s, level.notes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.window import Trend
+from harness.analysis.window import Backlog
 from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.record import LevelNote
 from harness.summary import GpuView, LevelSummary
@@ -42,12 +42,12 @@ def stalled(s: LevelSummary, notes: Sequence[str]) -> Verdict | None:
     )
 
 
-def unstable(s: LevelSummary, trend: Trend | None) -> Verdict | None:
-    if trend is None or not trend.rising:
+def unstable(s: LevelSummary, backlog: Backlog | None) -> Verdict | None:
+    if backlog is None or not backlog.rising:
         return None
     return invalid(
         Code.UNSTABLE,
-        f"requests in flight rose by {trend.slope:.3g} a second over the whole window: the rate is above what the "
+        f"requests in flight rose by {backlog.slope:.3g} a second over the whole window: the rate is above what the "
         "server sustains, and there are no latencies of a steady state",
         "lower the rate; offered and completed requests per second stand",
         s.load,

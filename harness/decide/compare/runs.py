@@ -273,7 +273,7 @@ def _counts(point: Point) -> bool:
 
 def within_reason(point: Point) -> bool:
     """Whether a level can be one of a server; a stored summary may come from anybody."""
-    figures = (point.in_flight or point.concurrency, point.output_tokens_per_s, point.se or 1.0)
+    figures = (point.in_flight or point.concurrency, point.throughput, point.se or 1.0)
     return all(_LEAST < figure < _MOST for figure in figures)
 
 
