@@ -21,6 +21,7 @@ from harness.analysis.verdicts.workload import lengths_off, synthetic_text
 from harness.judgement import Code, Gravity, Outcome, Verdict, doubt, invalid, note
 from harness.manifest import Manifest
 from harness.predict import rules
+from harness.record import LevelNote
 from harness.results.result import Result
 from harness.roles import Role, role_of, stopped
 from harness.server_metrics import Figure
@@ -165,7 +166,7 @@ def _ramp(run: Result) -> list[RampStep]:
     """The ramp's decisions: from the manifest, or of a run that died from its levels."""
     if run.manifest.ramp:
         return run.manifest.ramp
-    begun = [level for level in run.levels if "void" not in level.notes]
+    begun = [level for level in run.levels if LevelNote.VOID not in level.notes]
     return [RampStep(level.concurrency, level.reason, level.rate, level.repeat) for level in begun]
 
 
@@ -236,7 +237,7 @@ def _with_gap(
 def _of_run(run: Result) -> list[Verdict]:
     out = []
     sessions = run.manifest.sessions
-    void = [level for level in run.levels if "void" in level.notes]
+    void = [level for level in run.levels if LevelNote.VOID in level.notes]
     if not run.complete:
         begun, finished = len(run.levels) - len(void), sum(level.finished for level in run.levels)
         why = sessions[-1].ended if sessions else None

@@ -6,13 +6,12 @@ import msgspec
 
 from harness.analysis import slo
 from harness.analysis.validity import Purpose, invalid_by, usable
+from harness.analysis.verdicts.server import ERROR_RATE
 from harness.judgement import Code
 from harness.record import Level, LevelNote
 from harness.roles import Role, role_of
 from harness.search.decision import Part
 from harness.summary import Attainment, LevelSummary, Spread
-
-ERRORS = 0.01  # share of failed requests above which a level is no point of the curve
 
 
 class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +50,7 @@ class MeasuredLevel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> bool:
         """Whether the level is a point of the curve."""
-        return self.valid and self.error_rate <= ERRORS and self.throughput > 0
+        return self.valid and self.error_rate <= ERROR_RATE and self.throughput > 0
 
     @property
     def failure(self) -> str:

@@ -14,12 +14,12 @@ import msgspec
 
 from harness.analysis.stats import half_width, running_means
 from harness.analysis.table import Floats
+from harness.scenario import PRECISION
 from harness.summary import Estimate
 
 REQUEST_TIMES = 22  # of the first check: an interval needs 20 mean ones, and requests in flight move the mean
 APART = 1.5  # from one check to the next (docs/method.md, The window)
 CHECKS = 6  # so the last one comes at 1.5⁵ = 7.6 times the first
-DEFAULT = 0.02  # half-width of a level's 95 % interval at which its window may end
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def window(
     start: float,
     request_s: float,
     *,
-    precision: float = 0.02,
+    precision: float = PRECISION,
     least: float = 0.0,
     most: float = math.inf,
 ) -> Window:

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis.verdicts.server import ERROR_RATE
 from harness.roles import Role
 from harness.search import first_pass, knee, refinement, slo
 from harness.search.decision import Decision, End, Reason, end, measure, measure_rate
-from harness.search.measured import ERRORS, MeasuredLevel
+from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 from harness.summary import FOUND, PROVISIONAL
 
@@ -88,7 +89,7 @@ def _abandoned(measured: Sequence[MeasuredLevel], search: Search) -> Decision | 
     if len(last) == _STALLS and all(m.stalled for m in last):
         return end(End.STALLED, levels=_STALLS)
     fixed = search.levels is not None or search.rates is not None
-    if fixed and not search.keep_going and measured and measured[-1].error_rate > ERRORS:
+    if fixed and not search.keep_going and measured and measured[-1].error_rate > ERROR_RATE:
         return end(End.FAILED, failure=measured[-1].failure)
     return None
 

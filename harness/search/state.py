@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis.stats import FLOOR
+from harness.analysis.stats import ASSUMED, FLOOR
+from harness.analysis.verdicts.server import ERROR_RATE
 from harness.scenario import Scenario
 from harness.search import decision, pace
 from harness.search.budget import Budget
 from harness.search.decision import Decision, Part, Reason
-from harness.search.measured import ERRORS, MeasuredLevel
+from harness.search.measured import MeasuredLevel
 
 KNEE_SHARE = 0.8  # of the knee, at which a soak without a load of its own is: as full as a server is run
-_ASSUMED = 0.02  # relative error of a level that has none
 _IN_VAIN = 2  # times that a level is measured without counting, after which its cause is taken to stand
 
 
@@ -168,12 +168,12 @@ class State(msgspec.Struct, frozen=True):
     def typical_error(self) -> float:
         """Relative error that a level has here."""
         errors = [m.se / m.throughput for m in self.valid if m.se]
-        return max(float(np.median(errors)), FLOOR) if errors else _ASSUMED
+        return max(float(np.median(errors)), FLOOR) if errors else ASSUMED
 
 
 def overloaded(level: MeasuredLevel, measured: Sequence[MeasuredLevel]) -> bool:
     """Whether its errors come from so much load: no level of as many, or more, in flight went without them."""
-    return level.error_rate > ERRORS and not any(m.counts and m.users >= level.users for m in measured)
+    return level.error_rate > ERROR_RATE and not any(m.counts and m.users >= level.users for m in measured)
 
 
 def ceiling(measured: Sequence[MeasuredLevel], search: Search) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from harness.analysis import window
 from harness.analysis.table import Floats, Ints
 from harness.record import Level, LevelNote
 from harness.roles import Role
-from harness.scenario import Scenario
+from harness.scenario import PRECISION, Scenario
 from harness.search import pace, precision
 from harness.search.budget import Budget
 from harness.search.history import History
@@ -366,7 +366,7 @@ class LevelTiming:
         """Whether throughput is precise: chunks stand for tokens, whose number in one hardly varies within a level."""
         requested = self._task.scenario.ramp.precision
         times, counts = self._tokens.times, self._tokens.counts.astype(np.float64)
-        wanted = precision.DEFAULT if requested is None else requested
+        wanted = PRECISION if requested is None else requested
         request_s = now.request_s + self._task.rest_s
         return precision.check(times, counts, self._start_s, now.time_s, request_s, wanted).precise
 

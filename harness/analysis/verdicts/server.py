@@ -9,7 +9,7 @@ from harness.judgement import Code, Verdict, doubt, invalid, note
 from harness.record import LevelNote
 from harness.summary import GpuView, LevelSummary
 
-ERROR_RATE = 0.01
+ERROR_RATE = 0.01  # share of failed requests above which a level is no point of the curve
 LUMPED = 0.05  # of the events, above which the server counts as sending several at a time
 KV_FULL = 0.95  # from here on the KV cache counts as full
 UNEVEN = 0.25  # of the engines' mean running requests, by which the busiest may exceed the idlest
