@@ -107,7 +107,7 @@ def attribute(
         mbu=mbu,
         mfu=mfu,
         factors=factors,
-        largest=_largest(factors, ratio, off.ratio if off else 1.0),
+        largest=_largest(factors, ratio, off.ratio if off else 1.0, rest),
         sentence="",
     )
     context = prediction.input_tokens + prediction.output_tokens / 2
@@ -156,17 +156,17 @@ def _furthest(levels: Sequence[PredictedLevel], decode: float | None) -> Off | N
     )
 
 
-def _largest(factors: Mapping[str, float], ratio: float, off: float) -> str:
+def _largest(factors: Mapping[str, float], ratio: float, off: float, rest: Cause) -> str:
     """The cause that moves throughput furthest the way that it went; none where the whole curve agrees.
 
     Where the plateau agrees, it is the way of `off`, the ratio furthest off below it; a cause that moves the plateau
-    little explains no level.
+    little explains no level. Where no cause moves it far, it is `rest`, that of what no figure explains.
     """
     deciding = off if agree(ratio) else ratio
     if agree(deciding):
         return Cause.NONE
     largest = (min if deciding < 1 else max)(factors, key=lambda cause: factors[cause])
-    return Cause.SOFTWARE if agree(factors[largest]) else largest
+    return rest if agree(factors[largest]) else largest
 
 
 # ---- what was measured ------------------------------------------------------------------------------------

@@ -172,10 +172,11 @@ def summarise_level(
     moved = drift.of_level(table, samples, level)
     of_drift = drifting.verdicts(moved, window, level.concurrency or level.rate) if moved else []
     more = filter(None, [replicas.uneven(made, facts.balance), limited, *of_drift])
-    judged = table.only(~table.canary) if table.canary.any() else table
     return msgspec.structs.replace(
         made,
-        slo=classes.attainments(facts.limits, facts.class_limits, judged, level, replicas=facts.replicas),
+        slo=classes.attainments(
+            facts.limits, facts.class_limits, _without_canaries(table), level, replicas=facts.replicas
+        ),
         sessions=of_sessions or UNSET,
         interference=interference.of_level(table, level) or UNSET,
         recoveries_s=recovery.of_level(table, level, facts.traffic) or UNSET,
@@ -187,8 +188,13 @@ def summarise_level(
 
 def attainments(table: Table, level: Level, facts: Facts, limits: Sequence[slo.SloLimit]) -> list[Attainment]:
     """How much of a finished level met limits that its run did not have; `table` holds the run's records."""
-    table = table.around(*level.window)
+    table = _without_canaries(table.around(*level.window))
     return slo.attainments(limits, table, whole_requests(table, level), replicas=facts.replicas)
+
+
+def _without_canaries(table: Table) -> Table:
+    """Latencies are those of the load's other requests."""
+    return table.only(~table.canary) if table.canary.any() else table
 
 
 def _load_generator(samples: Sequence[Sample], window: tuple[float, float], facts: Facts) -> ClientView:

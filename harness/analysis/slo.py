@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -191,6 +191,13 @@ def independent(a: Attainment) -> float:
     return Z95**2 * e * (1 - e) / (p - e) ** 2
 
 
+def by_chunks(found: Mapping[float, Judged]) -> list[str]:
+    """The limits that no load can be judged by, since its tokens come in chunks."""
+    pooled = [each for at in found.values() for each in at.pooled]
+    known = {each.limit for each in pooled if each.ci95 is not None}
+    return sorted({each.limit for each in pooled if each.n and each.ci95 is None} - known)
+
+
 def enough(attainment: Attainment) -> int | None:
     """Samples that would resolve an attainment if its share and clumping stay; None where no number would.
 
@@ -246,8 +253,8 @@ def fewest(needed: float) -> int:
 def pooled(repeats: Sequence[Attainment]) -> Attainment:
     """One limit's attainment over repeats of a level: counts added, and the independent samples among them."""
     known = [each for each in repeats if each.ci95 is not None]
-    if not known:
-        return repeats[0]
+    if len(known) < 2:
+        return known[0] if known else repeats[0]
     n = sum(each.n for each in known)
     effect = n / sum(independent(each) for each in known)
     return _judged(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
@@ -285,19 +292,20 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
     no lower end; None where none does. Repeats are judged together. Invalid levels are left out, except that one which
     errors or too few in flight make invalid can still miss.
     """
-    return _boundary(levels, lambda level: level.concurrency if level.rate is None else None)
+    return _boundary(by_load(levels, rates=False))
 
 
 def rate_knee(levels: Sequence[LevelSummary]) -> Value | None:
     """The SLO knee of open loop: as `knee`, of rates, requests per second; an unstable level missed the SLO."""
-    return _boundary(levels, lambda level: level.rate)
+    return _boundary(by_load(levels, rates=True))
 
 
-def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], float | None]) -> Value | None:
+def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judged]:
+    """Each load that says something of the SLO, the lowest first: of concurrencies, or of rates."""
     sound: dict[float, list[Sequence[Attainment]]] = defaultdict(list)
     failed: dict[float, int] = defaultdict(int)
     for level in levels:
-        at = load(level)
+        at = level.rate if rates else level.concurrency if level.rate is None else None
         if at is None or level.input_tokens_asked is not None:
             continue
         misses = Code.UNSTABLE in invalid_by(level) or outcome(level.slo) == Outcome.MISSED
@@ -305,7 +313,10 @@ def _boundary(levels: Sequence[LevelSummary], load: Callable[[LevelSummary], flo
             sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):
             failed[at] += 1
-    found = {at: judged(sound[at], failed[at]) for at in {*sound, *failed}}
+    return {at: judged(sound[at], failed[at]) for at in sorted({*sound, *failed})}
+
+
+def _boundary(found: Mapping[float, Judged]) -> Value | None:
     missed = min((at for at, each in found.items() if each.outcome == Outcome.MISSED), default=math.inf)
     end = float(missed) if missed < math.inf else None
     met = max((at for at, each in found.items() if each.outcome == Outcome.MET and at < missed), default=None)

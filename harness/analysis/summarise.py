@@ -85,7 +85,7 @@ def summarise(run: Result) -> Summary:
         curve=fitted,
         knees=knees,
         prediction=prediction,
-        cost=_cost(run.manifest, fitted, of_ramp, facts.unit),
+        cost=cost(run.manifest, fitted, of_ramp, facts.unit),
         client=facts.client,
         ramp=_ramp(run),
         phases=phase,
@@ -192,7 +192,7 @@ def lost(run: Result) -> int:
 def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
     """0; 3 when the answer rests on an invalid level; with `slo_fail` 99 where the SLO is missed, 3 where it is open.
 
-    It is missed where no level met it and one is known to have missed it, with no lower one that may have met it.
+    It is missed where the lowest load that says anything of it missed it.
     """
     levels = _counting(summary.levels)
     if summary.levels and not levels:
@@ -202,9 +202,8 @@ def exit_status(summary: Summary, *, slo_fail: bool = False) -> int:
         return 3
     if not slo_fail or is_decided(summary.knees.slo) or is_decided(summary.knees.slo_rate):
         return 0
-    likely = summary.knees.slo or summary.knees.slo_rate
-    missed = any(each.outcome == Outcome.MISSED for level in levels for each in level.slo)
-    return 99 if missed and not likely else 3
+    found = slo.by_load(levels, rates=any(level.rate is not None for level in levels))
+    return 99 if found and next(iter(found.values())).outcome == Outcome.MISSED else 3
 
 
 def _counting(levels: Sequence[LevelSummary]) -> list[LevelSummary]:
@@ -286,7 +285,7 @@ def _of_workload(run: Result, asked: WorkloadSummary | None) -> list[Verdict]:
     return list(filter(None, [off, synthetic_text(run.manifest, drafts=drafts)]))
 
 
-def _cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
+def cost(manifest: Manifest, fitted: Curve | None, levels: list[LevelSummary], unit: Unit) -> Cost | None:
     """Cost at the plateau where it was reached, else at the best level; all of it on the run's unit."""
     price, gpus = manifest.price, manifest.gpus
     means = {s.concurrency or s.in_flight: s.throughput.mean for s in levels if s.throughput.mean}

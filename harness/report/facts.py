@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.analysis import slo
 from harness.analysis.validity import Purpose, usable
 from harness.judgement import AGREES, Cause, Outcome
 from harness.report.document import Fact
@@ -18,6 +19,7 @@ from harness.report.headline import (
     price,
     state,
     throughputs_alone,
+    undecided,
     unit_of,
     unsettled,
 )
@@ -95,12 +97,11 @@ def _slo(summary: Summary) -> list[Fact]:
             likely = f"likely met up to {number(knee.value)} {unit}, with too few requests to decide"
             return [Fact("SLO", likely, joined(limits, beyond))]
         return [Fact("SLO", f"met up to {number(knee.value)} {unit}", joined(limits, beyond))]
-    outcomes = {each.outcome for level in judged for each in level.slo}
-    lowest = min(judged, key=lambda level: level.concurrency or level.rate or 0)
-    if any(each.outcome == Outcome.MISSED for each in lowest.slo):
-        return [Fact("SLO", f"missed at the lowest level, {load_of(lowest)}", limits)]
-    few = "no level has enough requests to decide" if Outcome.UNRESOLVED in outcomes else "no level is valid"
-    return [Fact("SLO", "unresolved", joined(limits, few))]
+    found = slo.by_load(summary.levels, rates=open_loop)
+    lowest = next(iter(found), None)
+    if lowest is not None and found[lowest].outcome == Outcome.MISSED:
+        return [Fact("SLO", f"missed at the lowest level, {load(open_loop, lowest)}", limits)]
+    return [Fact("SLO", "unresolved", joined(limits, undecided(found, unit)))]
 
 
 def _prediction(summary: Summary) -> list[Fact]:
@@ -196,7 +197,7 @@ def _gpu(summary: Summary) -> list[Fact]:
         f"{number(memory / 1e9)} GB in use" if memory is not None else "",
     )
     many = f" on {gpu.gpus} GPUs" if gpu.gpus > 1 else ""
-    return [Fact("GPU", f"{number(gpu.power_w)} W{many} at C = {top.concurrency}", detail)]
+    return [Fact("GPU", f"{number(gpu.power_w)} W{many} at {load_of(top)}", detail)]
 
 
 def _client(summary: Summary) -> list[Fact]:

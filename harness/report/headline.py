@@ -18,8 +18,9 @@ from here; nothing is decided here. Left out: what one level gives (`operating_p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from harness.analysis import slo
 from harness.analysis.validity import Purpose, invalid_by, usable
 from harness.judgement import Code, Outcome
 from harness.report.document import Fact
@@ -170,12 +171,25 @@ def _limited_knee(summary: Summary) -> Fact:
             return Fact("Knee", f"about {_count(knee.value, unit)} ({why})", limits)
         if missed is None:
             return Fact("Knee", f"at least {_count(knee.value, unit)}: no level misses the limits", limits)
-        return Fact("Knee", f"{number(knee.value)} {unit} meet the limits, {number(missed)} miss them", limits)
-    lowest = judged[0] if judged else None
-    own = [each for level in judged if level.load == judged[0].load for each in level.slo]
-    if lowest is not None and any(each.outcome == Outcome.MISSED for each in own):
-        return Fact("Knee", f"below {_count(lowest.load, unit)}: the lowest level misses the limits", limits)
-    return Fact("Knee", "not measurable: no level has enough requests to decide the limits", limits)
+        verb = "meets" if knee.value == 1 else "meet"
+        return Fact("Knee", f"{_count(knee.value, unit)} {verb} the limits, {number(missed)} miss them", limits)
+    found = slo.by_load(summary.levels, rates=open_loop)
+    lowest = next(iter(found), None)
+    if lowest is not None and found[lowest].outcome == Outcome.MISSED:
+        return Fact("Knee", f"below {_count(lowest, unit)}: the lowest level misses the limits", limits)
+    return Fact("Knee", undecided(found, unit), limits)
+
+
+def undecided(found: Mapping[float, slo.Judged], unit: str) -> str:
+    """Why no load is known to meet the limits, where the lowest does not miss them."""
+    if chunked := slo.by_chunks(found):
+        return f"not measurable: tokens come in chunks, so {listed(chunked)} cannot be judged; limit tpot or icl"
+    missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
+    if missed is not None:
+        return f"below {_count(missed, unit)}: {number(missed)} miss the limits, lower levels have too few requests"
+    if not found:
+        return "not measurable: no valid level says whether it meets the limits"
+    return "not measurable: no level has enough requests to decide the limits"
 
 
 def _which_missed(judged: Sequence[LevelSummary]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from harness.analysis import slo
 from harness.analysis.stats import t_quantile
 from harness.analysis.validity import Purpose, usable
 from harness.summary import Estimate, LevelSummary, Spread
@@ -52,6 +53,7 @@ def mean_of(same: Sequence[LevelSummary]) -> LevelSummary:
         requests=sum(x.requests for x in same),
         errors=sum(x.errors for x in same),
         verdicts=[verdict for x in same for verdict in x.verdicts],
+        slo=list(slo.judged([x.slo for x in same if usable(x, Purpose.ANSWER)] or [first.slo], 0).pooled),
         **spreads,
         **rates,
     )

@@ -186,9 +186,7 @@ def test_a_level_without_an_error_among_others_has_an_assumed_one() -> None:
 
 
 def test_levels_without_errors_are_fitted_from_their_scatter() -> None:
-    points = [
-        Point(p.concurrency, None, p.throughput) for p in measured(GRIDS["tens"], 0.01, 0.0001, 48.0, 0.01)
-    ]
+    points = [Point(p.concurrency, None, p.throughput) for p in measured(GRIDS["tens"], 0.01, 0.0001, 48.0, 0.01)]
     found = fit(points)
     assert hinge(found) == pytest.approx(48.0, rel=0.1)
     assert covers(found, 48.0)

@@ -307,6 +307,14 @@ def test_a_client_that_was_limited_at_1_leaves_no_times_to_go_by_but_too_few_in_
     assert attributed(prediction, changed(levels, 1, verdicts=few, **slow)).ratio_single is not None
 
 
+def test_several_small_causes_leave_it_to_the_one_that_the_rest_has() -> None:
+    prediction = predicted()
+    levels = faster(faster(as_predicted(prediction), 64, 0.85, verdicts=LIMITED), 8, 0.7)
+    found = attributed(prediction, levels)
+    assert found.largest == Cause.CLIENT
+    assert found.largest in found.factors
+
+
 def test_a_level_of_errors_is_no_level() -> None:
     prediction = predicted()
     levels = faster(

@@ -588,7 +588,9 @@ def test_missed_goes_before_unresolved_and_that_before_met() -> None:
 def test_each_repeat_of_a_folder_is_a_run_with_a_curve_of_its_own() -> None:
     made = summaries.full()
     levels = [msgspec.structs.replace(level, repeat=i) for i in range(2) for level in made.levels]
-    parts = [measured_runs._repeat(msgspec.structs.replace(made, levels=levels), i) for i in range(2)]
+    parts = [
+        measured_runs._repeat(summaries.MANIFEST, msgspec.structs.replace(made, levels=levels), i) for i in range(2)
+    ]
     assert [len(part.levels) for part in parts] == [10, 10]
     plateaus = [part.curve.plateau_tokens_per_s.value for part in parts if part.curve]
     assert plateaus == [pytest.approx(summaries.P, rel=0.02)] * 2

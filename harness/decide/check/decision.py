@@ -228,28 +228,35 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
     assert made.at is not None
     assert wanted.bound is not None
     (limit,) = slo.limits({wanted.figure: wanted.bound})
-    pairs = [(each, level) for each in side for level in levels_at(each, made.at, open_loop=made.open_loop)]
-    sound = [pair for pair in pairs if usable(pair[1], Purpose.ANSWER)]
-    judge = sound or [pair for pair in pairs if usable(pair[1], Purpose.MISS)]
-    if not judge:
-        return _unresolved(made, _void([level for _, level in pairs]))
-    value = mean([figures.of_level(level, wanted.figure) for _, level in judge])
+    sound: list[tuple[Measured, LevelSummary]] = []
+    overloaded: list[tuple[Measured, LevelSummary]] = []
+    for each in side:
+        levels = levels_at(each, made.at, open_loop=made.open_loop)
+        valid = [(each, level) for level in levels if usable(level, Purpose.ANSWER)]
+        failed = [(each, level) for level in levels if usable(level, Purpose.MISS)]
+        if not valid and not failed:
+            return _unresolved(made, _void(levels))
+        sound, overloaded = sound + valid, overloaded + ([] if valid else failed)
+    value = mean([figures.of_level(level, wanted.figure) for _, level in sound or overloaded])
     made = msgspec.structs.replace(made, value=value)
-    found = [_attained(each, level, limit) for each, level in judge]
+    found = [_attained(each, level, limit) for each, level in (*sound, *overloaded)]
     known = [each for each in found if each is not None]
     if len(known) < len(found):
         return _unresolved(made, Quantity(value, None, "no interval", f"measure it with --slo {limit}"))
-    pooled = slo.pooled(known) if len(known) > 1 else known[0]
+    within, beyond = known[: len(sound)], known[len(sound) :]
+    if any(each.outcome != Outcome.MISSED for each in beyond):
+        return _unresolved(made, _void([level for _, level in overloaded]))
+    together = slo.judged([(each,) for each in within], len(beyond))
+    pooled = together.pooled[0] if together.pooled else slo.pooled(beyond)
     made = msgspec.structs.replace(made, attainment=pooled)
     if pooled.ci95 is None:
         return _unresolved(
             made, Quantity(value, None, "no interval: tokens came in chunks", "limit tpot or icl instead")
         )
     swapped = {Outcome.MET: Outcome.MISSED, Outcome.MISSED: Outcome.MET}
-    outcome = next((each for each in Outcome if each == pooled.outcome), Outcome.UNRESOLVED)
-    outcome = swapped.get(outcome, outcome) if wanted.least else outcome
-    if not sound and pooled.outcome != Outcome.MISSED:
-        return _unresolved(made, _void([level for _, level in judge]))
+    outcome = swapped.get(together.outcome, together.outcome) if wanted.least else together.outcome
+    if outcome is Outcome.UNRESOLVED and beyond:
+        return _unresolved(made, _void([level for _, level in overloaded]))
     if outcome is Outcome.UNRESOLVED:
         needed = slo.enough(pooled)
         way_out = f"{needed:,} requests would tell: hold the level longer" if needed else "hold the level longer"
@@ -259,8 +266,9 @@ def _by_attainment(made: Decision, wanted: Threshold, side: Sequence[Measured]) 
 
 def _attained(of: Measured, level: LevelSummary, limit: slo.SloLimit) -> Attainment | None:
     """How much of a level met a limit: as the run was asked, else from its requests; None where they are not there."""
+    of_all = not any(each.class_ for each in level.slo)  # else it is of the classes that have no limits of their own
     for each in level.slo:
-        if each.limit == str(limit) and not each.class_ and _plausible(each):
+        if of_all and each.limit == str(limit) and _plausible(each):
             return each
     if of.result is None:
         return None

@@ -226,7 +226,11 @@ def _cost(name: str) -> Callable[[Summary], Quantity]:
 def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
     def read(summary: Summary) -> Quantity:
         found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
-        return Quantity(found.value, found.ci95) if found else Quantity(None, None, "the phase was not probed")
+        return (
+            Quantity(found.value, found.ci95)
+            if found
+            else Quantity(None, None, "no probe of the phase, or one of all repeats together")
+        )
 
     return read
 

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.analysis import curve, slo
+from harness.analysis import curve, slo, summarise
 from harness.analysis.validity import Purpose, usable
 from harness.decide.check import figures
 from harness.decide.check.expression import Subject
 from harness.decide.check.figures import Quantity
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
+from harness.manifest import Manifest
 from harness.results.result import Result
 from harness.summary import LevelSummary, Summary
+from harness.work import Unit
 
 NOTHING_IN_COMMON = Quantity(
     None, None, "no valid level was measured in every run", "measure the same levels: --levels 1,2,4,8"
@@ -39,12 +41,12 @@ def read(place: str) -> list[Measured]:
     if not found:
         raise runs.unfinished(place)
     repeats = sorted({level.repeat for level in summary.levels})
-    parts = [summary] if len(found) == 1 else [_repeat(summary, repeat) for repeat in repeats]
+    parts = [summary] if len(found) == 1 else [_repeat(manifest, summary, repeat) for repeat in repeats]
     return [Measured(run=run, summary=part, result=result) for run, part in zip(found, parts, strict=True)]
 
 
-def _repeat(summary: Summary, repeat: int) -> Summary:
-    """One repeat of a run, with a curve and knees of its own."""
+def _repeat(manifest: Manifest, summary: Summary, repeat: int) -> Summary:
+    """One repeat of a run, with a curve, knees and cost of its own; phases are known of the whole run alone."""
     levels = [level for level in summary.levels if level.repeat == repeat]
     of_ramp = [level for level in levels if level.input_tokens_asked is None]
     points = [point for point in curve.points_of(of_ramp) if runs.within_reason(point)]
@@ -53,7 +55,9 @@ def _repeat(summary: Summary, repeat: int) -> Summary:
     knees = msgspec.structs.replace(
         fit.knees if fit else summary.knees, slo=slo.knee(of_ramp), slo_rate=slo.rate_knee(of_ramp)
     )
-    return msgspec.structs.replace(summary, levels=levels, curve=fit.curve if fit else None, knees=knees)
+    fitted = fit.curve if fit else None
+    usd = summarise.cost(manifest, fitted, of_ramp, Unit(summary.unit))
+    return msgspec.structs.replace(summary, levels=levels, curve=fitted, knees=knees, cost=usd, phases=None)
 
 
 def levels_at(of: Measured, load: float, *, open_loop: bool) -> list[LevelSummary]:

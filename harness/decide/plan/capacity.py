@@ -222,7 +222,7 @@ def _outcome(levels: Sequence[LevelSummary], wanted: Sequence[ClassLimit], by: s
     if not wanted:
         return None
     if by == "requests":
-        return slo.outcome([each for level in levels for each in level.slo]).value
+        return slo.judged([level.slo for level in levels], 0).outcome.value
     met = all(measured.met(level, limit) for level in levels for _, limit in wanted)
     return (Outcome.MET if met else Outcome.MISSED).value
 
