@@ -92,7 +92,7 @@ def summarise(run: Result) -> Summary:
         workload=workload or UNSET,
         checks=checks.of_run(
             of_ramp,
-            knee,
+            knees.slo_rate.value if knee is None and knees.slo_rate else knee,
             run.manifest.scenario.slo,
             expected_hits=run.manifest.workload.expected_hit_rate or None,
             workload=workload,

@@ -136,8 +136,14 @@ def met(level: LevelSummary, limit: slo.SloLimit) -> bool:
 
 
 def percentile(level: LevelSummary, limit: slo.SloLimit) -> float | None:
-    """The percentile that a limit is about, in seconds; the largest value replaces a missing one."""
-    spread: Spread = getattr(level, f"{limit.figure}_s")
+    """The percentile that a limit is about, in seconds; the largest value replaces a missing one.
+
+    `itl` and `icl` without a percentile are of requests: their mean pace, and their longest gap.
+    """
+    if limit.figure == "icl" and not limit.of_gaps:
+        return level.icl_s.max
+    of_requests = limit.figure == "itl" and not limit.of_gaps
+    spread: Spread = level.tpot_s if of_requests else getattr(level, f"{limit.figure}_s")
     known = {0.5: spread.p50, 0.9: spread.p90, 0.95: spread.p95, 0.99: spread.p99}
     value = known.get(limit.needed)
     return spread.max if value is None else value

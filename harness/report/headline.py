@@ -108,7 +108,7 @@ def of_curve(
         return Fact(label, f"not measurable: {_reasons(curve) or _too_few(len(set(loads)))}")
     if now == BEYOND:
         last = curve.at_least_concurrency if curve.at_least_concurrency is not None else max(loads, default=None)
-        where = "the last level" if last is None else _count(last, unit)
+        where = "the last level" if last is None else count(last, unit)
         return Fact(label, f"above {where}: throughput still rises there", _expected(curve))
     hinge = hinge_of(curve, knees) or Value(None)
     about = "about " if now == PROVISIONAL else ""
@@ -118,7 +118,7 @@ def of_curve(
     )
     if at_lowest and lowest != 1:
         about = "at most "
-    value = f"{about}{_count(hinge.value, unit)}{_brackets(hinge, now)}"
+    value = f"{about}{count(hinge.value, unit)}{_brackets(hinge, now)}"
     return Fact(label, value, _not_rising(curve, lowest) if at_lowest and lowest is not None else "")
 
 
@@ -168,15 +168,15 @@ def _limited_knee(summary: Summary) -> Fact:
         if not is_decided(knee):
             above = "" if missed is None else f"; {number(missed)} miss the limits"
             why = f"provisional: too few requests to decide{above}"
-            return Fact("Knee", f"about {_count(knee.value, unit)} ({why})", limits)
+            return Fact("Knee", f"about {count(knee.value, unit)} ({why})", limits)
         if missed is None:
-            return Fact("Knee", f"at least {_count(knee.value, unit)}: no level misses the limits", limits)
+            return Fact("Knee", f"at least {count(knee.value, unit)}: no level misses the limits", limits)
         verb = "meets" if knee.value == 1 else "meet"
-        return Fact("Knee", f"{_count(knee.value, unit)} {verb} the limits, {number(missed)} miss them", limits)
+        return Fact("Knee", f"{count(knee.value, unit)} {verb} the limits, {number(missed)} miss them", limits)
     found = slo.by_load(summary.levels, rates=open_loop)
     lowest = next(iter(found), None)
     if lowest is not None and found[lowest].outcome == Outcome.MISSED:
-        return Fact("Knee", f"below {_count(lowest, unit)}: the lowest level misses the limits", limits)
+        return Fact("Knee", f"below {count(lowest, unit)}: the lowest level misses the limits", limits)
     return Fact("Knee", undecided(found, unit), limits)
 
 
@@ -186,7 +186,7 @@ def undecided(found: Mapping[float, slo.Judged], unit: str) -> str:
         return f"not measurable: tokens come in chunks, so {listed(chunked)} cannot be judged; limit tpot or icl"
     missed = next((load for load, each in found.items() if each.outcome == Outcome.MISSED), None)
     if missed is not None:
-        return f"below {_count(missed, unit)}: {number(missed)} miss the limits, lower levels have too few requests"
+        return f"below {count(missed, unit)}: {number(missed)} miss the limits, lower levels have too few requests"
     if not found:
         return "not measurable: no valid level says whether it meets the limits"
     return "not measurable: no level has enough requests to decide the limits"
@@ -224,10 +224,10 @@ def _sustained(levels: Sequence[LevelSummary], top: LevelSummary | None) -> Fact
     return Fact("Sustained rate", f"at least {number(top.rate)} requests/s, the highest rate measured")
 
 
-def _count(value: float | None, unit: str) -> str:
+def count(value: float | None, unit: str) -> str:
     """So many of a unit.
 
-    >>> _count(1, "requests in flight"), _count(16.2, "sessions")
+    >>> count(1, "requests in flight"), count(16.2, "sessions")
     ('1 request in flight', '16.2 sessions')
     """
     words = number(value)

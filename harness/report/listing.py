@@ -130,12 +130,15 @@ def _quantity(found: Quantity, beyond: str, scale: float = 1.0, words: str = "")
 
     >>> _quantity(Quantity(16.2, (15.4, 17.1)), ""), _quantity(Quantity(0.05, None, "provisional"), "", 1e3, "ms")
     ('16.2 (15.4–17.1)', 'about 50 ms')
+    >>> _quantity(Quantity(64.0, (64.0, None), "no level misses the SLO"), "")
+    'at least 64'
     >>> _quantity(Quantity(None, (64.0, None), "rises"), "above"), _quantity(Quantity(None), "")
     ('above 64', '–')
     """
     low, high = found.ci95 or (None, None)
     if found.value is None:
         return MISSING if low is None else f"{beyond} {number(low * scale)} {words}".rstrip()
-    about = "about " if found.why else ""
+    at_least = found.value == low and high is None
+    about = "at least " if at_least else "about " if found.why else ""
     ends = "" if about else interval((low and low * scale, high and high * scale))
     return f"{about}{number(found.value * scale)} {words}".rstrip() + (f" ({ends})" if ends else "")

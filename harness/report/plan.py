@@ -8,6 +8,7 @@ from harness.decide.plan.day import Day
 from harness.decide.plan.plan import Plan
 from harness.report.document import Column, Document, Fact, Section, shown
 from harness.report.format import MISSING, confidence, joined, listed, ms, number, percent, plain
+from harness.report.headline import count
 from harness.units import span
 from harness.work import Unit
 
@@ -66,8 +67,7 @@ def _spread(ends: tuple[int, int]) -> str:
 
 def _running(capacity: Capacity, at: MeasuredLoad) -> str:
     X, unit = at.work_per_s, capacity.counts.per_s
-    in_flight = "request in flight" if at.load == 1 else "requests in flight"
-    load = f"{number(at.load)} {'requests/s' if capacity.open_loop else in_flight}"
+    load = f"{number(at.load)} requests/s" if capacity.open_loop else count(at.load, capacity.load_unit)
     first = f"TTFT p99 {ms(at.ttft_s.p99)} ms" if at.ttft_s.p99 is not None else f"TTFT p50 {ms(at.ttft_s.p50)} ms"
     first = first if capacity.counts.decodes else first.replace("TTFT", "E2E")
     return f"{load}: {number(X.value)} {unit} ({confidence(X.ci95)}), {number(at.requests_per_s)} requests/s, {first}"
@@ -115,13 +115,13 @@ def _sizes(plan: Plan) -> Section:
 
 
 def _loads(capacity: Capacity) -> list[Column]:
-    rows = capacity.loads
+    rows, first = capacity.loads, "TTFT" if capacity.counts.decodes else "E2E"
     return shown(
         [
             Column("load", [number(each.load) for each in rows]),
             Column(capacity.counts.per_s, [number(each.work_per_s.value) for each in rows]),
-            Column("TTFT p50 ms", [ms(each.ttft_s.p50) for each in rows]),
-            Column("TTFT p99 ms", [ms(each.ttft_s.p99) for each in rows]),
+            Column(f"{first} p50 ms", [ms(each.ttft_s.p50) for each in rows]),
+            Column(f"{first} p99 ms", [ms(each.ttft_s.p99) for each in rows]),
             Column("ITL ms", [ms(each.itl_s.mean) for each in rows]),
             Column("SLO", [each.slo or MISSING for each in rows], words=True),
         ]

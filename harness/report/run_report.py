@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from harness.analysis.table import Table
+from harness.analysis.level import Facts
 from harness.analysis.timeline import timeline
 from harness.decide.plan import what_if
 from harness.manifest import Manifest, Scenario
@@ -100,7 +100,7 @@ def report(
 
 def with_records(document: doc.Document, summary: Summary, result: Result) -> doc.Document:
     """The report with the charts that need the requests or the telemetry; they stand before the levels."""
-    table = Table.of(result.records, unit_of(summary)) if result.records else None
+    table = Facts.of(result.manifest).table(result.records) if result.records else None
     found = timeline(table, result.samples, result.last_s)
     more = [
         doc.Section("Over time", charts=timelines.charts(summary, found)),

@@ -97,6 +97,11 @@ def test_models_are_told_by_parameters_and_without_them_by_name() -> None:
     assert state("model", nameless, nameless) == "unknown"
     assert state("model", nameless, differing(parameters=None, model="other")) == "fatal"
     assert state("model", FACTS, differing(model="the same under another name")) == "equal"
+    repeats_differ = [run("a"), run("a")]
+    named = [msgspec.structs.replace(each, facts=msgspec.structs.replace(nameless, model=name))
+             for each, name in zip(repeats_differ, ("llama", "qwen"), strict=True)]  # fmt: skip
+    row = fairness._model([named, named])
+    assert (row.state, row.why) == ("fatal", "the repeats of one stack differ")
 
 
 @pytest.mark.parametrize(
@@ -310,6 +315,16 @@ def test_runs_that_alternate_are_rounds() -> None:
     assert not alternate(a[:2], b)
     assert not alternate(a, [run("b") for _ in range(3)])
     assert not alternate(a, [run("b", began=f"2026-01-02T0{hour}") for hour in (1, 2, 3)])
+
+
+def test_pairs_are_those_in_time_whatever_the_order_of_the_arguments() -> None:
+    drift = (1.0, 1.02, 1.04, 1.06)
+    a = [run("a", each, began=f"2026-01-01T0{2 * i}") for i, each in enumerate(drift)]
+    b = [run("b", 1.1 * each, began=f"2026-01-01T0{2 * i + 1}") for i, each in enumerate(drift)]
+    (one,), (other,) = compare([*a, *b]).pairs, compare([*a, *reversed(b)]).pairs
+    assert one.rounds
+    assert other.b_over_a == one.b_over_a
+    assert one.outcome == "faster"
 
 
 def test_one_stack_is_no_comparison() -> None:

@@ -76,6 +76,16 @@ CURVE = (load(1, 100), load(8, 700), load(16, 960), load(32, 1000), load(64, 990
 LIMITED: dict[str, Any] = {"slo": ["ttft_p99=2s"], "slo_load": 8.0, "slo_missed": 16.0}
 
 
+def test_only_a_closed_loop_that_ended_below_every_miss_may_carry_more_further_up() -> None:
+    def rises(**changes: Any) -> bool:
+        made = planned(capacity(*CURVE[:2], rises=True, slo=["ttft_p99=2s"], slo_load=8.0, **changes))
+        return any("still rises" in note for note in made.notes)
+
+    assert rises()
+    assert not rises(slo_missed=16.0)
+    assert not rises(open_loop=True)
+
+
 def planned(found: Capacity, **question: Any) -> Plan:
     question.setdefault("demand", Demand(requests_per_s=10.0))
     asked = Question(**question)

@@ -302,7 +302,8 @@ def _by_ratio(made: Decision, wanted: Threshold, under: Conditions) -> Decision:
         return _unresolved(made, NOTHING_IN_COMMON)
     sides: list[list[dict[float, tuple[float, float]]]] = []
     for side in (under.baseline, under.runs):
-        found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in side]
+        ordered = sorted(side, key=lambda each: each.run.began or "")  # where they alternate, the n-th are a pair
+        found = [[_of_run(wanted, each, load, open_loop=made.open_loop) for load in loads] for each in ordered]
         lacking = next((each for own in found for each in own if each.why or not each.value or each.value < 0), None)
         if lacking is not None:  # a figure with a reason is at most a best estimate: its ratio has no end above
             whose, value = ("the baseline: ", None) if side is under.baseline else ("", lacking.value)

@@ -7,6 +7,7 @@ a knee or a plateau, the levels may still show that it is at least so much.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 
 from harness import units
-from harness.analysis.stats import t_quantile, wilson
+from harness.analysis.stats import SAMPLES, t_quantile, wilson
 from harness.analysis.validity import Purpose, usable
 from harness.decide.check.expression import KNEE, NUMBER, PASS, PER_SECOND, SECONDS, SHARE, Subject, Threshold
 from harness.errors import HarnessError, nearest
@@ -112,11 +113,20 @@ def of_level(level: LevelSummary, name: str) -> Quantity:
     for attribute in figure.path:
         above, found = found, getattr(found, attribute, None)
         if found is None or found is msgspec.UNSET:
-            why = f"{above.n} samples do not carry it" if isinstance(above, Spread) else "it was not measured"
-            return Quantity(None, None, why, "hold the level longer" if isinstance(above, Spread) else "")
+            return _missing(above, attribute)
     if isinstance(found, Estimate):
         return Quantity(found.mean, found.ci95, "", "hold the level longer: --level-seconds")
     return Quantity(float(found), None, "", AGAIN)
+
+
+def _missing(above: Any, name: str) -> Quantity:
+    """Why there is no figure of that name."""
+    if not isinstance(above, Spread):
+        return Quantity(None, None, "it was not measured")
+    q = name.removeprefix("p")
+    if q.isdigit() and above.n >= SAMPLES.get(int(q), math.inf):
+        return Quantity(None, None, "it was left out", "see the level's remarks: knee report DIR --verbose")
+    return Quantity(None, None, f"{above.n} samples do not carry it", "hold the level longer")
 
 
 def error_rate(levels: Sequence[LevelSummary]) -> Quantity:

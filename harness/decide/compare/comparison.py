@@ -216,6 +216,7 @@ def _common_name(runs: Sequence[Run]) -> str:
 
 def _pairs(groups: Mapping[str, Sequence[Run]], fits: Mapping[str, curve.Fit], *, refused: bool) -> list[Pair]:
     """Every two stacks, judged together."""
+    groups = {label: in_time(group) for label, group in groups.items()}  # where they alternate, the n-th are a pair
     rates = {label: [run.throughput() for run in group] for label, group in groups.items()}
     found: list[tuple[str, str, list[float], bool, Difference | None]] = []
     for a, b in itertools.combinations(groups, 2):
@@ -259,6 +260,11 @@ def _outcome(apart: Difference, turned: Turnover | None, *, shown: bool, refused
     if turned is not None:
         return "turns_over"
     return "faster" if shown else "no_difference"
+
+
+def in_time(runs: Sequence[Run]) -> list[Run]:
+    """The runs in the order in which they began."""
+    return sorted(runs, key=lambda run: run.began or "")
 
 
 def alternate(a: Sequence[Run], b: Sequence[Run]) -> bool:

@@ -200,6 +200,8 @@ def _model(stacks: Sequence[Sequence[Run]]) -> Row:
         return Row(name="model", values=values, state=EQUAL if len(every) == 1 else FATAL)
     if len(every - {None}) > 1:
         return Row(name="model", values=values, state=FATAL)
+    if any(len({run.facts.model for run in runs} - {None}) > 1 for runs in stacks):
+        return Row(name="model", values=values, state=FATAL, why="the repeats of one stack differ")
     if len({name for name in names if name}) > 1:
         return Row(name="model", values=values, state=FATAL, why="other names, and no parameters to tell by")
     return Row(name="model", values=values, state=UNKNOWN, why="by its name alone" if None not in names else "")

@@ -13,6 +13,7 @@ import msgspec
 
 from harness.analysis.points import Point, foreign_point, points_of, pool
 from harness.analysis.summarise import summarise
+from harness.analysis.validity import Purpose, usable
 from harness.errors import HarnessError
 from harness.judgement import Code
 from harness.manifest import Amount, Card, Manifest, Roof
@@ -130,8 +131,9 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
     start = manifest.stack or None
     out = []
     for repeat in sorted({level.repeat for level in summary.levels}):
-        levels = [level for level in summary.levels if level.repeat == repeat]
+        levels = [each for each in summary.levels if each.repeat == repeat and each.input_tokens_asked is None]
         points = [each for each in points_of(levels) if _counts(each) and within_reason(each)]
+        valid = [level for level in levels if level.load is not None and usable(level, Purpose.ANSWER)]
         out.append(
             Run(
                 label=label,
@@ -144,7 +146,7 @@ def of_folder(label: str, place: str, manifest: Manifest, summary: Summary) -> l
                 input_tokens=lengths[0],
                 output_tokens=lengths[1],
                 points=points,
-                loads=[_load(level, manifest) for level in levels if level.load is not None],
+                loads=[_load(level, manifest) for level in valid],
                 predicted_plateau=summary.prediction.plateau_tokens_per_s.mid if summary.prediction else None,
                 ceiling=ceiling(manifest.roof, *lengths),
                 start_to_ready_s=start and start.start_to_ready_s,

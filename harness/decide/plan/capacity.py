@@ -76,6 +76,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     engine: str  # as the manifest has it; "": not known
     loads: list[MeasuredLoad]  # rising
     prediction: Prediction | None = None  # what is known of model and card
+    load_unit: str = "requests in flight"  # what a load counts in a closed loop
 
     @property
     def counts(self) -> Unit:
@@ -136,6 +137,7 @@ def of_summary(
         simulated=summary.simulated,
         open_loop=any(level.rate is not None for level in levels),
         unit=unit.value,
+        load_unit=summary.load_unit,
         slo=[_words(of_class, limit) for of_class, limit in wanted],
         slo_by=judged,
         slo_load=met and met / replicas,

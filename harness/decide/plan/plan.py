@@ -165,7 +165,7 @@ def _notes(plan: Plan, at: MeasuredLoad) -> list[str]:
     """What the figures rest on beyond the measured curve, and what would make them better."""
     capacity, prices, demand, point = plan.capacity, plan.question.prices, plan.question.demand, plan.operating_point
     last, found = capacity.loads[-1].load == at.load, []
-    if last and capacity.rises:
+    if last and capacity.rises and not capacity.open_loop and point.missed_at is None:
         found.append(
             "throughput still rises at the last measured load: a higher one may carry more and is not planned on"
         )
