@@ -22,7 +22,10 @@ AnswerLength = Annotated[int, bound("an answer has at least 1 token", "give 1 or
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Requests that their users give up: a share of them, after a time or after some tokens of the answer."""
+    """Requests that their users give up: a share of them, after a time or after some tokens of the answer.
+
+    Of a server that sends several tokens in a chunk these are chunks.
+    """
 
     share: Annotated[float, bound("a share of requests is from 0 to 1", "write 0.05 for 5 %", ge=0, le=1)]  # of them
     after_s: Annotated[float, above_0("write it like '2s'")] | None = None  # from the send

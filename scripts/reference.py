@@ -38,7 +38,11 @@ TABLES: list[tuple[str, type[msgspec.Struct], str]] = [
     ("workload.session", reuse.SessionSpec, "Users who take turns."),
     ("[workload.node]", reuse.NodeSpec, "One request of an agent's task."),
     ("[class]", classes.ClassSpec, _CLASS),
-    ("class.cancel", classes.Cancel, "Users of a class who give up."),
+    (
+        "class.cancel",
+        classes.Cancel,
+        "Users of a class who give up. `after_tokens` counts chunks where tokens come several in one.",
+    ),
     ("ramp", scenario.Ramp, "The load and its bounds."),
     (
         "quality",

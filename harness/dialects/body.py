@@ -13,6 +13,7 @@ from harness.workload.request import Message, Request
 _json = msgspec.json.Encoder().encode
 
 _MOST_SHARED = 10_000  # classes and lengths of answers whose bodies are remembered
+_UNNATURAL = ("ignore_eos", "min_tokens")  # they make an answer longer than the model ends it
 _SETTINGS = ("options", "parameters")  # where some APIs have all settings: the operator's are added to them
 
 Tools = Sequence[dict[str, Any]]  # definitions of functions, as OpenAI's API has them
@@ -91,13 +92,14 @@ class PromptEncoder:
 
 def _natural(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of an answer that ends where the model ends it, at temperature 0, whatever the operator's are."""
-    found = {name: value for name, value in fields.items() if name != "ignore_eos"}
+    found = {name: value for name, value in fields.items() if name not in _UNNATURAL}
     if "temperature" in found:
         found["temperature"] = 0.0
     if isinstance(settings := found.get("options"), dict):
         found["options"] = _natural(settings)
     if isinstance(settings := found.get("parameters"), dict):  # TGI's, which refuse 0 and take the likeliest without
-        found["parameters"] = {name: value for name, value in settings.items() if name != "temperature"}
+        left_out = (*_UNNATURAL, "temperature")
+        found["parameters"] = {name: value for name, value in settings.items() if name not in left_out}
     return found
 
 

@@ -283,7 +283,7 @@ class StreamDecoder:
         if self._counted is not None and not self._trusted():
             self._keep_chunks(self._lengths)
             self._counted = self._tokens = None
-        chunks, usage = len(self._arrivals), self._output_tokens or None  # 0 for a text that came is a placeholder
+        chunks, usage = len(self._arrivals), self._shown_tokens()
         if not chunks:
             source = ""
         elif self._counted is not None:
@@ -306,6 +306,17 @@ class StreamDecoder:
             self._output_tokens = len(self._arrivals) if self._tokens is None else sum(self._tokens)
         self._lengths, self._text = array("H"), None  # of a finished response only the arrivals are kept
         return source
+
+    def _shown_tokens(self) -> int | None:
+        """Output tokens that the stream showed, by the server's count; None where it gave none.
+
+        Without those of a reasoning that was not streamed: they have no arrival. 0 for a text that came is a
+        placeholder.
+        """
+        usage = self._output_tokens or None
+        if usage is None or self._reasoned or not self._reasoning_tokens:
+            return usage
+        return max(usage - self._reasoning_tokens, min(usage, len(self._arrivals)))
 
     def _keep_chunks(self, marks: Iterable[int]) -> None:
         """Only the chunks whose mark is not 0."""

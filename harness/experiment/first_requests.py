@@ -41,6 +41,8 @@ _INSTEAD = {
     "temperature": "left out; the server samples by its default",
 }
 _TIMED = 8  # tokens: enough for a pace, and a run need not wait for a long answer
+_FEWEST = 16  # tokens of an answer, where a server refuses shorter ones; OpenAI's newer models do
+_TOO_SHORT = re.compile(r"minimum value|below minimum|model output limit was reached", re.I)
 
 
 class RequestPlan(NamedTuple):
@@ -210,6 +212,7 @@ class _Requests:
         self.used = plan.first_prompt  # number of the next prompt
         self.drop: frozenset[str] = frozenset()  # fields that the server refuses
         self.notes: list[str] = []
+        self._fewest = 1  # tokens of an answer
         self.counts: list[length.Counted] = []  # of the prompts so far, where the server counts them
 
     def off(self, tokens: int) -> int:
@@ -222,7 +225,7 @@ class _Requests:
         source = Uniform(
             words=self._plan.words.words,
             prompt_words=prompt_words,
-            output_tokens=output_tokens,
+            output_tokens=max(output_tokens, self._fewest),
             seed=workload.seed or 0,
             alike=not self._plan.words.exact,
         )
@@ -230,9 +233,15 @@ class _Requests:
         request = await asyncio.to_thread(inputs.together(self._plan.scenario, source).request, self.used)
         if self._images is not None:
             request = msgspec.structs.replace(request, images=self._images.of(self.used))
-        reply = await self._answer(request)
+        try:
+            reply = await self._answer(request)
+        except _RefusedError as error:
+            if self._fewest > 1 or output_tokens >= _FEWEST or not _TOO_SHORT.search(error.fact):
+                raise
+            self._fewest = _FEWEST
+            return await self.send(prompt_words, output_tokens)
         self.used += 1
-        if reply.response.input_tokens is not None:
+        if reply.response.input_tokens:  # 0 is a placeholder: no prompt is empty
             each = round(reply.response.input_tokens / (workload.inputs or 1))
             self.counts.append(length.Counted(prompt_words, each))
         return reply

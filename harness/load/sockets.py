@@ -195,7 +195,8 @@ class SocketTransport:
                 self._resolving.add_done_callback(self._resolved)
             self._addresses = await asyncio.shield(self._resolving)
         last: OSError = OSError(f"{self._target.host} has no address")
-        for at, (family, kind, proto, _, address) in enumerate(self._addresses):
+        for entry in tuple(self._addresses):  # others open connections meanwhile, and may put another first
+            family, kind, proto, _, address = entry
             sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             try:
@@ -217,12 +218,14 @@ class SocketTransport:
                 sock.close()
                 raise
             connection.connect_ns = connect_ns
-            if at:  # the next connection begins with the address that worked
-                self._addresses.insert(0, self._addresses.pop(at))
+            if self._addresses[0] != entry and entry in self._addresses:  # the next one begins with what worked
+                self._addresses.remove(entry)
+                self._addresses.insert(0, entry)
             self.selector.add(connection)
             self._connections.add(connection)
             self.opened += 1
             return connection
+        self._addresses = []  # a name may stand for others by now
         raise last
 
     def _resolved(self, task: asyncio.Task[list[Any]]) -> None:

@@ -78,7 +78,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag="rows", tag
             messages += (Message("user", turn.prompt),) if isinstance(turn.prompt, str) else turn.prompt or ()
             if earlier == at:
                 break
-            messages.append(Message("assistant", turn.answer or ""))
+            answered = turn.answer or self._words(answer_tokens(turn) or self.output_tokens, f"answer:{earlier}", None)
+            messages.append(Message("assistant", answered))
         return tuple(messages)
 
     def _words(self, tokens: int, key: str, hashes: Sequence[int] | None) -> str:

@@ -361,6 +361,17 @@ def test_cached_and_reasoning_tokens_are_taken_from_usage() -> None:
     assert (response.cached_tokens, response.reasoning_tokens) == (4, 1)
 
 
+def test_a_reasoning_that_is_not_streamed_is_in_no_chunk() -> None:
+    full = usage(7, 52) | {"completion_tokens_details": {"reasoning_tokens": 50}}
+    pieces = [
+        delta(content="a long word "),
+        delta("stop", content="and another"),
+        event({"choices": [], "usage": full}),
+    ]
+    response = decoded(*pieces)
+    assert (response.token_source, response.token_counts, response.output_tokens) == ("chunks", None, 52)
+
+
 def toy(*, room: int | None = None) -> TokenPlacer:
     """A tokenizer of words: each run of letters, of blanks and of other signs is one token."""
     from tokenizers import Tokenizer, models, pre_tokenizers

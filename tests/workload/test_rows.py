@@ -54,6 +54,15 @@ def test_a_later_turn_stands_behind_the_turns_and_answers_before_it(tmp_path: Pa
     assert source.request(1).prompt == (Message("user", "Other?"),)
 
 
+def test_an_answer_that_was_not_recorded_is_words_of_its_length(tmp_path: Path) -> None:
+    """Some servers refuse a message without a text."""
+    source = rows_of(tmp_path, Row(prompt="One?", session="a", output_tokens=5), Row(prompt="Two?", session="a"))
+    _, answered, _ = source.request(1).prompt
+    assert isinstance(answered, Message)
+    assert (answered.role, len(answered.content.split())) == ("assistant", 5)
+    assert source.request(3).prompt == source.request(1).prompt
+
+
 def test_lengths_alone_become_words_that_are_never_sent_twice(tmp_path: Path) -> None:
     """20 tokens of a template and 2 a word: (100 - 20) / 2 = 40 words."""
     source = rows_of(tmp_path, Row(input_tokens=100, output_tokens=5), added_tokens=20, tokens_per_word=2.0)
