@@ -14,6 +14,8 @@ from harness.cli import output
 from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 
+_MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sign
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -141,6 +143,9 @@ def _reserve(flags: Mapping[str, Any]) -> Reserve:
     utilization, headroom = _share(flags, "utilization"), _read(flags, "headroom", units.share)
     if utilization is not None and headroom is not None:
         raise HarnessError("--utilization says the same", place="--headroom", way_out="give one of them")
+    if headroom is not None and headroom > _MOST_HEADROOM:
+        fact = f"a headroom of {headroom:,.0%}"
+        raise HarnessError(fact, place="--headroom", way_out=f"a share of the peak: write {headroom:g}%")
     if headroom is not None:
         utilization = 1 / (1 + headroom)
     redundancy = _above(flags, "redundancy")

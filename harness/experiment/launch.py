@@ -225,7 +225,10 @@ async def _find(
                 await published.exporter(exporting, page, url, patience)
             of_classes = tuple(each.model for each in scenario.class_ or () if each.model)
             wanted, within_s = scenario.target.model, min(_MODELS_S, patience)
-            model, limits, owner = await _model(api, place, where, wanted, within_s, of_classes, any_model=any_model)
+            has_key = bool(scenario.target.api_key_env or scenario.target.headers)
+            model, limits, owner = await _model(
+                api, place, where, wanted, within_s, of_classes, any_model=any_model, has_key=has_key
+            )
             reading = asyncio.create_task(
                 published.read(api, where.path("/version"), other, there, scenario.target.metrics_url, patience)
             )
@@ -313,6 +316,7 @@ async def _model(
     of_classes: Sequence[str] = (),
     *,
     any_model: bool = False,
+    has_key: bool = False,
 ) -> tuple[str, dict[str, Any], object]:
     """The model's name, the limits that the server publishes, and the owner that it names.
 
@@ -321,7 +325,7 @@ async def _model(
     listed = where.root + "/models"
     answer = await control.page(api, where.path(listed), within_s)
     status, place = answer.status, url + listed
-    if status in (401, 403):
+    if status in (401, 403) and (wanted is None or not has_key):  # a key may be allowed to ask, and not to list
         raise HarnessError(f"it asks for a key ({status})", place=url, way_out="give --api-key-env VARIABLE")
     if status == 400 and await speaks_tls(where, Target(
         scheme=where.scheme, host=where.host, port=where.port, path="", headers={}, uds=where.uds)
@@ -351,8 +355,9 @@ async def _model(
         else:
             way_out = "check the address, or give --model" if status == 404 else "give --model"
             raise HarnessError(f"it does not say what it serves ({status})", place=place, way_out=way_out)
-    for name in () if any_model else (wanted, *of_classes):
-        if served and name not in served:
+    known = bool(served) and not any_model and not published.goes_on(answer)
+    for name in (wanted, *of_classes) if known else ():
+        if name not in served:
             raise HarnessError(f"it does not serve '{name}'", place=url, way_out=nearest(name, served[:_MOST_NAMES]))
     entry = next((entry for entry in entries if entry.get("id") == wanted), {})
     return wanted, await published.limits(api, where, entry, within_s), entry.get("owned_by")

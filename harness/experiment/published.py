@@ -44,6 +44,12 @@ def entries(answer: Page) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
+def goes_on(answer: Page) -> bool:
+    """Whether a list of models is one page of several, as Anthropic's is."""
+    data = answer.json()
+    return isinstance(data, dict) and data.get("has_more") is True
+
+
 def is_name(name: object) -> bool:
     """Whether it can name a model: printable text on one line, of at most 512 characters."""
     return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()

@@ -51,6 +51,7 @@ from harness.workload.think import think_s
 _BATCH = 16  # records a frame: making more of them at once would delay a send
 _BATCH_BYTES = 1 << 20  # of arrivals in a frame: long responses that end together are not in memory twice
 _DECODED_S = 0.001  # between two checks whether a response is decoded
+_PAUSED_S = 5.0  # between two checks, in a pause, whether the level still has the slot
 _SPARE = 16  # connections that an open loop keeps open beyond those in use
 
 
@@ -164,9 +165,7 @@ class Driver:
             self._waiting -= 1
         if (source := self._tasks) is not None:
             send = functools.partial(self._one_of_task, slot=i, keep_text=source.live)
-            await tasks.one_after_the_other(
-                source, self._requests.next_number, due, send, lambda: self._level is not None and i < self._level.slots
-            )
+            await tasks.one_after_the_other(source, self._requests.next_number, due, send, lambda: self._has(i))
             return
         failures = 0
         before: Exchange | None = None
@@ -192,10 +191,15 @@ class Driver:
                 due += round(think_s(think_ms, self._plan.source.seed, built.number) * 1e9)
                 await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
 
+    def _has(self, slot: int) -> bool:
+        """Whether the level has the slot."""
+        return self._level is not None and slot < self._level.slots
+
     async def _one_of_task(self, request: Request, due: int, slot: int, *, keep_text: bool) -> tasks.Answer:
         """A request of a slot's task, sent when it is due if the level still has the slot."""
         built = self._requests.build(request)
-        await asyncio.sleep(max(0, due - self._clock()) * 1e-9)
+        while (left_s := (due - self._clock()) * 1e-9) > 0 and self._has(slot):
+            await asyncio.sleep(min(left_s, _PAUSED_S))
         await self._within_quota()
         level = self._level
         if level is None or slot >= level.slots:

@@ -142,6 +142,7 @@ def test_everything_at_once_has_its_section(folder: str, tmp_path: Path) -> None
             "--utilization: '120%' is not between 1% and 100%; write it like 70%",
         ),
         (("--rps", "5", "--utilization", "70%", "--headroom", "30%"), "--headroom: --utilization says the same"),
+        (("--rps", "5", "--headroom", "30"), "--headroom: a headroom of 3,000%; a share of the peak: write 30%"),
         (("--rps", "5", "--redundancy", "0.5"), "--redundancy: a redundancy factor is 1 or more"),
         (("--rps", "5", "--spare", "1", "--redundancy", "2"), "exclude each other; give one of them"),
         (("--rps", "5", "--availability", "100%", "--replica-availability", "99%"), "nothing is up all the time"),

@@ -197,6 +197,19 @@ def test_a_server_that_cannot_be_measured_is_one_line(line: str, script: Callabl
     says(line, script)
 
 
+def test_a_model_that_is_named_needs_no_list_of_all() -> None:
+    """A key may not be allowed to list the models, and a list may go on."""
+
+    def forbids(r: Request) -> None:
+        r.answer(403, b"{}") if r.path == "/v1/models" else endpoint(r)
+
+    def goes_on(r: Request) -> None:
+        r.answer(200, b'{"data":[{"id":"a"}],"has_more":true}') if r.path == "/v1/models" else endpoint(r)
+
+    assert check(goes_on, wanted=spec(model="toy")).model == "toy"
+    says("it asks for a key (403)", forbids, spec(model="toy"))
+
+
 def test_a_wrong_model_is_answered_with_the_nearest() -> None:
     says("it does not serve 'toyy'; did you mean 'toy'?", endpoint, spec(model="toyy"))
 
