@@ -56,14 +56,15 @@ def test_sub_agents_side_by_side_wait_for_the_plan_and_the_answer_waits_for_both
     assert rows[5].pause_s == 1.0
 
 
-def test_traces_do_not_wait_for_each_other_and_a_conversation_is_a_session(tmp_path: Path) -> None:
+def test_a_conversation_s_traces_are_a_session_and_the_later_waits_for_the_earlier(tmp_path: Path) -> None:
     rows = spans_of(
         tmp_path,
         chat("a", 0.0, 1.0, trace="one", gen_ai__conversation__id="c"),
         chat("a", 2.0, 3.0, trace="two", gen_ai__conversation__id="c"),
         chat("b", 4.0, 5.0, "nobody knows", trace="two"),
     )
-    assert [(row.session, row.after) for row in rows] == [("c", ()), ("c", ()), ("two", (1,))]
+    assert [(row.session, row.after) for row in rows] == [("c", ()), ("c", (0,)), ("two", (1,))]
+    assert rows[1].pause_s == 1.0
 
 
 def test_what_is_no_request_or_failed_is_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ What a request waits for is read off the tree of its trace (`waits`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
@@ -141,14 +142,16 @@ def _rows(traces: list[tuple[dict[str, _Kept], dict[str, tuple[str, ...]]]]) -> 
     ]
     requests.sort(key=lambda request: request[:4])
     numbers = {(trace, name): number for number, (_, _, trace, name, _) in enumerate(requests)}
-    for began, _, trace, name, row in requests:
+    # Of each session and trace: when the last of its requests so far ended, and its number.
+    last: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for number, (began, ends, trace, name, row) in enumerate(requests):
         kept, after = traces[trace]
+        before = tuple(sorted(numbers[trace, each] for each in after[name]))
         ended = max((kept[each].span.ended for each in after[name]), default=None)
-        yield (
-            row.place,
-            msgspec.structs.replace(
-                row,
-                after=tuple(sorted(numbers[trace, each] for each in after[name])),
-                pause_s=None if ended is None else (began - ended) / 1e9,
-            ),
-        )
+        of_session = last[row.session]
+        earlier = max((found for of, found in of_session.items() if of != trace and found[0] <= began), default=None)
+        if not before and earlier is not None:  # it begins a later trace of its conversation
+            ended, before = earlier[0], (earlier[1],)
+        of_session[trace] = max(of_session.get(trace, (0, 0)), (ends, number))
+        pause_s = None if ended is None else (began - ended) / 1e9
+        yield row.place, msgspec.structs.replace(row, after=before, pause_s=pause_s)
