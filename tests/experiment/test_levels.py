@@ -375,7 +375,7 @@ def test_a_resumed_run_goes_on_behind_its_finished_levels_of_each_repeat() -> No
     before = resumed(levels, records)
     assert [h is None for _, h in before.levels] == [False, False, False, True]
     first, second = before.measured(0)
-    assert (first.concurrency, first.output_tokens_per_s, first.error_rate) == (1, 15 / 6, 0.0)
+    assert (first.concurrency, first.throughput, first.error_rate) == (1, 15 / 6, 0.0)
     assert second.error_rate == pytest.approx(1 / 3)
     assert before.requests == 12
     # A third of level 1 failed: that ended its ramp, and it stays ended. The other repeat is not at its end.

@@ -83,6 +83,9 @@ TABLE = (
         "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"), _words,
     ),
     Expression(
+        "experiment/first_requests.py", "minimum value", first_requests._TOO_SHORT.search, times("minimum valu"), _words,
+    ),
+    Expression(
         "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
     ),
     Expression("results/levelmap.py", "[A-Za-z0-9][A-Za", levelmap.FOLDER.fullmatch, times("a", after="!"), _a),
