@@ -87,9 +87,7 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
     rng = np.random.default_rng(seed)
     many = _bootstrap(levels, best, draws, rng)
     one, all_ = _derived(best.chosen, N), _derived(many.chosen, N)
-    # What the family lacks at low N it lacks at N = 1 and at the slope there too.
-    low = best.tau_low[0] if N[0] < best.chosen.hinge[0] / 4 else 0.0
-    lacking = np.exp(rng.normal(0.0, 1.0, draws) * low)
+    lacking = _lacking_at_one(best, N, draws, rng)
     all_ |= {name: all_[name] * lacking for name in ("single", "slope")}
 
     family = int(best.chosen.family[0])
@@ -132,6 +130,13 @@ def fit(points: Sequence[Point], *, seed: int = 0, draws: int = 400) -> Fit:
         peak=hinge if found.state == FOUND else None,  # the least load that gives the most, dip or none
     )
     return Fit(curve, knees, many.chosen)
+
+
+def _lacking_at_one(best: Solved, N: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """Factors of the draws at N = 1: what the family lacks at low N it lacks there, and at the slope there, too."""
+    low = best.tau_low[0] if N[0] < best.chosen.hinge[0] / 4 else 0.0
+    factors: Floats = np.exp(rng.normal(0.0, 1.0, draws) * low)
+    return factors
 
 
 def _below(fall: Collapse, found: Fit) -> Fit:

@@ -20,6 +20,7 @@ from harness.experiment import telemetry
 from harness.experiment.earlier import Earlier, end_step, level_step, void
 from harness.experiment.endpoint import Launch, class_fields, source, words_for
 from harness.experiment.live_state import LiveState
+from harness.experiment.lower_rate import LowerRate
 from harness.experiment.view import View
 from harness.fleet import ROUND_ROBIN
 from harness.load.messages import BATCH_EVERY_S, PROGRESS_EVERY_S, BeginLevel, Plan, Progress, Replica
@@ -47,7 +48,6 @@ from harness.workload import image, shape, tasks, think
 _LONGEST_LEVEL = 1 << 24  # requests of a level whose first has a number of its own
 _BEFORE_START_S = 5.0  # of a shard's first level, to make it ready: its connections are opened
 _SILENT_S, _SILENT_REQUESTS = 5.0, 3.0  # seconds and request times without a token, from which it is noted
-_QUEUE_S, _QUEUE_REQUESTS = 10.0, 3.0  # seconds and request times that what queued at a higher rate has to end
 
 
 class RampInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Levels:
         self._next_index = earlier.next_index
         self._shown = sum(m is not None for _, m in earlier.levels)
         self._warned: set[int] = set()  # levels in which it was noted that the client limits
-        self._rate = 0.0  # of the last level of an open loop
+        self._lower_rate = LowerRate(self.live, view)
         self._took = earlier.took  # seconds of each level so far
         self._silence_noted_s = 0.0  # how long without a token was last noted
         self._tick_ns = tick_ns(launch.itl_s, launch.e2e_s)
@@ -154,7 +154,7 @@ class Levels:
                 await self._measure(workers, self._level(why, repeat, tokens), why.role)
         known = self._earlier.measured(repeat)
         while not (step := await self._decide(known)).over:
-            await self._let_queue_end(workers, step.rate)
+            await self._lower_rate.wait(step.rate, workers, self._budget)
             found = await self._measure(workers, self._level(step, repeat), step.role)
             if found is not None:
                 known.append(found)
@@ -183,26 +183,6 @@ class Levels:
         step = await asyncio.to_thread(ramp.next_level, tuple(known), search)
         bound = None if step.over else budget.over()
         return step if bound is None else decision.end(End.BUDGET, bound=bound)
-
-    async def _let_queue_end(self, workers: Workers, rate: float | None) -> None:
-        """Before a lower rate: send nothing until the requests of the higher one are over.
-
-        Where that was more than the server can serve, many of them wait, and the lower rate would have their waits.
-        """
-        lower, self._rate = rate is not None and rate < self._rate, rate or 0.0
-        if not lower:
-            return
-        workers.rest()
-        began_s, noted = self.live.now(), False
-        longest_s = max(_QUEUE_S, _QUEUE_REQUESTS * self.live.e2e_s)
-        while self._budget().over() is None:
-            now = await workers.next_progress()
-            waited_s, over = now.time_s - began_s, now.level < 0 and now.oldest_sent_s is None
-            if over or waited_s > longest_s:
-                return
-            if waited_s > _SILENT_S and not noted:
-                noted = True
-                self._view.note(f"waiting until {now.in_flight:,} requests of the higher rate are over")
 
     def _level(self, step: Decision, repeat: int, input_tokens: int | None = None) -> Level:
         return Level(
@@ -385,18 +365,13 @@ class Levels:
     ) -> None:
         """Show the level as it was when the report came."""
         self._note_silence(progress, timing.silent_s)
-        self._view.update(
-            LevelProgress(
-                phase=phase,
-                elapsed_s=progress.time_s - since_s,
-                expected_s=expected_s,
-                in_flight=float(progress.in_flight),
-                output_tokens_per_s=timing.tokens_per_s(1.0) * self._amount,
-                errors=progress.failed,
-                ttft_s=self.live.ttft_s,
-                left_s=self._left_s(progress.time_s - timing.level.begin_s),
-            )
-        )
+        now = LevelProgress(
+            phase=phase, elapsed_s=progress.time_s - since_s, expected_s=expected_s,
+            in_flight=float(progress.in_flight), output_tokens_per_s=timing.tokens_per_s(1.0) * self._amount,
+            errors=progress.failed, ttft_s=self.live.ttft_s,
+            left_s=self._left_s(progress.time_s - timing.level.begin_s),
+        )  # fmt: skip
+        self._view.update(now)
 
     def _note_silence(self, progress: Progress, silent_s: float) -> None:
         """Note that no token comes: after some seconds, and again whenever it has lasted twice as long."""

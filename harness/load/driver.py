@@ -43,7 +43,6 @@ from harness.load.transport import CutExchange, Exchange, Transport
 from harness.record import ABANDONED, NOT_FAILED, Record
 from harness.results import frames
 from harness.workload import arrivals
-from harness.workload.arrivals import due_times, stagger
 from harness.workload.request import Request
 from harness.workload.tasks import Tasks
 from harness.workload.think import think_s
@@ -150,7 +149,7 @@ class Driver:
             return
         self._surplus = [task for i, task in self._slots.items() if i >= level.slots and not task.done()]
         fresh = [i for i in range(level.slots) if i not in self._slots or self._slots[i].done()]
-        delays = stagger(len(fresh), level.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
+        delays = arrivals.stagger(len(fresh), level.spread_s, plan.start, worker=plan.worker, workers=plan.workers)
         self._waiting += len(fresh)
         for i, delay in zip(fresh, delays, strict=True):
             self._slots[i] = group.create_task(self._slot(i, delay))
@@ -228,7 +227,7 @@ class Driver:
     async def _on_schedule(self, level: BeginLevel, rate: float, group: asyncio.TaskGroup) -> None:
         """Open loop: send each request when it is due, as long as the level lasts."""
         plan, began = self._plan, level.at_ns
-        due_s = due_times(
+        due_s = arrivals.due_times(
             traffic.parse(level.arrivals), rate, seed=plan.source.seed, level=level.index,
             worker=plan.worker, workers=plan.workers, trace=self._requests.times,
         )  # fmt: skip
