@@ -19,7 +19,7 @@ from harness.analysis import window
 from harness.analysis.conditions import Conditions
 from harness.analysis.metrics import figures, late_share, mean_itl, meets, peak_rate, steps, ttft
 from harness.analysis.stats import ASSUMED, batch_means, fit_error, spread
-from harness.analysis.table import Bools, Floats, Table, gaps, placed_tokens
+from harness.analysis.table import Bools, Floats, Table, gaps, hidden_tokens, placed_tokens
 from harness.analysis.validity import invalid_by
 from harness.analysis.verdicts.client import PERCENTILES, client_limited, late_reads, spoilt
 from harness.analysis.verdicts.level import Evidence, of_level
@@ -110,6 +110,7 @@ class _Requests(msgspec.Struct, frozen=True):
     counted: int  # without what we cut
     judged: int  # of these, those whose latencies count
     output_tokens: Floats  # of every request, by usage, else as many as have an arrival
+    shown_tokens: Floats  # of these, without a reasoning that was not streamed
     usage_tokens: float  # of the good ones whose usage came
     unplaced_tokens: float  # of these, without an arrival
     e2e: Spread
@@ -123,6 +124,7 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
     known = good & ~np.isnan(table.output_tokens)
     usage = float(table.output_tokens[known].sum())
     of_good = {name: values[good] for name, values in figures(table, level, stalled="icl" in slo).items()}
+    output_tokens = np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens)
     return _Requests(
         began=began,
         good=good,
@@ -131,7 +133,8 @@ def _requests(table: Table, level: Level, slo: Mapping[str, float]) -> _Requests
         lag=(table.sent - table.scheduled)[good],
         counted=int((began & ~table.cut).sum()),
         judged=int((began & ~table.cut & ~table.canary).sum()),
-        output_tokens=np.where(np.isnan(table.output_tokens), with_arrival, table.output_tokens),
+        output_tokens=output_tokens,
+        shown_tokens=output_tokens - hidden_tokens(table),
         usage_tokens=usage,
         unplaced_tokens=usage - float(with_arrival[known].sum()),
         e2e=spread(of_good["e2e"]),
@@ -162,7 +165,7 @@ def _chunks(table: Table, requests: _Requests, T: float, replicas: int) -> _Chun
     independent = steps(icls, T, replicas, reorder=True)
     icl = spread(icls, independent, mean_icl, reorder=True)
     tokens_per_chunk = float(placed_tokens(table)[good].sum()) / chunks if chunks else None
-    mean = mean_itl(table.first[good], table.last[good], requests.output_tokens[good], table.first_tokens[good])
+    mean = mean_itl(table.first[good], table.last[good], requests.shown_tokens[good], table.first_tokens[good])
     itl = Spread(mean, None, None, None, None, None, independent)
     if tokens_per_chunk is not None and tokens_per_chunk <= TOKENS_PER_CHUNK and not lumps:
         itl = msgspec.structs.replace(icl, mean=mean)
@@ -221,7 +224,7 @@ def _rates(table: Table, level: Level, requests: _Requests) -> _Rates:
     )
     if LevelNote.STALLED in level.notes:  # what no token came of was counted, and is 0
         return counted
-    return _within_a_request(counted, table, level, requests.output_tokens)
+    return _within_a_request(counted, table, level, requests.shown_tokens)
 
 
 def _within_a_request(counted: _Rates, table: Table, level: Level, output_tokens: Floats) -> _Rates:

@@ -19,7 +19,7 @@ from harness.analysis import classes, drift, interference, metrics, recovery, re
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.server_account import Ours, server_view
-from harness.analysis.table import Floats, Table
+from harness.analysis.table import Floats, Table, hidden_tokens
 from harness.analysis.verdicts import drift as drifting
 from harness.analysis.verdicts.quota import quota_limited
 from harness.analysis.window import began_in, whole_requests
@@ -151,7 +151,8 @@ def summarise_level(
     level = whole_requests(table, level)
     window = level.window
     good = began_in(table, level) & table.ok
-    itl = metrics.mean_itl(table.first[good], table.last[good], table.output_tokens[good], table.first_tokens[good])
+    shown = (table.output_tokens - hidden_tokens(table))[good]
+    itl = metrics.mean_itl(table.first[good], table.last[good], shown, table.first_tokens[good])
     made = level_summary(
         table,
         level,

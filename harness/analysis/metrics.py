@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.analysis.table import Bools, Counts, Floats, Table, pieces, placed_tokens
+from harness.analysis.table import Bools, Counts, Floats, Table, hidden_tokens, pieces, placed_tokens
 from harness.record import Level
 
 _IN_STREAM = ("stream_error", "malformed_event", "truncated")  # known once the answer is decoded
@@ -75,7 +75,7 @@ def figures(table: Table, level: Level, *, stalled: bool) -> dict[str, Floats]:
     """
     origin = table.sent if level.rate is None else table.scheduled  # in open loop our delay counts as waiting (wrk2)
     output = np.where(np.isnan(table.output_tokens), placed_tokens(table), table.output_tokens)
-    pace = tpot(table.first, table.last, output, table.first_tokens)
+    pace = tpot(table.first, table.last, output - hidden_tokens(table), table.first_tokens)
     found = {
         "ttft": ttft(origin, table.first),
         "ttfat": ttft(origin, table.first_content),

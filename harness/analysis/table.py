@@ -41,6 +41,7 @@ class Table(msgspec.Struct, frozen=True):
     input_tokens: Floats
     cached_tokens: Floats
     output_tokens: Floats
+    reasoning: Floats  # tokens of these, by usage; 0 where it says nothing
     ok: Bools
     cancelled: Bools  # cut at the run's end
     abandoned: Bools  # given up because the workload wants it
@@ -81,6 +82,7 @@ class Table(msgspec.Struct, frozen=True):
             input_tokens=column("input_tokens"),
             cached_tokens=column("cached_tokens"),
             output_tokens=column("output_tokens"),
+            reasoning=np.nan_to_num(column("reasoning_tokens")),
             ok=np.array([r.error == "" for r in records], dtype=np.bool_),
             cancelled=np.array([r.error == CANCELLED for r in records], dtype=np.bool_),
             abandoned=np.array([r.error == ABANDONED for r in records], dtype=np.bool_),
@@ -224,6 +226,14 @@ def gaps(table: Table, rows: Bools) -> Floats:
         out[at : at + len(some)] = some
         at += len(some)
     return out
+
+
+def hidden_tokens(table: Table) -> Floats:
+    """Output tokens of each request whose text was not streamed, shape [requests]: of a reasoning that is kept back."""
+    if not table.reasoning.any():
+        return np.zeros(len(table.chunks))
+    without = np.nan_to_num(table.output_tokens) - placed_tokens(table)
+    return np.asarray(np.clip(without, 0.0, table.reasoning))
 
 
 def placed_tokens(table: Table) -> Floats:

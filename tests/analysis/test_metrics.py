@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
+from harness.analysis import metrics
 from harness.analysis.conditions import Conditions
 from harness.analysis.figures import level_summary
 from harness.analysis.metrics import mean_itl, peak_rate, stalls, tpot
-from harness.analysis.table import Table, gaps
+from harness.analysis.table import Table, gaps, hidden_tokens
 from harness.record import Level, Record, arrivals_of
 from harness.summary import ClientView, LevelSummary, ServerView
-from tests.builders.records import request, steady
+from tests.builders.records import WINDOW, request, steady
 
 
 def level(records: list[Record], start: float, end: float, C: int = 1, **changes: Any) -> LevelSummary:
@@ -405,3 +406,13 @@ def test_images_and_their_bytes_count_with_the_requests_that_have_them() -> None
     assert s.requests_per_s.mean == pytest.approx(4.0)
     assert (s.images_per_s, s.image_bytes_per_s) == (pytest.approx(8.0), pytest.approx(36_000.0))
     assert level(steady(4, 60.0), 5.0, 45.0, 4).images_per_s is UNSET
+
+
+def test_reasoning_tokens_that_were_not_streamed_make_no_pace_faster() -> None:
+    """Ten tokens shown, one every 0.1 s, and 90 that were thought before the first of them."""
+    shown = [2.0 + 0.1 * i for i in range(10)]
+    kept_back = Table.of([request(0.0, shown, output_tokens=100, reasoning_tokens=90)])
+    assert hidden_tokens(kept_back).tolist() == [90.0]
+    assert metrics.figures(kept_back, WINDOW, stalled=False)["tpot"].tolist() == [pytest.approx(0.1)]
+    streamed = Table.of([request(0.0, [0.1 * i for i in range(100)], output_tokens=100, reasoning_tokens=90)])
+    assert hidden_tokens(streamed).tolist() == [0.0]

@@ -83,7 +83,8 @@ TABLE = (
         "experiment/first_requests.py", "context|too long", first_requests._TOO_LONG.search, times("contex"), _words,
     ),
     Expression(
-        "experiment/first_requests.py", "minimum value", first_requests._TOO_SHORT.search, times("minimum valu"), _words,
+        "experiment/first_requests.py", "minimum value", first_requests._TOO_SHORT.search, times("minimum valu"),
+        _words,
     ),
     Expression(
         "experiment/unreachable.py", "connection error", unreachable._NO_UPSTREAM.search, times("connection "), _words,
