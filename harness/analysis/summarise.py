@@ -65,7 +65,7 @@ def summarise(run: Result) -> Summary:
     phase, of_phase = _phases(run, levels, fitted)
     workload = lengths.compared(run.manifest.scenario, table, finished)
     losses = node_loss.of_run(table, finished, facts.urls, fitted)
-    found = [*_of_run(run), *_of_workload(run, workload), *map(node_loss.verdict, losses)]
+    found = [*_of_run(run), *_of_workload(run, workload), *(node_loss.verdict(each, facts.unit) for each in losses)]
     if fitted:
         found += [*fitted.verdicts, *filter(None, [dip_confirmed(fitted, of_ramp), host_bound(fitted, of_ramp)])]
     prediction = _with_gap(run, of_ramp, fitted, phase)

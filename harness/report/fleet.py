@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from harness.report import document as doc
 from harness.report.format import MISSING, ms, number, percent, plain
+from harness.report.headline import unit_of
 from harness.report.workload import loads
 from harness.summary import LossPhase, NodeLoss, ReplicaSummary, Summary
 
@@ -43,7 +44,7 @@ def _replicas(summary: Summary) -> doc.Section:
 
 def _losses(summary: Summary) -> doc.Section:
     """A row for each loss; times in seconds but for TTFT."""
-    rows = summary.node_losses or []
+    rows, per_s = summary.node_losses or [], unit_of(summary).per_s.replace(" ", "\n")
     if not rows:
         return doc.Section()
 
@@ -57,7 +58,7 @@ def _losses(summary: Summary) -> doc.Section:
         column("errors", lambda x: number(x.errors)),
         column("within s", lambda x: number(x.errors_s)),
         column("recovery\ns", lambda x: number(x.recovery_s)),
-        column("output\ntok/s", lambda x: _phases(x, lambda y: number(y.output_tokens_per_s)), words=True),
+        column(per_s, lambda x: _phases(x, lambda y: number(y.output_tokens_per_s)), words=True),
         column("TTFT ms\nmean", lambda x: _phases(x, lambda y: ms(y.survivors_ttft_s.mean)), words=True),
         column("headroom", lambda x: {True: "held", False: "not held", None: MISSING}[x.headroom_held], words=True),
     ]
