@@ -482,7 +482,7 @@ def test_a_ramp_that_goes_on_and_one_that_is_resumed_see_the_same_figures(
     finish(tmp_path)
     files.write_json(tmp_path / MANIFEST, manifest)
     from_parquet = Earlier.of(Result.open(tmp_path), 0.0).measured(0)
-    assert [h.output_tokens_per_s for h in from_parquet] == pytest.approx([h.output_tokens_per_s for h in live])
+    assert [h.throughput for h in from_parquet] == pytest.approx([h.throughput for h in live])
 
 
 def test_the_lengths_of_a_probe_share_half_of_the_time_and_leave_the_other_to_its_ramp() -> None:
