@@ -218,7 +218,7 @@ class SocketTransport:
                 sock.close()
                 raise
             connection.connect_ns = connect_ns
-            if self._addresses[0] != entry and entry in self._addresses:  # the next one begins with what worked
+            if entry in self._addresses[1:]:  # the next one begins with what worked
                 self._addresses.remove(entry)
                 self._addresses.insert(0, entry)
             self.selector.add(connection)

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from harness.dialects.decoder import StreamDecoder
+from harness.load import sockets
 from harness.load.loop import HotSelector, Stamping, new_loop
 from harness.load.sockets import Connection, SocketTransport
 from harness.load.transport import CutExchange, Exchange, Target, Transport
@@ -517,3 +518,25 @@ def test_a_failed_connection_is_not_used_again(wire: str) -> None:
 
     first, second = exchanges_with_script(script, wire, times=2)
     assert (first.error, second.error) == ("truncated", "")
+
+
+def test_a_connection_that_opens_while_others_find_no_address_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others emptied the list of addresses meanwhile, so that the name is looked up again."""
+    connect = sockets._connect
+
+    async def meanwhile(sock: socket.socket, address: Any) -> None:
+        transport._addresses = []
+        await connect(sock, address)
+
+    monkeypatch.setattr(sockets, "_connect", meanwhile)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        selector = HotSelector()
+        transport = SocketTransport(plain(listener.getsockname()[1]), selector)
+
+        async def main() -> bool:
+            connection = await transport.open()
+            connection.close()
+            return transport.opened == 1
+
+        with asyncio.Runner(loop_factory=lambda: new_loop(selector)) as runner:
+            assert runner.run(main())
