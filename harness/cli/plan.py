@@ -14,8 +14,6 @@ from harness.cli import output
 from harness.cli.grouped import Grouped, option, under
 from harness.errors import HarnessError
 
-_MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sign
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from harness.decide.plan.question import Demand, Outlook, Prices, Question, Reserve
 
 FILES = ("plan.json", "plan.md", "alerts.yml")
+
+_MOST_HEADROOM = 10.0  # above the peak: more is a percentage that lacks its sign
 
 
 @click.command(cls=Grouped)

@@ -26,7 +26,7 @@ CLOSE = 1.05  # largest met and smallest missed this near to each other: the edg
 _ENDLESS = 5.0  # times the fewest samples: where more would be needed, repeats do not decide a load
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedLoad(msgspec.Struct, frozen=True):
     """One load by all of its repeats."""
 
     outcome: str  # an Outcome
@@ -45,15 +45,15 @@ class Edge(msgspec.Struct, frozen=True):
     undecided: float | None  # to be measured for long enough once the edge is found: next to it, else the next lower
 
 
-def edge_of(judged: Mapping[float, Judged]) -> Edge:
+def edge_of(judged: Mapping[float, JudgedLoad]) -> Edge:
     """The edge by what every load comes to.
 
-    >>> met, missed, open = (Judged(o, o, 1, True) for o in ("met", "missed", "unresolved"))
+    >>> met, missed, open = (JudgedLoad(o, o, 1, True) for o in ("met", "missed", "unresolved"))
     >>> edge_of({1: met, 2: met, 4: missed})
     Edge(met=2, missed=4, unresolved=False, again=None, undecided=None)
     >>> edge_of({1: met, 2: open, 4: missed}).again
     2
-    >>> likely = Judged("unresolved", "met", 1, True)
+    >>> likely = JudgedLoad("unresolved", "met", 1, True)
     >>> edge_of({1: likely, 2: likely, 4: missed})
     Edge(met=2, missed=4, unresolved=False, again=None, undecided=2)
     """
@@ -84,11 +84,11 @@ def edge_of(judged: Mapping[float, Judged]) -> Edge:
     )
 
 
-def judged(repeats: Sequence[MeasuredLevel]) -> Judged:
+def judged(repeats: Sequence[MeasuredLevel]) -> JudgedLoad:
     """One load by all of its repeats, as the report judges it; one with too many errors missed the SLO too."""
     sound = [m.attainments for m in repeats if m.valid and m.in_flight_ok and not _failed(m)]
     found = slo.judged(sound, sum(map(_failed, repeats)))
-    return Judged(found.outcome, found.leans, len(repeats), _decidable(found.pooled, len(repeats)))
+    return JudgedLoad(found.outcome, found.leans, len(repeats), _decidable(found.pooled, len(repeats)))
 
 
 def _failed(m: MeasuredLevel) -> bool:

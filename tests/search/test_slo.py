@@ -10,7 +10,7 @@ import pytest
 from harness import scenario
 from harness.analysis.stats import wilson
 from harness.report.headline import sentence
-from harness.search.edge import Judged, edge_of, judged
+from harness.search.edge import JudgedLoad, edge_of, judged
 from harness.search.measured import MeasuredLevel
 from harness.sim import profile as profiles
 from harness.summary import Attainment, Summary, is_decided
@@ -92,7 +92,7 @@ def test_a_load_that_was_measured_for_long_and_has_too_few_requests_stays_open()
         concurrency=2, rate=None, in_flight=2.0, throughput=10.0, se=None, error_rate=0.0, seconds=60.0,
         requests=12, request_s=10.0, valid=True, in_flight_ok=True, ttft_p99_s=None, slo="unresolved",
     )  # fmt: skip
-    assert judged([level(12)]) == Judged("unresolved", "met", 1, True)
+    assert judged([level(12)]) == JudgedLoad("unresolved", "met", 1, True)
     assert judged([level(12), level(300)]).decidable
     assert not judged([level(12), level(120)]).decidable
     assert judged([level(12), level(400)]).outcome == "met"
@@ -113,12 +113,12 @@ def test_a_level_with_fewer_in_flight_than_asked_for_can_miss_the_slo_and_not_me
 
 def test_the_loads_next_to_the_edge_are_decided_and_the_next_lower_one_where_these_stay_open() -> None:
     met, likely, missed = (
-        Judged("met", "met", 1, True),
-        Judged("unresolved", "met", 1, True),
-        Judged("missed", "missed", 1, True),
+        JudgedLoad("met", "met", 1, True),
+        JudgedLoad("unresolved", "met", 1, True),
+        JudgedLoad("missed", "missed", 1, True),
     )
     assert edge_of({1: likely, 2: likely, 3: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: missed}).undecided is None
-    often = Judged("unresolved", "met", 3, True)
+    often = JudgedLoad("unresolved", "met", 3, True)
     assert edge_of({1: likely, 2: likely, 3: often, 4: missed}).undecided == 2
     assert edge_of({1: likely, 2: met, 3: often, 4: missed}).undecided is None

@@ -236,11 +236,9 @@ def _cost(name: str) -> Callable[[Summary], Quantity]:
 def _phase(phase: str, name: str) -> Callable[[Summary], Quantity]:
     def read(summary: Summary) -> Quantity:
         found: Value | None = getattr(getattr(summary.phases, phase, None), name, None)
-        return (
-            Quantity(found.value, found.ci95)
-            if found
-            else Quantity(None, None, "no probe of the phase, or one of all repeats together")
-        )
+        if found is None:
+            return Quantity(None, None, "no probe of the phase, or one of all repeats together")
+        return Quantity(found.value, found.ci95)
 
     return read
 
