@@ -406,6 +406,8 @@ def _check_lengths(scenario: Scenario, must: Must, place: str) -> None:
     must(not (workload.dataset and scenario.class_), "class", "a dataset has requests of its own", "leave it out")
     for path, used in (("ramp.probe", scenario.ramp.probe is not None), ("sweep", scenario.sweep != Sweep())):
         must(not used or scenario.one_length, path, "it needs prompts and answers of one length", "give numbers")
+    for key in ("prefix", "tools") if scenario.ramp.probe == "prefill" else ():
+        must(not getattr(workload, key), "ramp.probe", f"its prompts have no {key}", f"leave workload.{key} out")
 
 
 def _check_arrivals(scenario: Scenario, must: Must, place: str) -> None:

@@ -148,6 +148,10 @@ SLO = '\n[slo]\nttft = "1s"'
         ('[ramp]\nmax_ttft = "0s"', "x.toml: a bound is above 0 at $.ramp.max_ttft; write it like '2s' or '500ms'"),
         ('[ramp]\nprobe = "both"', "x.toml: unknown probe 'both' at $.ramp.probe; known: prefill, decode"),
         (
+            '[ramp]\nprobe = "prefill"\n[workload.prefix]\ntokens = 100',
+            "x.toml: its prompts have no prefix at $.ramp.probe; leave workload.prefix out",
+        ),
+        (
             '[ramp]\nprobe = "decode"\nrates = [1]',
             "x.toml: a probe holds levels: rates exclude it at $.ramp.probe; leave one of them out",
         ),

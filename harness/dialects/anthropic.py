@@ -88,7 +88,11 @@ def _prompt(messages: Sequence[Message], tools: Tools) -> dict[str, Any]:
     ]
     functions = [tool.get("function", tool) for tool in tools]
     defined = [
-        {"name": each.get("name"), "description": each.get("description", ""), "input_schema": each.get("parameters")}
+        {
+            "name": each.get("name"),
+            "description": each.get("description", ""),
+            "input_schema": each.get("parameters") or {"type": "object", "properties": {}},
+        }
         for each in functions
     ]
     fields: dict[str, Any] = {"messages": rest}

@@ -360,14 +360,12 @@ def _cached(timings: msgspec.Raw) -> int | None:
 
 
 def _called(call: msgspec.Raw) -> str:
-    """The text of a tool call's delta as the model writes it; where it shows none, the JSON stands for it."""
+    """The text of a tool call's delta as the model writes it; the JSON stands for one of another form."""
     try:
         function = _call(call).function
-        if text := (function.name or "") + (function.arguments or ""):
-            return text
+        return (function.name or "") + (function.arguments or "")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    return bytes(call).decode("utf-8", "replace")
+        return bytes(call).decode("utf-8", "replace")
 
 
 def _shared(total: int, lengths: array[int]) -> array[int]:

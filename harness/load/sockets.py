@@ -35,6 +35,7 @@ from harness.load.loop import HotSelector, enable_stamps, now
 from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError, own_headers
 
 _PREPARE_S = 10.0  # a server that accepts no connections shows in the requests; the level begins all the same
+_NEXT_ADDRESS_S = 2.0  # that one of several addresses has to accept a connection
 _AT_ONCE = 64  # connections opened together: within the usual listen backlog
 _int, _int_size = struct.Struct("i").unpack, struct.calcsize("i")
 
@@ -173,7 +174,9 @@ class SocketTransport:
         self._target = target
         self._own_headers = bool(target.session_header or target.traceparent)
         usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
-        self._head = http1.request_head("POST", target.path, [*usual.items(), *target.headers.items()])
+        own = {name.lower() for name in target.headers}  # replace ours; two Host headers are refused by servers
+        kept = [(name, value) for name, value in usual.items() if name.lower() not in own]
+        self._head = http1.request_head("POST", target.path, [*kept, *target.headers.items()])
         self._addresses: list[Any] = []
         self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
@@ -195,13 +198,15 @@ class SocketTransport:
                 self._resolving.add_done_callback(self._resolved)
             self._addresses = await asyncio.shield(self._resolving)
         last: OSError = OSError(f"{self._target.host} has no address")
-        for entry in tuple(self._addresses):  # others open connections meanwhile, and may put another first
+        addresses = tuple(self._addresses)  # others open connections meanwhile, and may put another first
+        for entry in addresses:
             family, kind, proto, _, address = entry
             sock = socket.socket(family, kind, proto)
             sock.setblocking(False)
             try:
                 began = now()
-                await _connect(sock, address)
+                async with asyncio.timeout(None if entry is addresses[-1] else _NEXT_ADDRESS_S):
+                    await _connect(sock, address)
                 connect_ns = now() - began
                 if family != socket.AF_UNIX:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

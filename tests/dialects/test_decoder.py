@@ -75,6 +75,12 @@ def test_a_tool_call_delta_is_a_token() -> None:
     assert (list(response.arrivals), response.error) == ([1], "")
 
 
+def test_a_tool_call_delta_without_text_is_no_token() -> None:
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": None, "arguments": ""}}
+    response = decoded(delta(tool_calls=[call]), delta(content="a"), delta("stop", content="b"))
+    assert list(response.arrivals) == [2, 3]
+
+
 def test_chunks_of_several_tokens_are_counted_by_continuous_usage() -> None:
     response = decoded(
         delta(usage=usage(7, 0), role="assistant", content=""),

@@ -197,6 +197,41 @@ def test_a_server_that_closes_without_answering_is_not_stormed() -> None:
     assert transport.opened <= 2 * len(exchanges) + 1
 
 
+def test_the_operator_s_headers_replace_those_of_a_request() -> None:
+    """Two Host headers are refused, by RFC 9112, section 3.2; a gateway's virtual host is one."""
+    heads: list[bytes] = []
+
+    def script(r: Request) -> None:
+        heads.append(r.head.lower())
+        r.stream(VLLM)
+
+    with reached("tcp", script) as target:
+        exchanges_with(msgspec.structs.replace(target, headers={"host": "llama.example.com", "ACCEPT": "*/*"}))
+    assert (heads[0].count(b"host:"), heads[0].count(b"accept:")) == (1, 1)
+    assert b"host: llama.example.com" in heads[0]
+
+
+def test_an_address_that_takes_no_connection_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener whose backlog is full drops what comes, as a route into nowhere does."""
+    monkeypatch.setattr("harness.load.sockets._NEXT_ADDRESS_S", 0.1)
+    with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+
+        with reached("tcp", lambda r: r.stream(VLLM)) as target:
+
+            async def both(_: SocketTransport) -> list[Any]:
+                near = socket.AF_INET, socket.SOCK_STREAM, 0, ""
+                return [(*near, silent.getsockname()), (*near, (target.host, target.port))]
+
+            monkeypatch.setattr(SocketTransport, "_resolve", both)
+            exchanges, _ = exchanges_with(target, times=2)
+    assert [each.error for each in exchanges] == ["", ""]
+
+
 def test_a_connection_opened_ahead_is_not_used_once_it_idled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that closes after each answer may end what is opened ahead of a long one; here any time is too long."""
     monkeypatch.setattr("harness.load.sockets.IDLE_S", 0.0)

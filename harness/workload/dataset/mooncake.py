@@ -26,6 +26,12 @@ class Record(msgspec.Struct, frozen=True):
     output_length: Tokens
     hash_ids: list[_Hash] | None = None
     session_id: str = ""
+    chat_id: int | str | None = None
+
+    def __post_init__(self) -> None:
+        # Bailian's traces have the same names, with seconds and blocks of 16 tokens.
+        if self.chat_id is not None:
+            raise ValueError("it has a chat_id: traces of Bailian are not read, since their times are in seconds")
 
 
 def rows(record: Record, place: str) -> Iterator[Row]:
