@@ -115,19 +115,19 @@ def attainments(limits: Sequence[SloLimit], table: Table, level: Level, *, repli
         effect = clumping(origin[counted], late[counted], limit.seconds, start, end, request_s)
         if effect is None:  # too short to measure it: the worst case is that all in flight fail or pass together
             effect = max(1.0, min(float(spans.sum()) / (end - start), len(spans)))
-        return _judged(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
+        return attained(str(limit), limit.needed, int(met[counted].sum()), int(counted.sum()), effect)
 
     def gaps(limit: SloLimit) -> Attainment:
         if limit.figure == "itl" and chunked:
             return Attainment(str(limit), limit.needed, 0, len(gap), None, None, Outcome.UNRESOLVED)
         if not good.any():
-            return _judged(str(limit), limit.needed, 0, int(counted.sum()), 1.0)
+            return attained(str(limit), limit.needed, 0, int(counted.sum()), 1.0)
         met = gap <= limit.seconds
         last = max(end, float(arrival.max(initial=end)) + 1e-9)  # the last answers end after the window
         steps = metrics.steps(gap, end - start, replicas)
         effect = max(clumping(arrival, gap, limit.seconds, start, last, request_s) or 1.0, len(gap) / max(steps, 1))
         lost = round(len(gap) * (int(counted.sum()) / int(good.sum()) - 1))
-        return _judged(str(limit), limit.needed, int(met.sum()), len(gap) + lost, effect)
+        return attained(str(limit), limit.needed, int(met.sum()), len(gap) + lost, effect)
 
     return [gaps(limit) if limit.of_gaps else requests(limit) for limit in limits]
 
@@ -174,8 +174,11 @@ def clumping(times: Floats, values: Floats, limit: float, start: float, end: flo
     return effect * (t_quantile(0.975, blocks - 1) / Z95) ** 2 if effect > _AGREE else 1.0
 
 
-def _judged(limit: str, needed: float, met: int, n: int, effect: float) -> Attainment:
-    """Wilson's interval for n/effect independent samples: its z is √effect wider, which is the same."""
+def attained(limit: str, needed: float, met: int, n: int, effect: float) -> Attainment:
+    """The attainment of `met` of n samples, n/effect of them independent.
+
+    Wilson's interval of so many: its z is √effect wider, which is the same.
+    """
     ci95 = wilson(met, n, Z95 * math.sqrt(effect))
     if ci95 is None:
         return Attainment(limit, needed, met, n, None, None, Outcome.UNRESOLVED)
@@ -257,7 +260,7 @@ def pooled(repeats: Sequence[Attainment]) -> Attainment:
         return known[0] if known else repeats[0]
     n = sum(each.n for each in known)
     effect = n / sum(independent(each) for each in known)
-    return _judged(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
+    return attained(known[0].limit, known[0].needed, sum(each.met for each in known), n, effect)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -308,7 +311,8 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
         at = level.rate if rates else level.concurrency if level.rate is None else None
         if at is None or level.input_tokens_asked is not None:
             continue
-        misses = Code.UNSTABLE in invalid_by(level) or outcome(level.slo) == Outcome.MISSED
+        failed_by = {Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT} & set(invalid_by(level))
+        misses = failed_by or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
             sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.analysis import slo
 from harness.roles import Role
 from harness.scenario import Scenario
 from harness.search import pace, ramp
@@ -21,6 +22,8 @@ from harness.workload import shape, tasks
 _TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
 _TO_LIMITS = 300.0  # likewise, with an SLO that is missed there
 _RATES = 10  # levels that a search for a rate takes
+_RATE_REQUESTS = 25.0  # request times that each of them lasts at least
+_SURE = 999  # requests of a level that decide whatever is asked
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +112,7 @@ def _steps(scenario: Scenario, e2e_s: float, rest_s: float, output_tokens: float
                 in_flight_ok=True,
                 ttft_p99_s=None,
                 slo="met" if kept else "missed",
+                attainments=(slo.attained("", 0.5, _SURE if kept else 0, _SURE, 1.0),),
                 soak=step.role is Role.SOAK,
             )
         )
@@ -141,7 +145,7 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     elif spec.search_rate:
-        end = min(_RATES * pace.RATE_S, most)
+        end = min(_RATES * max(pace.RATE_S, _RATE_REQUESTS * e2e_s), most)
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
     else:
         turn_s = e2e_s + tasks.rest_s(scenario, rows)

@@ -136,7 +136,10 @@ class Levels:
             watching.append(asyncio.create_task(telemetry.watch_gpus(gpus, self.live)))
         try:
             for repeat in range(self._scenario.ramp.repeat):
-                await (self._ramp(workers, repeat) if shard is None else self._on_timetable(workers, repeat))
+                if shard is not None:
+                    await self._on_timetable(workers, repeat)
+                elif await self._ramp(workers, repeat) is End.BUDGET:
+                    break  # nothing is left for another repeat
         finally:
             self.over = True
             for task in watching:  # before the workers end: a server may keep a scrape busy
@@ -144,8 +147,8 @@ class Levels:
             await workers.end()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _ramp(self, workers: Workers, repeat: int) -> None:
-        """One repeat of the ramp, a probe's levels before it, until a decision ends it."""
+    async def _ramp(self, workers: Workers, repeat: int) -> End | Reason:
+        """One repeat of the ramp, a probe's levels before it, until a decision ends it; why it did."""
         self.steps += self._earlier.steps(repeat)
         probed = self._earlier.probed(repeat)
         for tokens in self._inputs.probes:
@@ -161,6 +164,7 @@ class Levels:
         self.steps.append(end_step(step, repeat))
         if isinstance(step.why, End) and step.why.stopped:
             self._view.note(step.reason)
+        return step.why
 
     async def _on_timetable(self, workers: Workers, repeat: int) -> None:
         """One repeat of a shard's levels, each at its time; a share of a level decides nothing."""

@@ -15,6 +15,8 @@ from harness.search.edge import CLOSE, Edge, edge_of, judged
 from harness.search.measured import MeasuredLevel
 from harness.search.state import Search, State
 
+_ALONE = 0.1  # requests in flight: a rate below it that misses the SLO shows that a request alone does
+
 
 def by_concurrency(state: State, at_most: int) -> Decision:
     """Bisect in log C between the largest concurrency that met the SLO and the smallest that did not.
@@ -78,6 +80,8 @@ def by_rate(measured: Sequence[MeasuredLevel], search: Search, at_most: int) -> 
         assert edge.met is not None
         rate, why = _round(2 * edge.met), Reason.RATE_MET
     elif edge.met is None:
+        if search.first_rate and edge.missed < _ALONE * search.first_rate:
+            return end(End.FOUND, found=found)
         rate, why = _round(edge.missed / 2), Reason.RATE_MISSED
     elif edge.missed <= CLOSE * edge.met:
         if edge.undecided is None or search.quick:

@@ -128,9 +128,19 @@ class State(msgspec.Struct, frozen=True):
         return C in self.times or sum(m.concurrency == C for m in self.measured) < _IN_VAIN
 
     def affordable(self, C: int) -> bool:
-        requests = max((m.requests / m.users for m in self.valid), default=0.0) * C
         seconds, count = self.search.seconds_left, self.search.requests_left
-        return (seconds is None or self.cost(C) <= seconds) and (count is None or requests <= count)
+        return (seconds is None or self.cost(C) <= seconds) and (count is None or self._requests(C) <= count)
+
+    def _requests(self, C: int) -> float:
+        """Requests that a level of C would send: as few as it can where its length is free, else as its neighbours."""
+        if not self.times:
+            return 0.0
+        if self.search.paced:
+            return pace.LEAST_REQUEST_TIMES * C
+        each: dict[int, list[float]] = {}
+        for m in sorted(self.valid, key=lambda m: m.users):
+            each.setdefault(m.users, []).append(m.requests / m.users)
+        return float(np.interp(C, list(each), [np.mean(x) for x in each.values()])) * C
 
     def cost(self, C: int) -> float:
         """Seconds that a level of C would take, as little as it can."""

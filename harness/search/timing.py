@@ -106,7 +106,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds that the window may last, by what the bounds of the run leave to it."""
         most, left = LONGEST_WINDOW_S, budget.seconds_left
         if self.scenario.ramp.search_rate:  # a rate above what the server sustains never becomes precise
-            most = max(pace.RATE_S, _RATE_REQUESTS * self.alone_s)
+            most = min(max(pace.RATE_S, _RATE_REQUESTS * self.alone_s), LONGEST_WINDOW_S)
             most = most if left is None else min(most, max(SHORTEST_WINDOW_S, _RATE_SHARE * left))
         if left is None:
             return most
@@ -181,15 +181,17 @@ class LevelTiming:
             if now.budget.over() is not None:
                 self.phase = Phase.ABANDONED
             return False
-        self.phase, self._start_s = Phase.WINDOW, now.time_s
-        self.level = msgspec.structs.replace(self.level, window_start_s=now.time_s)
+        # A single stream that did not warm up is measured over a whole request, from its send on.
+        self.phase, self._start_s = Phase.WINDOW, self.level.begin_s if self._is_single_request else now.time_s
+        self.level = msgspec.structs.replace(self.level, window_start_s=self._start_s)
         again = self._task.pace(now.recent_s, now.budget.seconds_left)
         if again.window_s is None:
             self._until_precise(now, now.recent_s)
-        else:  # a single stream that did not warm up is measured over a whole request, its prompt included
-            whole = self._e2e_s if self._is_single_request else 0.0
-            self._fixed_s = max(again.window_s, whole)
+        else:
+            self._fixed_s = again.window_s
             self._wait(self._fixed_s)
+            if self._is_single_request:
+                self._length_s, self.expected_s = pace.SHORTEST_S, self._e2e_s
         return True
 
     def _is_warm(self, now: Now) -> bool:
@@ -197,12 +199,12 @@ class LevelTiming:
 
         Closed loop: every slot has begun, as many requests of each as the pace requires have ended, and after a higher
         level as many have ended since its last one, so that those which ran at the same time are over too. Open loop:
-        after two request times, which an overloaded server stretches, but not for ever.
+        after two request times, which an overloaded server stretches, and a low rate, but not for ever.
         """
         C = self.level.concurrency
         if C is None:
             patience = max(LONGEST_OPEN_WARM_UP_S, 2 * self._task.alone_s)
-            return now.ended > 0 and now.time_s >= self.level.begin_s + min(patience, 2 * now.e2e_s)
+            return now.time_s >= self.level.begin_s + (min(patience, 2 * now.e2e_s) if now.ended else patience)
         gone = not now.surplus if self._task.scenario.has_tasks else now.in_flight <= C  # a task may have several
         self._after_higher = self._after_higher or not gone
         if self._alone_at is None and gone:
@@ -213,7 +215,8 @@ class LevelTiming:
 
     def _measure(self, now: Now) -> bool:
         cut = self._cut(now)
-        if cut is None and now.time_s < self._start_s + self._length_s:
+        unanswered = self._is_single_request and not now.ended
+        if cut is None and (unanswered or now.time_s < self._start_s + self._length_s):
             return False
         ends = self._precise_window_ends if self._fixed_s is None else self._fixed_window_ends
         if not ends(now, cut):
@@ -244,6 +247,7 @@ class LevelTiming:
         found, width = self._transient(now)
         if not found.checked:
             self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
+        if not found.checked or self._is_single_request:
             return True
         if found.settled:
             self._settled = True

@@ -345,7 +345,7 @@ def test_invalid_levels_are_left_out_but_overload_is_a_miss() -> None:
     assert slo.knee([level(1, MET), level(8, MET, invalid="in_flight_low")]) == Value(1.0, (1.0, None))
     for overload in ("errors_above_1_percent", "in_flight_low"):
         assert slo.knee([level(1, MET), level(8, MISSED, invalid=overload)]) == Value(1.0, (1.0, 8.0))
-    assert slo.knee([level(1, MET), level(8, MET, invalid="errors_above_1_percent")]) == Value(1.0, (1.0, None))
+    assert slo.knee([level(1, MET), level(8, MET, invalid="errors_above_1_percent")]) == Value(1.0, (1.0, 8.0))
     unstable = [level(2.5, MET, rate=True), level(5.0, MET, rate=True, invalid="unstable")]
     assert slo.rate_knee(unstable) == Value(2.5, (2.5, 5.0))
 

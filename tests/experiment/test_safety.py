@@ -324,3 +324,12 @@ def test_on_a_terminal_the_plan_is_shown_and_only_a_yes_loads(tmp_path: Path, an
 def test_a_plan_that_is_refused_is_the_operator_s_answer() -> None:
     with pytest.raises(HarnessError, match="no terminal"):
         asyncio.run(consent.ask(["plan"], "http://h"))
+
+
+def test_a_search_for_a_rate_is_taken_to_the_highest_number_in_flight() -> None:
+    """1, 2, 4, … 64 a second of 1 s each, at most 40 in flight; then the edge between 32 and 64."""
+    searched = spec(ramp={"search_rate": True, "max_concurrency": 40}, slo={"ttft_p99": "2s"})
+    made = estimate.estimate(searched, 1.0)
+    assert made.requests > (1 + 2 + 4 + 8 + 16 + 32) * 60
+    slow = estimate.outlook(estimate.estimate(searched, 20.0), searched, 20.0)
+    assert "in about 1 h 23 min" in slow

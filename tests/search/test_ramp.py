@@ -495,3 +495,13 @@ def test_a_level_of_sessions_lies_at_their_number_not_at_their_requests_in_fligh
     assert (found.in_flight, found.n, of_summary(alone, level).n) == (8.0, 8.0, 1.6)
     points = points_of([msgspec.structs.replace(alone, sessions=thinking), alone])
     assert [point.in_flight for point in points] == [8.0, 1.6]
+
+
+def test_a_search_for_a_rate_ends_where_a_request_alone_misses_the_limits() -> None:
+    options = search(search_rate=True, slo=True, first_rate=1.0)
+    levels: list[MeasuredLevel] = []
+    while not (step := next_level(levels, options)).over:
+        assert step.rate is not None
+        levels.append(measured(None, 50.0, rate=step.rate, slo="missed"))
+    assert [level.rate for level in levels] == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert "missed even at 0.0625" in step.reason

@@ -10,6 +10,7 @@ import pytest
 from harness import scenario
 from harness.record import Level, LevelNote
 from harness.roles import Role
+from harness.scenario import Ramp
 from harness.search import timetable
 from harness.search.budget import Budget, Spent
 from harness.search.timing import STALL_S, LevelTiming, Now, Phase, Task, failing, outcomes_watched
@@ -128,6 +129,20 @@ def test_a_first_pass_is_short_and_a_refinement_longer() -> None:
     spans = [course(timing)[1][1] - timing.level.begin_s for timing in (first, narrower)]
     assert spans[0] == pytest.approx(0.5 + 1.0, abs=0.2)  # a warm-up of one request, and the shortest window
     assert spans[1] == pytest.approx(0.5 + 6 * 0.5, abs=0.2)
+
+
+def test_a_single_stream_that_does_not_warm_up_is_measured_from_its_send_to_its_end() -> None:
+    """A request takes 22 s, not 20 as before: it began in the window, and has ended in it."""
+
+    def change(known: Now) -> Now:
+        return msgspec.structs.replace(
+            now(known.time_s, takes=22.0, slots=1), budget=Budget(Ramp(max_seconds=100.0), Spent(seconds=known.time_s))
+        )
+
+    timing = LevelTiming(task(1, role=Role.FIRST_PASS, max_seconds=100.0), 20.0, 100.0)
+    (window, cooldown, _) = course(timing, change=change)
+    assert (window[0], cooldown[0]) == (Phase.WINDOW, Phase.COOLDOWN)
+    assert (timing.level.window_start_s, timing.level.window_end_s) == (0.0, pytest.approx(22.0, abs=0.06))
 
 
 def test_a_budget_that_is_reached_while_it_warms_up_abandons_the_level() -> None:
