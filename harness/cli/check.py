@@ -50,22 +50,14 @@ def check(
     Exit status 0: all are met; 99: one is missed; 3: none is missed, and one is unresolved.
     """
     from harness.decide.check import decision, measured
+    from harness.decide.compare.labels import each_once
     from harness.judgement import Outcome
 
     wanted = _wanted(threshold, thresholds, baseline=bool(baseline))
-    sides = [[run for place in _each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
+    sides = [[run for place in each_once(places) for run in measured.read(place)] for places in (folder, baseline)]
     found = decision.check(wanted, *sides)
     _publish(found, **shown)
     sys.exit({Outcome.MET: 0, Outcome.MISSED: 99, Outcome.UNRESOLVED: 3}[Outcome(found.outcome)])
-
-
-def _each_once(places: Sequence[str]) -> Sequence[str]:
-    """The folders of a side; one that is given twice would count as its own repeat."""
-    known = [Path(place).resolve() for place in places]
-    for place, own in zip(places, known, strict=True):
-        if known.count(own) > 1:
-            raise HarnessError("is given twice", place=place, way_out="give each folder once")
-    return places
 
 
 def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[Threshold]:
@@ -76,7 +68,7 @@ def _wanted(texts: Sequence[str], file: str | None, *, baseline: bool) -> list[T
     wanted = [(expression.parse(text), "--threshold") for text in texts]
     if file is not None:
         with decoding.reading(file, "a file of thresholds", "write one a line, like plateau >= 1500"):
-            text = decoding.content(Path(file)).decode()
+            text = decoding.content(Path(file)).decode("utf-8-sig")
         wanted += expression.lines(text, file)
     if not wanted:
         way_out = "give -t 'plateau >= 1500' or --thresholds FILE"

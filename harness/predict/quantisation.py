@@ -85,7 +85,7 @@ def quantisation(
 
 
 def _asks_another(wanted: str, scheme: Quantisation) -> bool:
-    return wanted in _FOUR_BITS and scheme.bits == 8.0
+    return wanted in _FOUR_BITS and 8.0 <= scheme.bits < 16.0  # scales are in the bits of a weight
 
 
 def another_checkpoint(config: Mapping[str, Any], name: str, dtype: str) -> list[str]:

@@ -50,7 +50,7 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     # A comment becomes an empty line, which the reader skips, so that the others keep their numbers.
     kept = ["" if line.lstrip().startswith("#") else line for line in text.removeprefix("\ufeff").splitlines()]
     before = next((i for i, line in enumerate(kept) if line.strip()), 0)
-    separator = max(",;\t", key=kept[before].count) if kept else ","
+    separator = separator_of(kept[before]) if kept else ","
     lines = csv.DictReader(io.StringIO("\n".join(kept[before:])), delimiter=separator, skipinitialspace=True)
     names = [name.strip().lower() for name in lines.fieldnames or []]
     lines.fieldnames = names
@@ -62,6 +62,8 @@ def _read(text: str, place: str) -> list[CsvPoint]:
         raise HarnessError(f"two columns '{twice[0]}'", place=place, way_out="keep the one that is meant")
     rows: list[CsvPoint] = []
     for line in lines:
+        if not any(cell and cell.strip() for cell in (*map(line.get, names), *(line.get(None) or ()))):
+            continue  # a row of separators alone, as spreadsheets leave them
         where = f"{place}, line {before + lines.line_num}"
         if any(value.strip() for value in line.get(None) or ()):  # 1,200 without quotes is not 1
             fact = f"{len(names) + len(line[None])} values, and {len(names)} columns in the header"
@@ -74,6 +76,15 @@ def _read(text: str, place: str) -> list[CsvPoint]:
     if not rows:
         raise HarnessError("no points below its header", place=place, way_out="give six levels or more")
     return rows
+
+
+def separator_of(header: str) -> str:
+    """What separates the columns of a table with this first line.
+
+    >>> separator_of("concurrency;output_tokens_per_s")
+    ';'
+    """
+    return max(",;\t", key=header.count)
 
 
 def _positive(text: str | None, column: str, place: str) -> float:

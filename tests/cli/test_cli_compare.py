@@ -124,3 +124,9 @@ def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
     done = knee(*words)
     assert done.exit_code == 1
     assert message in done.output
+
+
+def test_a_folder_is_not_its_own_repeat(tmp_path: Path) -> None:
+    a, b = folder(tmp_path / "a"), folder(tmp_path / "b", 0.9)
+    done = CliRunner().invoke(cli, ["compare", f"x={a}", f"x={a}/../a", f"y={b}"])
+    assert (done.exit_code, done.stderr) == (1, f"error: {a}: is given twice; give each folder once\n")

@@ -133,3 +133,13 @@ def test_a_url_takes_opentelemetrys_metrics_alone(folder: Path) -> None:
     assert "csv is written to a folder" in str(refused.exception) + refused.output
     unreached = CliRunner().invoke(cli, ["export", str(folder), "--to", "otel", "--out", "http://127.0.0.1:1"])
     assert "the collector was not reached" in str(unreached.exception) + unreached.output
+
+
+def test_a_table_that_a_spreadsheet_saved_is_read_as_before(folder: Path, tmp_path: Path) -> None:
+    """With a byte-order mark, and with semicolons: levels keep what is said of them."""
+    plain = exporting.text(load(folder), "csv")
+    rows, saved = list(csv.reader(io.StringIO(plain))), tmp_path / "saved.csv"
+    for separator in ",;":
+        with saved.open("w", encoding="utf-8-sig", newline="") as file:
+            csv.writer(file, delimiter=separator).writerows(rows)
+        assert formats.read(saved).levels == formats.of_bytes(plain.encode(), "plain").levels

@@ -65,3 +65,8 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
 
 def test_a_separator_at_the_end_of_a_line_is_no_value() -> None:
     assert read("concurrency,output_tokens_per_s\n1,2,\n4,7, ,\n", "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]
+
+
+def test_rows_of_separators_alone_are_no_rows() -> None:
+    text = "concurrency;output_tokens_per_s\n1;2\n;\n4;7\n;;\n"
+    assert read(text, "x.csv") == [CsvPoint(1.0, 2.0), CsvPoint(4.0, 7.0)]

@@ -9,6 +9,7 @@ import msgspec
 
 from harness.decide.compare import runs
 from harness.decide.compare.runs import Run
+from harness.errors import HarnessError
 from harness.results.foreign import formats
 
 
@@ -24,9 +25,19 @@ def labelled(stacks: Sequence[str]) -> list[Run]:
     out: list[Run] = []
     for label in dict.fromkeys(labels):
         own = [place for each, (_, place) in zip(labels, named, strict=True) if each == label]
+        each_once(own)
         out += [msgspec.structs.replace(run, label=label) for place in own for run in folders.get(place, [])]
         out += runs.of_files(label, [(place, files[place]) for place in own if place in files])
     return out
+
+
+def each_once(places: Sequence[str]) -> Sequence[str]:
+    """The places of one side; HarnessError where one is given twice, which would count as its own repeat."""
+    known = [Path(place).resolve() for place in places]
+    for place, own in zip(places, known, strict=True):
+        if known.count(own) > 1:
+            raise HarnessError("is given twice", place=place, way_out="give each folder once")
+    return places
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def read(text: str) -> traffic.Traffic:
         found = traffic.parse(text, place)
     else:
         with decoding.reading(f"{place} {text}", "a traffic file", f"give a CSV with the header {_HEADER}, or a shape"):
-            lines = decoding.content(Path(text)).decode().splitlines()
+            lines = decoding.content(Path(text)).decode("utf-8-sig").splitlines()
             header, *rows = ["".join(line.split()) for line in lines if line.strip()] or [""]
             if header != _HEADER:
                 raise ValueError(f"its header is not {_HEADER}")

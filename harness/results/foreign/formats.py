@@ -98,8 +98,10 @@ def _pieces(data: bytes) -> list[Any]:
 
 
 def _of_csv(text: str, place: str) -> ForeignResult:
+    text = text.removeprefix("\ufeff")  # with semicolons it is what spreadsheets make of a table
+    lines = csv.reader(io.StringIO(text), delimiter=points.separator_of(text.partition("\n")[0]))
     try:
-        rows = [row for row, _ in zip(csv.reader(io.StringIO(text)), range(_MOST_LEVELS), strict=False)]
+        rows = [row for row, _ in zip(lines, range(_MOST_LEVELS), strict=False)]
     except csv.Error as error:
         raise HarnessError(f"not a CSV: {error}", place=place, way_out=_WAY_OUT) from None
     if aiperf.matches_rows(rows):
