@@ -25,6 +25,7 @@ _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
 _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
 _KNOWN = 0.5  # of the time in flight in a short window, whose requests' ends must be known
+_BEGAN = 0.125  # of the slots: so many requests that began in a window stand for all of them
 
 
 class Truncation(msgspec.Struct, frozen=True):
@@ -183,10 +184,13 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
     """What requests made a second in a window shorter than a request time; None where the window contains a whole one.
 
     Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
-    counted within a part of a request is anything between nothing and twice the truth. So `amounts` (one a request)
-    are spread evenly over each one's time, from send to end: the sum of amount / time, weighted by how long each was
-    in flight in the window. Successes only; what else was in flight is taken to be like them, and the rate is nan
-    where that is most of it, because we cut it. None in open loop, and where all that was in flight failed.
+    counted within a part of a request is anything between nothing and twice the truth. So it is Little's law for the
+    requests that began in the window: N·amount/time. Those before them did not wait behind a whole queue if the level
+    has just begun, and make a full server seem faster than it is. Where hardly any began in the window, the `amounts`
+    (one a request) of all that were in flight are spread evenly over each one's time, from send to end: the sum of
+    amount / time, weighted by how long each was in flight in the window. Successes only; the others are taken to be
+    like them, and the rate is nan where these are most of them, because we cut them. None in open loop, and where all
+    that was in flight failed.
     """
     start, end = level.window
     inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
@@ -199,6 +203,13 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
         return math.nan
     if end - start >= _WHOLE * float(took.mean()):
         return None
+    began = there & (table.sent >= start) & (table.sent < end)
+    if np.count_nonzero(began) >= _BEGAN * level.concurrency:
+        if np.count_nonzero(began & good) < _KNOWN * np.count_nonzero(began):
+            return math.nan
+        began &= good
+        rate = float(amounts[began].sum() / (table.done - table.sent)[began].sum())
+        return rate * float(inside[there].sum()) / (end - start)
     return float((inside[good] * amounts[good] / took).sum() / inside[good].sum() * inside[there].sum()) / (end - start)
 
 

@@ -142,6 +142,7 @@ class LevelTiming:
         self._tokens = History()
         self._token_s = task.level.begin_s  # when the last token came, or the level began
         self._after_higher = False  # whether more were in flight when it began than it keeps
+        self._from_send = False  # whether the window is that of one request, from its send to its end
         self._alone_at: int | None = None  # how many of the level's requests had ended when none of a higher was left
         self._start_s = self._length_s = 0.0  # of the window, as far as it is known
         self._fixed_s: float | None = None  # the window's fixed length; None: it ends when it is precise
@@ -181,16 +182,18 @@ class LevelTiming:
             if now.budget.over() is not None:
                 self.phase = Phase.ABANDONED
             return False
-        # A single stream that did not warm up is measured over a whole request, from its send on.
-        self.phase, self._start_s = Phase.WINDOW, self.level.begin_s if self._is_single_request else now.time_s
+        # A single stream that did not warm up is measured over a whole request, from its send on if it was alone then.
+        self._from_send = self._is_single_request and not self._after_higher
+        self.phase, self._start_s = Phase.WINDOW, self.level.begin_s if self._from_send else now.time_s
         self.level = msgspec.structs.replace(self.level, window_start_s=self._start_s)
         again = self._task.pace(now.recent_s, now.budget.seconds_left)
         if again.window_s is None:
             self._until_precise(now, now.recent_s)
         else:
-            self._fixed_s = again.window_s
+            whole = self._e2e_s if self._is_single_request else 0.0
+            self._fixed_s = max(again.window_s, whole)
             self._wait(self._fixed_s)
-            if self._is_single_request:
+            if self._from_send:
                 self._length_s, self.expected_s = pace.SHORTEST_S, self._e2e_s
         return True
 
@@ -215,7 +218,7 @@ class LevelTiming:
 
     def _measure(self, now: Now) -> bool:
         cut = self._cut(now)
-        unanswered = self._is_single_request and not now.ended
+        unanswered = self._from_send and not now.ended
         if cut is None and (unanswered or now.time_s < self._start_s + self._length_s):
             return False
         ends = self._precise_window_ends if self._fixed_s is None else self._fixed_window_ends
@@ -247,7 +250,7 @@ class LevelTiming:
         found, width = self._transient(now)
         if not found.checked:
             self._notes.append(LevelNote.TRANSIENT_UNCHECKED)
-        if not found.checked or self._is_single_request:
+        if not found.checked or self._from_send:
             return True
         if found.settled:
             self._settled = True

@@ -192,3 +192,32 @@ def test_an_even_rate_is_not_known_where_most_requests_were_cut() -> None:
     )
     table = Table.of([whole, cut, cut])
     assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)
+
+
+def queued(C: int, seats: int, cut_s: float = math.inf) -> Table:
+    """C slots that begin together at so many seats, first come first served: 4 s a request, 100 tokens evenly in it.
+
+    What is not over at `cut_s` was cut then.
+    """
+    free, sent, records = [0.0] * seats, [0.0] * C, []
+    while min(sent) < 40.0:
+        at = sent.pop(0)
+        begun = max(at, free.pop(0))
+        arrivals = [begun + 4.0 * (i + 1) / TOKENS for i in range(TOKENS)]
+        free.append(begun + 4.0)
+        sent.append(begun + 4.0)
+        cut = begun + 4.0 > cut_s
+        kept = [each for each in arrivals if each <= cut_s] if cut else arrivals
+        records.append(request(at, kept, done=cut_s if cut else arrivals[-1], error="cancelled" if cut else ""))
+    return Table.of(sorted(records, key=lambda record: record.sent_s or 0.0))
+
+
+def test_a_full_server_is_no_faster_by_those_that_came_before_its_queue() -> None:
+    """Two seats make 50 tok/s. Of eight slots the first two wait for nobody, and the next requests for all others."""
+    level, table = Level(0, 8, 0, 0.0, 3.5, 5.5, 24.0), queued(8, 2)
+    assert even_rate(table, level, table.output_tokens) == pytest.approx(50.0)
+
+
+def test_a_rate_is_not_known_where_what_began_in_the_window_was_cut() -> None:
+    level, table = Level(0, 8, 0, 0.0, 3.5, 5.5, 17.0), queued(8, 2, cut_s=17.0)
+    assert math.isnan(even_rate(table, level, table.output_tokens) or 0.0)

@@ -228,11 +228,9 @@ def _rate_knee(summary: Summary) -> Quantity:
 def _cost(name: str) -> Callable[[Summary], Quantity]:
     def read(summary: Summary) -> Quantity:
         usd = getattr(summary.cost, name, None)
-        return (
-            Quantity(usd, None, "", AGAIN)
-            if usd is not None
-            else Quantity(None, None, "no price is known", "give it: --price")
-        )
+        if usd is None:
+            return Quantity(None, None, "no price is known", "give it: --price")
+        return Quantity(usd, None, "", AGAIN)
 
     return read
 
