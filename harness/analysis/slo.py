@@ -292,8 +292,8 @@ def knee(levels: Sequence[LevelSummary]) -> Value | None:
 
     The interval runs from there to the smallest that missed it (None: no level did): levels between are unresolved or
     were not measured. Where no level is known to have met it, the largest that leans to it, with an interval that has
-    no lower end; None where none does. Repeats are judged together. Invalid levels are left out, except that one which
-    errors or too few in flight make invalid can still miss.
+    no lower end; None where none does. Repeats are judged together. Invalid levels are left out, except that one with
+    too many errors has missed the SLO, and one with too few in flight can.
     """
     return _boundary(by_load(levels, rates=False))
 
@@ -311,8 +311,8 @@ def by_load(levels: Sequence[LevelSummary], *, rates: bool) -> dict[float, Judge
         at = level.rate if rates else level.concurrency if level.rate is None else None
         if at is None or level.input_tokens_asked is not None:
             continue
-        failed_by = {Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT} & set(invalid_by(level))
-        misses = failed_by or outcome(level.slo) == Outcome.MISSED
+        overloaded = not invalid_by(level).isdisjoint({Code.UNSTABLE, Code.ERRORS_ABOVE_1_PERCENT})
+        misses = overloaded or outcome(level.slo) == Outcome.MISSED
         if usable(level, Purpose.ANSWER):
             sound[at].append(level.slo)
         elif misses and usable(level, Purpose.MISS):

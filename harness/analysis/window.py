@@ -24,7 +24,7 @@ _MANY_REQUESTS = 20.0  # request times of a window, above which a part of one mo
 _WHOLE = 0.98  # of a request time, from where on it counts as one
 _PLACES = 65  # that whole request times are tried at in a window
 _SUSTAINED = 0.005  # of the requests due that may queue up in a level that the server sustains
-_KNOWN = 0.5  # of the time in flight in a short window, whose requests' ends must be known
+_KNOWN = 0.5  # of the time in flight in a short window, and of what began in it, whose requests' ends must be known
 _BEGAN = 0.125  # of the slots: so many requests that began in a window stand for all of them
 
 

@@ -22,7 +22,7 @@ from harness.workload import shape, tasks
 _TO_FIRST, _TO_END = 35.0, 180.0  # request times, where the knee lies at some 16 to 48 in flight
 _TO_LIMITS = 300.0  # likewise, with an SLO that is missed there
 _RATES = 10  # levels that a search for a rate takes
-_RATE_REQUESTS = 25.0  # request times that each of them lasts at least
+_RATE_LASTS = 25.0  # request times that each of them lasts at least
 _SURE = 999  # requests of a level that decide whatever is asked
 
 
@@ -145,7 +145,7 @@ def outlook(made: Estimate, scenario: Scenario, e2e_s: float, rows: str = "") ->
     if spec.levels or spec.level_rates:
         what = f"{made.levels} level{'s' * (made.levels != 1)}, about {made.requests:,} requests, {span(made.seconds)}"
     elif spec.search_rate:
-        end = min(_RATES * max(pace.RATE_S, _RATE_REQUESTS * e2e_s), most)
+        end = min(_RATES * max(pace.RATE_S, _RATE_LASTS * e2e_s), most)
         what = f"requests per second, doubled from {1 / e2e_s:.3g} on until the limits are missed, in about {span(end)}"
     else:
         turn_s = e2e_s + tasks.rest_s(scenario, rows)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from harness.errors import ProtocolError
 from harness.load import tls
 from harness.load.control import Client, ConnectDeadlineError, ConnectError, Reply, TransportError
-from harness.load.http1 import ResponseParser, request_head
+from harness.load.http1 import ResponseParser, replaced, request_head
 from harness.load.transport import IDLE_S, Target
 
 _READ = 65_536
@@ -122,11 +122,11 @@ class SocketClient:
         self._context = tls.context(target) if target.scheme == "https" else None
         self._free: list[_Connection] = []
         usual = {"Host": target.authority, "Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "knee"}
-        self._headers = usual | {name.title(): value for name, value in target.headers.items()}
+        self._headers = replaced(usual, target.headers)
 
     @contextlib.asynccontextmanager
     async def request(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
-        sent = self._headers | {name.title(): value for name, value in headers.items()}
+        sent = replaced(self._headers, headers)
         if content:
             sent["Content-Length"] = str(len(content))
         try:

@@ -50,6 +50,16 @@ def request_head(method: str, path: str, headers: Iterable[tuple[str, str]]) -> 
     return f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + header_lines(headers)
 
 
+def replaced(headers: Mapping[str, str], by: Mapping[str, str]) -> dict[str, str]:
+    """The headers with those of `by` in place of their own, whatever their case: two of some are refused.
+
+    >>> replaced({"Host": "a", "Accept": "*/*"}, {"host": "b"})
+    {'Accept': '*/*', 'host': 'b'}
+    """
+    names = {name.lower() for name in by}
+    return {name: value for name, value in headers.items() if name.lower() not in names} | dict(by)
+
+
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     """Headers, a line each."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")

@@ -174,9 +174,7 @@ class SocketTransport:
         self._target = target
         self._own_headers = bool(target.session_header or target.traceparent)
         usual = {"Host": target.authority, "Accept": target.media, "Accept-Encoding": "identity"}
-        own = {name.lower() for name in target.headers}  # replace ours; two Host headers are refused by servers
-        kept = [(name, value) for name, value in usual.items() if name.lower() not in own]
-        self._head = http1.request_head("POST", target.path, [*kept, *target.headers.items()])
+        self._head = http1.request_head("POST", target.path, http1.replaced(usual, target.headers).items())
         self._addresses: list[Any] = []
         self._resolving: asyncio.Task[list[Any]] | None = None
         self._free: collections.deque[Connection] = collections.deque()
