@@ -184,13 +184,12 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
     """What requests made a second in a window shorter than a request time; None where the window contains a whole one.
 
     Slots in step (`whole_requests`) send nothing while all wait for their first tokens, and then all at once: what is
-    counted within a part of a request is anything between nothing and twice the truth. So it is Little's law for the
-    requests that began in the window: N·amount/time. Those before them did not wait behind a whole queue if the level
-    has just begun, and make a full server seem faster than it is. Where hardly any began in the window, the `amounts`
-    (one a request) of all that were in flight are spread evenly over each one's time, from send to end: the sum of
-    amount / time, weighted by how long each was in flight in the window. Successes only; the others are taken to be
-    like them, and the rate is nan where these are most of them, because we cut them. None in open loop, and where all
-    that was in flight failed.
+    counted within a part of a request is anything between nothing and twice the truth. So it is Little's law,
+    N·Σ(part·amount) / Σ(part·time), by the part of each request's time that lies in the window; `amounts` are one a
+    request. Requests from before the window did not wait behind a whole queue if the level has just begun, and make a
+    full server seem faster than it is: where enough requests began in the window, their mean wait for the first token
+    counts for every request. Successes only; the others are taken to be like them, and the rate is nan where these
+    are most of them, because we cut them. None in open loop, and where all that was in flight failed.
     """
     start, end = level.window
     inside = np.fmin(table.done, end) - np.fmax(table.sent, start)
@@ -204,13 +203,15 @@ def even_rate(table: Table, level: Level, amounts: Floats) -> float | None:
     if end - start >= _WHOLE * float(took.mean()):
         return None
     began = there & (table.sent >= start) & (table.sent < end)
+    longer = np.zeros(len(amounts))  # what each would have waited more, had it begun in the window
     if np.count_nonzero(began) >= _BEGAN * level.concurrency:
         if np.count_nonzero(began & good) < _KNOWN * np.count_nonzero(began):
             return math.nan
-        began &= good
-        rate = float(amounts[began].sum() / (table.done - table.sent)[began].sum())
-        return rate * float(inside[there].sum()) / (end - start)
-    return float((inside[good] * amounts[good] / took).sum() / inside[good].sum() * inside[there].sum()) / (end - start)
+        wait = np.fmin(table.first, table.done) - table.sent  # of what has no first token, the whole time
+        longer = float(wait[began & good].mean()) - wait
+    part = inside[good] / took
+    per_slot = float((part * amounts[good]).sum() / (part * (took + longer[good])).sum())
+    return per_slot * float(inside[there].sum()) / (end - start)
 
 
 def in_flight(table: Table, start: float, end: float, rows: Bools | None = None) -> float:
