@@ -1,10 +1,11 @@
 """Whether the load generator is the same after hours as at first: memory, descriptors and stamps of one long level.
 
 The run is `knee run soak` as a user starts it, on the reference endpoint, which logs when it wrote each token. Memory
-and descriptors of each process of the run are read every half second. The first fifth of the window is left out, in
-which heaps fill. A heap grows in steps and keeps them, so its rise is that of a random walk with a drift: the sum of
-the differences of neighbouring parts, with the interval that their spread gives. The rise of the stamps' error is its
-slope times the time, by harness.analysis.drift. A rise is within noise where 0 is in its interval, or where it falls.
+and descriptors of each process of the run are read every half second. In the first half of the window heaps fill: what
+they rise by there is printed, and what follows is judged. A heap grows in steps and keeps them, so its rise is that of
+a random walk with a drift: the sum of the differences of neighbouring parts, with the interval that their spread gives.
+The rise of the stamps' error is its slope times the time, by harness.analysis.drift. A rise is within noise where 0 is
+in its interval, or where it falls.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from harness.sim.writelog import entries
 
 EVERY_S = 0.5  # between two readings of the processes
 BINS, FEWEST = 40, 20  # parts of the window
-LEFT_OUT = 0.2  # of the window, at its beginning
+FILLING = 0.5  # of the window, at its beginning
 MOST_DRIFT_S = 5e-6  # by which the median error of the stamps may change
 TTFT_S, ANSWER = 0.2, 120  # of a request
 MIB = 2**20
@@ -59,7 +60,7 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
     rise: float
     low: float | None  # of the 95 % interval; None: too few of its parts are independent
     high: float | None
-    most: float = 0.0  # that the rise may be; 0: it has to be within noise
+    most: float = 0.0  # that the rise may be; 0: it has to be within noise; inf: it is not judged
 
     @property
     def verdict(self) -> str:
@@ -133,16 +134,20 @@ def soak(served: Served, streams: int, seconds: float, out: Path) -> tuple[str, 
 # ---- read afterwards -------------------------------------------------------------------------------------------
 
 
-def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: tuple[float, float]) -> Rise:
+def grown(
+    name: str, unit: str, points: Sequence[tuple[float, float]], window: tuple[float, float], most: float = 0.0
+) -> Rise:
     """By how much a figure that keeps its steps grew over a window, from its points there."""
     values = drift.means(points, *window, BINS)
     values = values[~np.isnan(values)]
     steps = np.diff(values)
     if len(steps) < FEWEST:
-        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None)
+        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None, most=most)
     rise = float(values[-1] - values[0])
     half = t_quantile(0.975, len(steps) - 1) * float(steps.std(ddof=1)) * math.sqrt(len(steps))
-    return Rise(name=name, unit=unit, mean=float(values.mean()), rise=rise, low=rise - half, high=rise + half)
+    return Rise(
+        name=name, unit=unit, mean=float(values.mean()), rise=rise, low=rise - half, high=rise + half, most=most
+    )  # fmt: skip
 
 
 def of_bins(name: str, unit: str, values: np.ndarray, seconds: float, **more: float) -> Rise:
@@ -180,12 +185,15 @@ def summed(run: Result, readings: Sequence[Reading], log: Path, command: str) ->
     (level,) = run.levels
     start, end = level.window
     inside = [r for r in run.records if r.sent_s is not None and start <= r.sent_s < end]
-    late = (start + LEFT_OUT * (end - start), end)
+    middle = start + FILLING * (end - start)
+    filling, late = (start, middle), (middle, end)
     origin = run.header.monotonic_ns_origin
     rises = []
     for name in dict.fromkeys(each.name for each in readings):
         mine = [((each.at_ns - origin) * 1e-9, each) for each in readings if each.name == name]
-        rises.append(grown(f"{name}, memory", "B", [(t, each.memory) for t, each in mine], late))
+        memory = [(t, each.memory) for t, each in mine]
+        rises.append(grown(f"{name}, memory while heaps fill", "B", memory, filling, most=math.inf))
+        rises.append(grown(f"{name}, memory", "B", memory, late))
         rises.append(grown(f"{name}, descriptors", "", [(t, each.descriptors) for t, each in mine], late))
     return Found(
         command=command,
@@ -225,7 +233,7 @@ def text(found: Found) -> str:
     lines = [
         f"$ {found.command}",
         f"a window of {found.window_s:.0f} s, {found.tokens:,} tokens, {found.tokens / found.window_s:,.0f} tok/s, "
-        f"{found.errors} errors; rises over its last {1 - LEFT_OUT:.0%}",
+        f"{found.errors} errors; rises over its last {1 - FILLING:.0%}, while heaps fill over its first {FILLING:.0%}",
         "",
         "| what | mean | rise | 95 % interval | |",
         "|---|--:|--:|--:|---|",
