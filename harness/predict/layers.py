@@ -134,7 +134,7 @@ def _window(config: Mapping[str, Any], name: str) -> int | None:
 
 def _attending(config: Mapping[str, Any], name: str, layers: int, window: int | None) -> Attention:
     h = figure(config, "hidden_size", name)
-    if config.get("kv_lora_rank"):
+    if config.get("kv_lora_rank") or FAMILIES[config["model_type"]].chooses:
         return _latent(config, name, layers)
     n_q, n_kv, d = heads(config, name)
     kind, values = config.get("model_type"), True

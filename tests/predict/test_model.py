@@ -484,6 +484,13 @@ def test_layers_that_share_the_tokens_they_chose_are_refused_by_their_field(fiel
         model({**model_config("glm-5"), field: value}, "toy")
 
 
+@pytest.mark.parametrize("field", ["kv_lora_rank", "index_topk"])
+def test_a_model_of_chosen_tokens_without_its_latent_attention_or_their_number_is_refused(field):
+    config = {key: value for key, value in model_config("glm-5").items() if key != field}
+    with pytest.raises(HarnessError, match=field):
+        model(config, "toy")
+
+
 def test_a_field_that_says_that_every_layer_chooses_its_own_tokens_changes_nothing():
     plain = model_config("glm-5")
     assert parameters(model({**plain, "index_topk_freq": 1, "indexer_types": None}, "toy")) == parameters(
