@@ -1,11 +1,13 @@
 """Whether the load generator is the same after hours as at first: memory, descriptors and stamps of one long level.
 
 The run is `knee run soak` as a user starts it, on the reference endpoint, which logs when it wrote each token. Memory
-and descriptors of each process of the run are read every half second. In the first half of the window heaps fill: what
-they rise by there is printed, and what follows is judged. A heap grows in steps and keeps them, so its rise is that of
-a random walk with a drift: the sum of the differences of neighbouring parts, with the interval that their spread gives.
-The rise of the stamps' error is its slope times the time, by harness.analysis.drift. A rise is within noise where 0 is
-in its interval, or where it falls.
+and descriptors of each process of the run are read every half second.
+
+A heap has the size of the most that was ever in it at once. Of what varies and does not grow, the most so far is passed
+ever more rarely: after n equal times the next one passes it with probability 1/n, so that a heap rises with the
+logarithm of time for as long as it is used. What is kept for good rises with time itself. So the steps of the readings
+are fitted by both, and what rises evenly over time is judged. The rise of the stamps' error is its slope times the
+time, by harness.analysis.drift. A rise is within noise where 0 is in its interval, or where it falls.
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ from harness.sim.writelog import entries
 
 EVERY_S = 0.5  # between two readings of the processes
 BINS, FEWEST = 40, 20  # parts of the window
-FILLING = 0.5  # of the window, at its beginning
 MOST_DRIFT_S = 5e-6  # by which the median error of the stamps may change
 TTFT_S, ANSWER = 0.2, 120  # of a request
 MIB = 2**20
@@ -52,13 +53,14 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Rise(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure over the window: its mean, and by how much it rose."""
+    """A figure over the window: its mean, by how much it rose, and what of that rose evenly over time."""
 
     name: str
     unit: str
     mean: float
-    rise: float
-    low: float | None  # of the 95 % interval; None: too few of its parts are independent
+    whole: float  # from the first part of the window to the last
+    rise: float  # evenly over time
+    low: float | None  # of its 95 % interval; None: too few of its parts are independent
     high: float | None
     most: float = 0.0  # that the rise may be; 0: it has to be within noise; inf: it is not judged
 
@@ -134,19 +136,28 @@ def soak(served: Served, streams: int, seconds: float, out: Path) -> tuple[str, 
 # ---- read afterwards -------------------------------------------------------------------------------------------
 
 
-def grown(
-    name: str, unit: str, points: Sequence[tuple[float, float]], window: tuple[float, float], most: float = 0.0
-) -> Rise:
-    """By how much a figure that keeps its steps grew over a window, from its points there."""
+def grown(name: str, unit: str, points: Sequence[tuple[float, float]], window: tuple[float, float]) -> Rise:
+    """By how much a figure that keeps its steps grew over a window, from its points there.
+
+    `points` and `window` are in seconds since the load began. The steps between neighbouring parts of the window are
+    a·Δ(ln t) + b·Δt; their variance falls as 1/t, as the number of the steps does, so they weigh in proportion to t.
+    """
     values = drift.means(points, *window, BINS)
-    values = values[~np.isnan(values)]
-    steps = np.diff(values)
-    if len(steps) < FEWEST:
-        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None, most=most)
-    rise = float(values[-1] - values[0])
-    half = t_quantile(0.975, len(steps) - 1) * float(steps.std(ddof=1)) * math.sqrt(len(steps))
+    edges = np.linspace(*window, BINS + 1)
+    t, values = ((edges[1:] + edges[:-1]) / 2)[: len(values)][~np.isnan(values)], values[~np.isnan(values)]
+    if len(values) <= FEWEST:
+        nan = math.nan
+        return Rise(name=name, unit=unit, mean=nan, whole=nan, rise=nan, low=None, high=None)
+    weight = np.sqrt((t[1:] + t[:-1]) / 2)
+    steps, times = np.diff(values) * weight, np.column_stack([np.diff(np.log(t)), np.diff(t)]) * weight[:, None]
+    fit = np.linalg.lstsq(times, steps)[0]
+    left, degrees = steps - times @ fit, len(steps) - 2
+    variance = float(left @ left) / degrees * float(np.linalg.inv(times.T @ times)[1, 1])
+    span = float(t[-1] - t[0])
+    rise, half = float(fit[1]) * span, t_quantile(0.975, degrees) * math.sqrt(variance) * span
     return Rise(
-        name=name, unit=unit, mean=float(values.mean()), rise=rise, low=rise - half, high=rise + half, most=most
+        name=name, unit=unit, mean=float(values.mean()), whole=float(values[-1] - values[0]),
+        rise=round(rise, 1), low=round(rise - half, 1), high=round(rise + half, 1),
     )  # fmt: skip
 
 
@@ -154,12 +165,14 @@ def of_bins(name: str, unit: str, values: np.ndarray, seconds: float, **more: fl
     """By how much a figure rose that varies about a line, from its values in equal parts of so many seconds."""
     found = drift.trend(values, 0.0, seconds / len(values))
     if found is None or found.per_hour.value is None:
-        return Rise(name=name, unit=unit, mean=math.nan, rise=math.nan, low=None, high=None, **more)
+        nan = math.nan
+        return Rise(name=name, unit=unit, mean=nan, whole=nan, rise=nan, low=None, high=None, **more)
     low, high = found.per_hour.ci95 or (None, None)
     hours = seconds / 3600
     ends = [None if each is None else each * hours for each in (low, high)]
     return Rise(
-        name=name, unit=unit, mean=found.mean, rise=found.per_hour.value * hours, low=ends[0], high=ends[1], **more
+        name=name, unit=unit, mean=found.mean, whole=float(values[-1] - values[0]), rise=found.per_hour.value * hours,
+        low=ends[0], high=ends[1], **more,
     )  # fmt: skip
 
 
@@ -185,22 +198,19 @@ def summed(run: Result, readings: Sequence[Reading], log: Path, command: str) ->
     (level,) = run.levels
     start, end = level.window
     inside = [r for r in run.records if r.sent_s is not None and start <= r.sent_s < end]
-    middle = start + FILLING * (end - start)
-    filling, late = (start, middle), (middle, end)
-    origin = run.header.monotonic_ns_origin
+    began_ns = run.header.monotonic_ns_origin + round(level.begin_s * 1e9)
+    window = start - level.begin_s, end - level.begin_s
     rises = []
     for name in dict.fromkeys(each.name for each in readings):
-        mine = [((each.at_ns - origin) * 1e-9, each) for each in readings if each.name == name]
-        memory = [(t, each.memory) for t, each in mine]
-        rises.append(grown(f"{name}, memory while heaps fill", "B", memory, filling, most=math.inf))
-        rises.append(grown(f"{name}, memory", "B", memory, late))
-        rises.append(grown(f"{name}, descriptors", "", [(t, each.descriptors) for t, each in mine], late))
+        mine = [((each.at_ns - began_ns) * 1e-9, each) for each in readings if each.name == name]
+        rises.append(grown(f"{name}, memory", "B", [(t, each.memory) for t, each in mine], window))
+        rises.append(grown(f"{name}, descriptors", "", [(t, each.descriptors) for t, each in mine], window))
     return Found(
         command=command,
         window_s=end - start,
         tokens=sum(len(r.arrivals) // 8 for r in inside),
         errors=sum(bool(r.error) for r in inside),
-        rises=[*rises, *stamps(run, log, late)],
+        rises=[*rises, *stamps(run, log, (start, end))],
     )
 
 
@@ -210,6 +220,7 @@ def measure(minutes: float, streams: int, itl_s: float, folder: Path) -> Found:
     log, out = folder / "writes", folder / "run"
     with serving(reference(StreamPace(ttft_s=TTFT_S, itl_s=itl_s)), log=log, cpu=cpus[0]) as served:
         command, readings = soak(served, streams, 60 * minutes, out)
+    (folder / "readings.json").write_bytes(msgspec.json.encode(readings))
     return summed(Result.open(out), readings, log, command)
 
 
@@ -233,14 +244,16 @@ def text(found: Found) -> str:
     lines = [
         f"$ {found.command}",
         f"a window of {found.window_s:.0f} s, {found.tokens:,} tokens, {found.tokens / found.window_s:,.0f} tok/s, "
-        f"{found.errors} errors; rises over its last {1 - FILLING:.0%}, while heaps fill over its first {FILLING:.0%}",
+        f"{found.errors} errors",
         "",
-        "| what | mean | rise | 95 % interval | |",
-        "|---|--:|--:|--:|---|",
+        "| what | mean | rise | of it evenly over time | 95 % interval | |",
+        "|---|--:|--:|--:|--:|---|",
     ]
     for each in found.rises:
-        figures = [shown(value, each.unit) for value in (each.mean, each.rise, each.low, each.high)]
-        lines.append(f"| {each.name} | {figures[0]} | {figures[1]} | {figures[2]} … {figures[3]} | {each.verdict} |")
+        mean, whole, rise, low, high = (
+            shown(value, each.unit) for value in (each.mean, each.whole, each.rise, each.low, each.high)
+        )
+        lines.append(f"| {each.name} | {mean} | {whole} | {rise} | {low} … {high} | {each.verdict} |")
     return "\n".join(lines)
 
 
@@ -249,7 +262,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of the window")
     parser.add_argument("--streams", type=int, default=512, help="in flight")
     parser.add_argument("--itl", type=float, default=0.025, help="seconds between two tokens of a stream")
-    parser.add_argument("--keep", type=Path, help="leave the result folder there")
+    parser.add_argument("--keep", type=Path, help="leave the result folder and the readings there")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="knee-bench-") as scratch:

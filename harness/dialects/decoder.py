@@ -141,10 +141,10 @@ class StreamDecoder:
 
     def feed(self, data: bytes | None, stamp_ns: int) -> int:
         """Account for one body piece, None at the end; returns the token-carrying chunks in it."""
-        carried, events = 0, self._events
+        carried, events, read = 0, self._events, self._read
         for event in events.end() if data is None else events.feed(data):
             try:
-                chunk = self._read(event)
+                chunk = read(event)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deep
                 self._no_chunk(event, error)
                 continue
@@ -209,9 +209,10 @@ class StreamDecoder:
         except OverflowError:  # 64 KiB of text in one chunk
             self._lengths = array("I", self._lengths)
             self._lengths.append(length)
-        if tokens != 1 and self._tokens is None:
-            self._tokens = array("i", [1]) * len(self._arrivals)
         if self._tokens is not None:
+            self._tokens.append(tokens)
+        elif tokens != 1:
+            self._tokens = array("i", [1]) * len(self._arrivals)
             self._tokens.append(tokens)
         self._arrivals.append(stamp_ns)
         if self._answered < 0 and answer:

@@ -63,7 +63,8 @@ class _Worker:
         self._late = np.zeros(LATE_BINS, dtype=np.int64)  # of the level so far
 
     def add(self, report: Progress) -> None:
-        self._late[: len(report.late)] += np.array(report.late, dtype=np.int64)
+        for bin_, reads in enumerate(report.late):  # an array of each length that comes would stay in numpy's cache
+            self._late[bin_] += reads
         waited_ns = -1 if report.waited_s is None else round(report.waited_s * 1e9)
         self._kept.add(report.time_s, np.append(self._late, (report.reads, report.unstamped, waited_ns)))
 

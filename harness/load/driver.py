@@ -169,11 +169,11 @@ class Driver:
         failures = 0
         before: Exchange | None = None
         think_ms = self._plan.think_ms
-        while self._level is not None and i < self._level.slots:
-            await self._within_quota()
-            level = self._level
-            if level is None:
-                return
+        while (level := self._level) is not None and i < level.slots:
+            if self._throttler is not None:
+                await self._within_quota()
+                if (level := self._level) is None:
+                    return
             built = self._requests.next(level)
             exchange = await self._sent(built, level, due)
             due = exchange.done_ns
@@ -283,9 +283,11 @@ class Driver:
         self._open_loop.add(task)
         task.add_done_callback(self._open_loop.discard)
 
-    async def _sent(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Exchange:
-        """A built request, sent; returns when its response is over."""
-        return await self._over(self._running(built, level, due, keep_text=keep_text), built)
+    def _sent(
+        self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False
+    ) -> Coroutine[Any, Any, Exchange]:
+        """A built request, sent; over when its response is."""
+        return self._over(self._running(built, level, due, keep_text=keep_text), built)
 
     def _running(self, built: Built, level: BeginLevel, due: int, *, keep_text: bool = False) -> Running:
         """A built request from now on counts as in flight."""

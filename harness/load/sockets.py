@@ -24,6 +24,7 @@ import asyncio
 import collections
 import contextlib
 import fcntl
+import functools
 import socket
 import struct
 import termios
@@ -31,6 +32,7 @@ from typing import Any
 
 from harness.errors import ProtocolError
 from harness.load import http1
+from harness.load.deadlines import Deadlines
 from harness.load.loop import HotSelector, enable_stamps, now
 from harness.load.transport import IDLE_S, Exchange, LateRead, Target, TlsError, own_headers
 
@@ -182,6 +184,7 @@ class SocketTransport:
         self._in_flight = 0
         self._ahead = False  # the server closes after each response: the next connection is opened meanwhile
         self._opening: set[asyncio.Task[int]] = set()
+        self._deadlines: dict[float, Deadlines] = {}  # by the seconds that a request may take
 
     def request(self, request_id: str, body: bytes, session: str = "") -> bytes:
         own = own_headers(self._target, request_id, session) if self._own_headers else ()
@@ -314,28 +317,24 @@ class SocketTransport:
         """Send a request that has not begun; wait until its response is over. Failures are noted, never raised."""
         if exchange.connection is None:
             self._count(1)
+        deadlines = self._deadlines.get(timeout_s) or self._deadlines_of(timeout_s)
+        deadline = deadlines.add(exchange)
         try:
-            async with asyncio.timeout(timeout_s) as deadline:
-                while True:
-                    if exchange.connection is None:
-                        connection = self._take()
-                        if connection is None:
-                            connection = await self.open()
-                            exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
-                        self._put(connection, exchange, request)
-                    assert exchange.over is not None
-                    await exchange.over
-                    if not exchange.stale:
+            while True:
+                if exchange.connection is None:
+                    connection = self._take() or await self._opened(exchange, deadline, timeout_s)
+                    if exchange.error:  # its deadline came while the connection was opened
+                        self._free.append(connection)
                         break
-                    exchange.connection = None
-                    self.reuse, self._ahead = False, True
-                    self.resent += 1
-                    exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
-        except TimeoutError as error:
-            late = deadline.expired()
-            exchange.fail(
-                "client_deadline" if late else "connect", f"no end within {timeout_s:g} s" if late else str(error)
-            )
+                    self._put(connection, exchange, request)
+                assert exchange.over is not None
+                await exchange.over
+                if not exchange.stale or now() >= deadline:
+                    break
+                exchange.connection = exchange.over = None
+                self.reuse, self._ahead = False, True
+                self.resent += 1
+                exchange.error, exchange.message, exchange.stale, exchange.done_ns = "", "", False, 0
         except OSError as error:
             exchange.fail(error_name(error), str(error))
         except asyncio.CancelledError:
@@ -343,16 +342,36 @@ class SocketTransport:
             raise
         finally:
             self._count(-1)
-            connection, exchange.connection = exchange.connection, None
+            deadlines.remove(exchange)
+            used, exchange.connection = exchange.connection, None
             if exchange.done_ns == 0:
                 exchange.done_ns = now()
-                if connection is not None:
-                    connection.close()
-            elif connection is not None and connection.open:
-                self._free.append(connection)
+                if used is not None:
+                    used.close()
+            elif used is not None and used.open:
+                self._free.append(used)
             self.selector.decode_queue.append((exchange, exchange.done_ns, None))
 
+    def _deadlines_of(self, timeout_s: float) -> Deadlines:
+        """Of all requests that may take so long."""
+        made = self._deadlines[timeout_s] = Deadlines(timeout_s, functools.partial(_late, timeout_s))
+        return made
+
+    async def _opened(self, exchange: Exchange, deadline_ns: int, timeout_s: float) -> Connection:
+        """A new connection for a request; OSError where none can be made before its deadline."""
+        try:
+            async with asyncio.timeout((deadline_ns - now()) * 1e-9) as left:
+                connection = await self.open()
+        except TimeoutError as error:
+            if left.expired():
+                _late(timeout_s, exchange)
+            raise OSError(str(error)) from error
+        exchange.connect_ns, exchange.tls_ns = connection.connect_ns, connection.tls_ns
+        return connection
+
     async def aclose(self) -> None:
+        for each in self._deadlines.values():
+            each.close()
         opening = list(self._opening)
         for task in opening:
             task.cancel()
@@ -360,6 +379,16 @@ class SocketTransport:
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.close()
+
+
+def _late(timeout_s: float, exchange: Exchange) -> None:
+    """Its deadline has come: it ends here, unless its response is over."""
+    over = exchange.over
+    if over is not None and over.done():
+        return
+    exchange.fail("client_deadline", f"no end within {timeout_s:g} s")
+    if over is not None:
+        over.set_result(None)
 
 
 def error_name(error: OSError) -> str:
