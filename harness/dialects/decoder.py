@@ -218,7 +218,8 @@ class StreamDecoder:
         if self._answered < 0 and answer:
             self._answered = len(self._arrivals) - 1
         if self._keeps_text:
-            self._keep_text(text, answer, runs=bool(counted and tokens))  # usage has risen more than once: it runs
+            # Usage that has risen more than once runs.
+            self._keep_text(text, answer, runs=bool(counted and tokens and count is not None))
         return 1
 
     def _keep_text(self, text: str, answer: str, *, runs: bool) -> None:
@@ -331,11 +332,14 @@ class StreamDecoder:
                 self._tokens = array("i", compress(self._tokens, marks))
 
     def _trusted(self) -> bool:
-        """Whether the running count ran: some servers send 0, or each chunk's own, until the end."""
-        if self._tokens is None:
-            return True
-        silent = sum(1 for tokens, length in zip(self._tokens, self._lengths, strict=True) if length and not tokens)
-        return silent <= max(1, len(self._tokens) // 10)
+        """Whether the running count ran: some servers send 0, or each chunk's own, or only a first one, until the end."""
+        few, tokens = max(1, len(self._arrivals) // 10), self._tokens
+        if tokens is None:
+            return (self._shown_tokens() or 0) - len(self._arrivals) <= few
+        if not self._lengths[-1] and tokens.count(1) == len(tokens) - 1 and tokens[-1] > 1:
+            return tokens[-1] <= few
+        silent = sum(1 for each, length in zip(tokens, self._lengths, strict=True) if length and not each)
+        return silent <= few
 
     def _placed(self, usage: int) -> array[int] | None:
         """Tokens of each chunk by the tokenizer; None without one, or where it finds more than the server counts."""

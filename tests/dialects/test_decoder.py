@@ -109,6 +109,33 @@ def test_a_count_that_does_not_run_is_not_believed() -> None:
     assert (response.token_source, list(response.arrivals), response.output_tokens) == ("chunks", [2, 3, 4, 5, 6], 5)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        (delta("length"), event({"choices": [], "usage": usage(7, 24)})),
+        (delta("length", usage=usage(7, 24)),),
+        (delta("length", usage=usage(7, 24), content=""), event({"choices": [], "usage": usage(7, 24)})),
+    ],
+)
+def test_usage_in_the_first_and_the_last_chunk_only_does_not_run(last: tuple[bytes, ...]) -> None:
+    """Chunks of several tokens: the total is shared out by bytes, as without the first count."""
+    first, chunks = delta(usage=usage(7, 0), role="assistant", content=""), [delta(content="abcd") for _ in range(6)]
+    response = decoded(first, *chunks, *last, DONE)
+    assert (response.token_source, list(response.tokens)) == ("bytes", [4] * 6)
+    assert list(response.arrivals) == [2, 3, 4, 5, 6, 7]
+    cut = decoded(first, *chunks)
+    assert (cut.error, len(cut.arrivals), sum(cut.tokens)) == ("truncated", 6, 6)
+
+
+def test_an_end_of_text_that_running_usage_counts_last_does_not_stop_it() -> None:
+    response = decoded(
+        *(delta(usage=usage(7, i), content="x") for i in (1, 2, 3)),
+        delta("stop", usage=usage(7, 4), content=""),
+        event({"choices": [], "usage": usage(7, 5)}),
+    )
+    assert (response.token_source, list(response.tokens)) == ("continuous", [1, 1, 1, 1])
+
+
 LIES = {
     "negative": (-1, None, "malformed_event", "chunks", [1, 1]),
     "beyond any": (2**31, None, "malformed_event", "chunks", [1, 1]),
