@@ -105,6 +105,7 @@ def with_measured(prediction: Prediction, question: Question, folders: Sequence[
         run = Result.open(folder)
         summary = summarise(run)
         _same(run, workload(run, summary), question, prediction.model)
+        _same_hardware(run, prediction)
         levels += valid(summary)
     return gap.with_ratios(prediction, levels)
 
@@ -159,3 +160,18 @@ def _same(run: Result, served: MeanLengths, question: Question, name: str) -> No
     measured = run.manifest.prediction.model if run.manifest.prediction else None
     if measured and short(measured).lower() != name.lower():
         raise HarnessError(f"it was measured with {short(measured)}", place=str(run.path), way_out="leave it out")
+
+
+def _same_hardware(run: Result, prediction: Prediction) -> None:
+    """Refuse a measurement on another card, or on another number of them, as far as it has them."""
+    key, gpus = run.manifest.gpu, run.manifest.gpus
+    if key and key.lower() != prediction.gpu.lower():
+        way_out = f"give --gpu {key}, or leave it out"
+        raise HarnessError(f"it was measured on {key}, not on {prediction.gpu}", place=str(run.path), way_out=way_out)
+    if gpus and gpus != prediction.gpus:
+        raise HarnessError(
+            f"it was measured on {gpus} GPU{'s' if gpus > 1 else ''}, and {prediction.gpus} "
+            f"{'are' if prediction.gpus > 1 else 'is'} predicted",
+            place=str(run.path),
+            way_out="predict as many, or leave it out",
+        )

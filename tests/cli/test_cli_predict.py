@@ -342,6 +342,20 @@ def test_a_result_of_another_workload_is_refused() -> None:
     assert "was measured with 128 tokens in and 32 out" in got.output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("hardware", "fact"),
+    [
+        (["--gpu", "l4"], "it was measured on h100-sxm, not on l4; give --gpu h100-sxm, or leave it out"),
+        (["--gpu", "h100-sxm", "--tp", "2"], "it was measured on 1 GPU, and 2 are predicted; predict as many"),
+    ],
+)
+def test_a_result_of_another_card_or_of_more_cards_is_refused(hardware: list[str], fact: str) -> None:
+    got = knee(*DEMO_OPTIONS, *hardware, "--measured", str(DEMO))
+    assert got.exit_code == 1
+    assert fact in " ".join(got.output.split())
+
+
 # ---- what a run predicts --------------------------------------------------------------------------------
 
 
