@@ -332,7 +332,7 @@ class StreamDecoder:
                 self._tokens = array("i", compress(self._tokens, marks))
 
     def _trusted(self) -> bool:
-        """Whether the running count ran: some servers send 0, or each chunk's own, or only a first one, until the end."""
+        """Whether the running count ran: until the end some servers send 0, each chunk's own, or a first one only."""
         few, tokens = max(1, len(self._arrivals) // 10), self._tokens
         if tokens is None:
             return (self._shown_tokens() or 0) - len(self._arrivals) <= few
