@@ -417,6 +417,27 @@ def test_levels_that_no_server_has_are_left_out() -> None:
     assert [point.concurrency for point in found.points] == [8]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "fact"),
+    [
+        ({"model": "org/llama"}, {"model": "qwen"}, "files of llama and of qwen"),
+        ({"gpu": "H100"}, {"gpu": "L4"}, "files of H100 and of L4"),
+        ({"gpus": 1}, {"gpus": 8}, "files of 1 GPU and of 8 GPUs"),
+        ({"engine": "vllm"}, {"engine": "sglang"}, "files of vllm and of sglang"),
+    ],
+)
+def test_files_of_one_stack_are_of_one_model_and_one_card(
+    one: dict[str, Any], other: dict[str, Any], fact: str
+) -> None:
+    level = ForeignLevel(concurrency=4, output_tokens_per_s=100.0)
+    results = [("f", {}), ("g", one), ("h", one), ("i", other)]  # of the first nothing is known
+    files = [(place, ForeignResult(source="guidellm", levels=[level], **facts)) for place, facts in results]
+    assert len(of_files("x", files[:3])) == 3
+    with pytest.raises(HarnessError, match=fact) as refused:
+        of_files("x", files)
+    assert refused.value.place == "g, i"
+
+
 def test_a_level_that_comes_again_in_other_tools_files_is_a_repeat() -> None:
     def file(C: float, X: float) -> ForeignResult:
         level = ForeignLevel(

@@ -170,7 +170,16 @@ def _answers(manifest: Manifest, summary: Summary) -> Answers | None:
 
 
 def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run]:
-    """The runs in another tool's files of one stack: a load that comes again belongs to the next run."""
+    """The runs in another tool's files of one stack: a load that comes again belongs to the next run.
+
+    HarnessError where the files are of two models, engines or cards, or of two tools.
+    """
+    for name in ("source", "model", "engine", "gpu", "gpus"):
+        known = [(place, _word(getattr(found, name))) for place, found in files if getattr(found, name) is not None]
+        for place, word in known:
+            if word.lower() != known[0][1].lower():
+                fact = f"one stack has files of {known[0][1]} and of {word}"
+                raise HarnessError(fact, place=f"{known[0][0]}, {place}", way_out="give each a label of its own")
     runs: list[tuple[list[str], ForeignResult]] = []
     for place, found in files:
         for level in found.levels:
@@ -182,6 +191,11 @@ def of_files(label: str, files: Sequence[tuple[str, ForeignResult]]) -> list[Run
                 run[0].append(place)
                 run[1].levels.append(level)
     return [_of_file(label, ", ".join(dict.fromkeys(places)), found) for places, found in runs]
+
+
+def _word(fact: str | int) -> str:
+    """A fact of a file for people; a model without the path that leads to it."""
+    return f"{fact} GPU{'s' if fact != 1 else ''}" if isinstance(fact, int) else short(fact)
 
 
 def _of_file(label: str, place: str, found: ForeignResult) -> Run:
